@@ -87,8 +87,9 @@ fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
         // Read once already, as part of the file.
         Err(error) => (None, None, Err(error.to_string())),
         Ok(serve) => {
-            let chosen =
-                gpus.map_or(Ok(()), |gpus| serve::select(gpus, &serve.gpu, serve.memory.0).map(drop));
+            let chosen = gpus.map_or(Ok(()), |gpus| {
+                serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0).map(drop)
+            });
             (serve.socket_path.clone(), serve.state_dir.clone(), chosen.map_err(|error| error.to_string()))
         }
     };

@@ -23,6 +23,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
@@ -55,6 +56,21 @@ fn main() -> ExitCode {
         }
         Ok(Cli { role: Some(Role::Kill { context, control }), .. }) => {
             operate(broker::kill(&control.path(), &context))
+        }
+        Ok(Cli { role: Some(Role::Restart { context, control }), .. }) => {
+            operate(broker::restart(&control.path(), &context))
+        }
+        Ok(Cli { role: Some(Role::SwapOut { context, control }), .. }) => {
+            operate(broker::swap_out(&control.path(), &context))
+        }
+        Ok(Cli { role: Some(Role::Move { context, gpu, from, control }), .. }) => {
+            operate(broker::move_to(&control.path(), &context, gpu, from))
+        }
+        Ok(Cli { role: Some(Role::Drain { gpu, control }), .. }) => {
+            operate(broker::drain(&control.path(), &gpu))
+        }
+        Ok(Cli { role: Some(Role::Undrain { gpu, control }), .. }) => {
+            operate(broker::undrain(&control.path(), &gpu))
         }
         Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
         Ok(Cli { role: Some(Role::Trace { vm, seconds, output, names, max_events, control }), .. }) => {
@@ -141,7 +157,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let broker = broker.map(serve::Broker::connect);
-    let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.0)?;
+    let serve::Selected { gpus, seen } =
+        serve::select(&serve::probe(&launcher)?, &options.gpu, &options.spare_gpu, options.memory.0)?;
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
     let manager = Manager::of_environment();
@@ -167,13 +184,15 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     if let Some(needed) = serve::offer_mapped(&mut choices, wanted, options.window_size, device_memory) {
         log::info!(target: LOG, "guests could map the GPU's own memory with {needed}");
     }
-    log_ready(&gpus);
+    log_ready(&gpus[..seen]);
+    let hangs = hang_limits(&options);
     let end = serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
         gpus: choices,
+        gpus_seen: seen,
         capset: Capset::default().to_bytes().to_vec(),
         signals,
         launcher,
@@ -181,17 +200,14 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         broker,
         vm: options.vm_name,
         manager,
-        shared_gpus: gpus.into_iter().map(|(gpu, _)| shared(gpu)).collect(),
+        shared_gpus: gpus.into_iter().enumerate().map(|(at, (gpu, _))| shared(gpu, at >= seen)).collect(),
         limits,
         context_limits,
-        hangs: HangLimits {
-            max_submit_time: options.max_submit_time,
-            max_submit_time_contended: options.max_submit_time_contended.min(options.max_submit_time),
-            strikes: options.strikes,
-            strike_hold: options.strike_hold,
-            ..HangLimits::default()
-        },
+        hangs,
         frontend_timeout: options.frontend_timeout,
+        restart_every: options.restart_every.map(|ms| Duration::from_millis(ms.into())),
+        swap_every: options.swap_every.map(|ms| Duration::from_millis(ms.into())),
+        swap_after: options.swap_after,
         cache_key,
         waiting_off: options.waiting_without,
     })
@@ -200,6 +216,17 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
     })
+}
+
+/// The bounds on the time of submissions.
+fn hang_limits(options: &Serve) -> HangLimits {
+    HangLimits {
+        max_submit_time: options.max_submit_time,
+        max_submit_time_contended: options.max_submit_time_contended.min(options.max_submit_time),
+        strikes: options.strikes,
+        strike_hold: options.strike_hold,
+        ..HangLimits::default()
+    }
 }
 
 /// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.
@@ -271,8 +298,9 @@ fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
     Ok(result.map(|()| ExitCode::SUCCESS)?)
 }
 
-fn shared(gpu: GpuInfo) -> SharedGpu {
-    SharedGpu { uuid: gpu.uuid, name: gpu.name, software: gpu.software, memory: gpu.device_memory }
+fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
+    let GpuInfo { uuid, name, software, pci_address, likeness, device_memory: memory, .. } = gpu;
+    SharedGpu { uuid, name, software, memory, pci_address, likeness, spare }
 }
 
 /// Says loudly what a guest does not meet, or refuses to start without it.

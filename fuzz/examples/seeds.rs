@@ -1,9 +1,12 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use config::{CacheKey, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
+use config::{
+    CacheKey, DriverMapped, GpuChoice, Likeness, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap, Protection,
+    Queues,
+};
 use daemon::ipc::{
-    Fence, FromBroker, HeldMemory, MapInfo, ResourceKind, SharedGpu, ToBroker, ToDevice, ToWorker,
-    WorkerSetup,
+    Fence, FromBroker, GpuChange, HeldMemory, MapInfo, Placement, ResourceKind, RestartStage, RestartTook,
+    SharedGpu, ToBroker, ToDevice, ToWorker, Unmovable, WorkerSetup,
 };
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -22,6 +25,7 @@ fn main() -> io::Result<()> {
     write("spirv_module", vec![shader(4), shader(7), addresses()])?;
     write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
     write("ipc_message", packets())?;
+    write("worker_snapshot", daemon::worker::fuzzing::snapshots())?;
     write("http_request", texts(HTTP))?;
     write("control_request", texts(CONTROL))?;
     write("vms_file", texts(FILES))?;
@@ -40,7 +44,15 @@ fn main() -> io::Result<()> {
     }
     // An odd first byte says that a recipe follows.
     let recipe = |seed| [vec![seed as u8 | 1], random_bytes(seed)].concat();
-    write("venus_execute", (1..=8).map(recipe).collect())
+    write("venus_execute", (1..=8).map(recipe).collect())?;
+    let steps = |seed| vulkan::fuzzing::steps_of(&random_bytes(seed)).and_then(|steps| written(&steps));
+    write("venus_rebuild", (1..=100).filter_map(steps).take(8).collect())
+}
+
+/// Steps of a snapshot, one behind the other.
+fn written(steps: &[vulkan::snapshot::step::Step]) -> Option<Vec<u8>> {
+    let all: Option<Vec<_>> = steps.iter().map(|step| postcard::to_stdvec(step).ok()).collect();
+    Some(all?.concat())
 }
 
 fn write(target: &str, seeds: Vec<Vec<u8>>) -> io::Result<()> {
@@ -261,6 +273,7 @@ fn packets() -> Vec<Vec<u8>> {
         cache_key: CacheKey([0; 32]),
         scheduled: false,
         waiting_off: Vec::new(),
+        swapped_out: None,
     };
     let to_worker = [
         ToWorker::Setup(setup),
@@ -274,6 +287,11 @@ fn packets() -> Vec<Vec<u8>> {
         ToWorker::DetachResource { resource_id },
         ToWorker::Submit { size: 3, inline: vec![1, 2, 3], fence: Some(fence) },
         ToWorker::ExportBlob { resource_id, blob_id: BlobId(9), size, mappable: true },
+        ToWorker::WritePrelude { goes_on: true },
+        ToWorker::BuildPrelude,
+        ToWorker::HandOver,
+        ToWorker::TakeOver,
+        ToWorker::GoOn,
     ];
     let reason = || "words".to_owned();
     let to_device = [
@@ -285,18 +303,56 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::ShaderRefused { reason: reason() },
         ToDevice::Overdue { command: reason(), is_blocked: true },
         ToDevice::Hung { limit: Duration::from_millis(2500) },
+        ToDevice::Wakes,
+        ToDevice::PreludeBuilt,
+        ToDevice::HandedOver,
+        ToDevice::Stays { reason: reason(), for_now: true },
+        ToDevice::TakesOver { pieces: vec![MemoryId(7)] },
+        ToDevice::TakenOver {
+            pieces: vec![MemoryId(7), MemoryId(8)],
+            credit: PerHeap { device: 1 << 26, host: 4096 },
+        },
     ];
     let (ctx_id, held) = (ContextId(1), HeldMemory { device: size, host: size });
+    let gpu = |pci_address, spare| SharedGpu {
+        uuid: [3; 16],
+        name: reason(),
+        software: false,
+        memory: 1 << 30,
+        pci_address,
+        likeness: Likeness { parts: [1, 2, 3, 4, 5, u64::MAX] },
+        spare,
+    };
     let to_broker = [
         ToBroker::Ready {
-            gpus: vec![SharedGpu { uuid: [3; 16], name: reason(), software: false, memory: 1 << 30 }],
+            gpus: vec![gpu(Some("0000:01:00.0".to_owned()), false), gpu(None, true)],
+            limits: held,
         },
-        ToBroker::ContextBegins { ctx_id, gpu: 0, debug_name: reason() },
+        ToBroker::ContextBegins { ctx_id, debug_name: reason() },
+        ToBroker::ContextComes { ctx_id, gpu: 1 },
+        ToBroker::ContextLeaves { ctx_id, gpu: 0 },
         ToBroker::ContextEnds { ctx_id, lost: Some(reason()), hung: true },
-        ToBroker::Memory { contexts: vec![(ctx_id, held)], vm: held },
+        ToBroker::Memory {
+            contexts: vec![(ctx_id, held)],
+            vm: held,
+            unmovable: vec![(ctx_id, Unmovable::Lends)],
+        },
     ];
-    let more_to_broker = [ToBroker::Frontend { connected: true }, ToBroker::Doorbell { ctx_id }];
-    let from_broker = [FromBroker::Kill { ctx_id }, FromBroker::Hung { ctx_id }, FromBroker::Report];
+    let took = RestartTook { pause_ms: 38, total_ms: 121 };
+    let more_to_broker = [
+        ToBroker::Frontend { connected: true },
+        ToBroker::Restarting { ctx_id, stage: RestartStage::Moves },
+        ToBroker::Restarted { ctx_id, outcome: Ok(took) },
+        ToBroker::Restarted { ctx_id, outcome: Err(reason()) },
+    ];
+    let from_broker = [
+        FromBroker::Kill { ctx_id },
+        FromBroker::Hung { ctx_id },
+        FromBroker::Report,
+        FromBroker::Restart { ctx_id, change: None },
+        FromBroker::Restart { ctx_id, change: Some(GpuChange { from: 0, to: 1 }) },
+        FromBroker::Place { placement: Placement::default() },
+    ];
     let packets = to_worker.iter().map(postcard::to_stdvec);
     let packets = packets.chain(to_device.iter().map(postcard::to_stdvec));
     let packets = packets.chain(to_broker.iter().chain(&more_to_broker).map(postcard::to_stdvec));

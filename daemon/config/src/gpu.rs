@@ -107,6 +107,27 @@ impl Queues {
     }
 }
 
+/// The look of a GPU, which programs rely on: a number for each part of that, which is another where the part is. A context moves between GPUs
+/// that are alike, and no others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Likeness {
+    /// The numbers, of [`Self::PARTS`] in order.
+    pub parts: [u64; 6],
+}
+
+impl Likeness {
+    /// The parts, in words that follow "its".
+    pub const PARTS: [&str; 6] =
+        ["model", "limits", "features", "memory types", "queue families", "extensions"];
+
+    /// Returns the first part that is another than that of `other`, in words.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<&'static str> {
+        let at = self.parts.iter().zip(other.parts).position(|(one, other)| *one != other)?;
+        Some(Self::PARTS[at])
+    }
+}
+
 /// A GPU as the probe process found it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuInfo {
@@ -124,13 +145,58 @@ pub struct GpuInfo {
     pub software: bool,
     /// Bytes of the largest heap of its own memory.
     pub device_memory: u64,
+    /// The look of the GPU, for programs.
+    pub likeness: Likeness,
     /// The result of the trial of [`MemoryBackEnd::Memfd`] on it, or the reason why that does not work.
     pub memfd: Result<MemoryTrial, String>,
     /// The result of the trial of [`MemoryBackEnd::DmaBuf`] on it, or the reason why that does not work.
     pub dma_buf: Result<MemoryTrial, String>,
 }
 
+/// The names by which people mean a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuNames<'a> {
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
+    pub uuid: &'a [u8; 16],
+    /// PCI address as `0000:01:00.0`, if the driver tells.
+    pub pci_address: Option<&'a str>,
+    /// `VkPhysicalDeviceProperties::deviceName`.
+    pub name: &'a str,
+}
+
+impl GpuNames<'_> {
+    /// Returns whether this is the GPU with such a UUID or PCI address, which is in lower case.
+    fn are_exactly(&self, wanted: &str) -> bool {
+        let pci = self.pci_address.map(str::to_lowercase);
+        hexadecimal(self.uuid) == wanted.replace('-', "")
+            || pci.is_some_and(|pci| pci == wanted || pci.strip_prefix("0000:") == Some(wanted))
+    }
+}
+
+/// Returns the places of the GPUs that somebody means: of the first one with this UUID or PCI address, or else of all with this in their
+/// names.
+pub fn meant<'a>(gpus: impl Iterator<Item = GpuNames<'a>> + Clone, selection: &str) -> Vec<usize> {
+    let wanted = selection.to_lowercase();
+    if let Some(exact) = gpus.clone().position(|gpu| gpu.are_exactly(&wanted)) {
+        return vec![exact];
+    }
+    let has_it = |gpu: &GpuNames<'_>| !wanted.is_empty() && gpu.name.to_lowercase().contains(&wanted);
+    gpus.enumerate().filter(|(_, gpu)| has_it(gpu)).map(|(at, _)| at).collect()
+}
+
+/// Returns a UUID without dashes.
+#[must_use]
+pub fn hexadecimal(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl GpuInfo {
+    /// The names of the GPU.
+    #[must_use]
+    pub fn names(&self) -> GpuNames<'_> {
+        GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
+    }
+
     /// Returns how to use the GPU, to compute: with the back end that is wanted, or with the first that works. Memory files come first:
     /// they need no device node, and cost the driver no descriptor.
     ///

@@ -10,7 +10,10 @@ mod key;
 mod limits;
 mod memory;
 
-pub use gpu::{DriverMapped, GpuChoice, GpuInfo, MemoryBackEnd, MemoryTrial, Protection, Queues, Robustness};
+pub use gpu::{
+    DriverMapped, GpuChoice, GpuInfo, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection, Queues,
+    Robustness, hexadecimal, meant,
+};
 pub use key::CacheKey;
 pub use limits::{
     ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,

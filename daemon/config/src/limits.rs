@@ -128,6 +128,9 @@ pub struct ContextLimits {
     /// Bytes that decoded commands of all rings take together while they are executed or wait for the scheduler, beyond 1 MiB for each ring
     /// and 4 KiB for each submission. Default 256 MiB.
     pub arena_bytes: usize,
+    /// Bytes of the recordings of all command buffers that are kept so that the context can be moved, the room for more included. What
+    /// exceeds it is recorded all the same, but the context cannot be moved meanwhile. Default 256 MiB.
+    pub recording_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,
     /// The bounds on what one shader module may ask of a driver.
@@ -177,6 +180,7 @@ impl Default for ContextLimits {
             rings: 256,
             command_bytes: 256 << 20,
             arena_bytes: 256 << 20,
+            recording_bytes: 256 << 20,
             shaders: ShaderLimits::DEFAULT,
             submissions: 65_536,
         }

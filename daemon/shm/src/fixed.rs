@@ -27,6 +27,12 @@ pub enum MapError {
         /// Bytes in the file.
         actual: u64,
     },
+    /// The file cannot be mapped at the address that it has to be at.
+    #[error("no place for a mapping at address {address:#x}")]
+    Address {
+        /// The address.
+        address: u64,
+    },
     /// The system refused.
     #[error("cannot map file: {0}")]
     System(#[from] Errno),

@@ -165,6 +165,17 @@ impl GateSide {
         self.0.granted.load(Acquire)
     }
 
+    /// Returns what was told last, by this process or by another whose page this was.
+    pub fn told(&self) -> Counters {
+        let (dispatched, completed) = (self.0.dispatched.load(Acquire), self.0.completed.load(Acquire));
+        Counters { ready: self.0.ready.load(Acquire), dispatched, completed }
+    }
+
+    /// Returns the processor time that was told last.
+    pub fn told_cpu(&self) -> Duration {
+        Duration::from_millis(self.0.cpu.load(Relaxed).into())
+    }
+
     /// Tells what was counted.
     pub fn tell(&self, counters: Counters) {
         // In the reverse of the order in which they are read, so that nothing is seen as dispatched and as ready.
@@ -363,7 +374,9 @@ mod tests {
         let (gate, mut scheduler) = both_sides();
         let counters = Counters { ready: 3, dispatched: u32::MAX, completed: 7 };
         gate.tell(counters);
-        assert_eq!(scheduler.counters(), counters);
+        assert_eq!((scheduler.counters(), gate.told()), (counters, counters));
+        gate.tell_cpu(Duration::from_millis(12));
+        assert_eq!(gate.told_cpu(), Duration::from_millis(12));
         assert!(!gate.is_leased());
         scheduler.lease(true);
         scheduler.grant(5);

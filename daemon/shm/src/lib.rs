@@ -15,6 +15,7 @@ mod grants;
 mod guard;
 mod mapping;
 mod memfd;
+mod placed;
 mod results;
 mod status;
 #[cfg(any(test, feature = "testing"))]
@@ -28,5 +29,5 @@ pub use guard::{Guard, guard_mappings, memory_was_lost};
 pub use mapping::{Mapping, OutOfBounds, Word};
 pub use memfd::create;
 pub use results::{ResultWord, ResultWords, Told};
-pub use status::StatusPage;
+pub use status::{Activity, StatusPage};
 pub use trace_note::{Stages, SubmissionId, TakenNotes, TraceNote};

@@ -1,5 +1,6 @@
 //! One mapped memory file, and single words in it.
 
+use super::placed::{PLACES, is_place};
 use super::{MapError, copy, inspect};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -39,12 +40,35 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `size` bytes of a file whose size cannot change.
     pub fn new(file: impl AsFd, size: u64) -> Result<Self, MapError> {
-        let (_, actual) = inspect(&file)?;
-        let len = usize::try_from(size).unwrap_or(usize::MAX);
-        if size == 0 || size > actual || len > isize::MAX as usize {
-            return Err(MapError::Size { wanted: size, actual });
-        }
+        let len = len_of(&file, size)?;
         Self::map(file, len)
+    }
+
+    /// Maps like [`Self::new`], at an address that another process can have again ([`Self::new_at`]), unless none is found in a few tries
+    /// ([`Self::is_placed`]).
+    pub fn new_placed(file: impl AsFd, size: u64) -> Result<Self, MapError> {
+        let len = len_of(&file, size)?;
+        match PLACES.place(size, |address| map_at(&file, len, address)) {
+            Some(start) => Self::of_pages(start, len),
+            None => Self::map(file, len),
+        }
+    }
+
+    /// Maps like [`Self::new`], at an address at which another process has mapped with [`Self::new_placed`].
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Address`] if something else is there, or no such mapping can be there.
+    pub fn new_at(file: impl AsFd, size: u64, address: u64) -> Result<Self, MapError> {
+        let len = len_of(&file, size)?;
+        if !is_place(address, size) {
+            return Err(MapError::Address { address });
+        }
+        match map_at(file, len, address) {
+            Ok(start) => Self::of_pages(start, len),
+            Err(Errno::EXIST) => Err(MapError::Address { address }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Maps the first `size` bytes of what a driver shows of a device's memory. For whoever has that memory, and until it is freed: what
@@ -76,6 +100,11 @@ impl Mapping {
     /// writes through it races with the guest.
     pub fn as_ptr(&self) -> *mut c_void {
         self.start.as_ptr().cast()
+    }
+
+    /// Returns whether [`Self::new_at`] can map at the same address in another process.
+    pub fn is_placed(&self) -> bool {
+        is_place(self.as_ptr().addr() as u64, self.len())
     }
 
     /// Returns whether `len` bytes at `offset` lie inside.
@@ -115,6 +144,32 @@ impl Mapping {
             _ => Err(OutOfBounds { offset, len, of: self.len() }),
         }
     }
+}
+
+/// The number of bytes to be mapped of a file of fixed size.
+fn len_of(file: impl AsFd, size: u64) -> Result<usize, MapError> {
+    let (_, actual) = inspect(&file)?;
+    let len = usize::try_from(size).unwrap_or(usize::MAX);
+    match size == 0 || size > actual || len > isize::MAX as usize {
+        true => Err(MapError::Size { wanted: size, actual }),
+        false => Ok(len),
+    }
+}
+
+/// Maps a file at an address; if something is there, fails with [`Errno::EXIST`].
+fn map_at(file: impl AsFd, len: usize, address: u64) -> Result<*mut c_void, Errno> {
+    let wanted = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
+    let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
+    let at = std::ptr::without_provenance_mut(wanted);
+    // SAFETY: the flag keeps the kernel from replacing what is mapped there, so no memory in use is replaced.
+    let start = unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) }?;
+    if start.addr() != wanted {
+        // Linux before 4.17 does not know the flag, and takes the address for a hint.
+        // SAFETY: mapped just now, and nobody knows of it.
+        unsafe { munmap(start, len) }?;
+        return Err(Errno::EXIST);
+    }
+    Ok(start)
 }
 
 impl Drop for Mapping {

@@ -101,3 +101,79 @@ fn files_that_could_shrink_or_are_too_small_are_refused() {
     plain.set_len(4096).unwrap();
     assert!(matches!(Mapping::new(&plain, 4096), Err(MapError::Unsealed)));
 }
+
+#[test]
+#[cfg(not(miri))]
+fn a_placed_mapping_can_be_had_again_at_its_address_and_only_there() {
+    let file = shm::create("test", 4 << 20).unwrap();
+    let placed = Mapping::new_placed(&file, 4 << 20).unwrap();
+    placed.copy_in(5000, b"contents").unwrap();
+    assert!(placed.is_placed());
+    let address = placed.as_ptr().addr() as u64;
+    assert_eq!(address % (2 << 20), 0);
+    let taken = |at| {
+        let refused = Mapping::new_at(&file, 4 << 20, at);
+        assert!(matches!(refused, Err(MapError::Address { address }) if address == at), "{refused:?}");
+    };
+    // All of it, its start, and its end are in use.
+    [address, address - (2 << 20), address + (2 << 20)].into_iter().for_each(taken);
+    drop(placed);
+    let again = Mapping::new_at(&file, 4 << 20, address).unwrap();
+    assert_eq!(again.as_ptr().addr() as u64, address);
+    let mut bytes = [0; 8];
+    again.copy_out(5000, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"contents");
+}
+
+#[test]
+#[cfg(not(miri))]
+fn hostile_addresses_are_refused_and_replace_nothing() {
+    let file = shm::create("test", 8192).unwrap();
+    let elsewhere = Mapping::new(&file, 8192).unwrap();
+    elsewhere.copy_in(0, b"kept").unwrap();
+    assert!(!elsewhere.is_placed());
+    let (local, placed) = (0u64, Mapping::new_placed(&file, 4096).unwrap());
+    let misaligned = placed.as_ptr().addr() as u64 + 8;
+    for address in [
+        0,
+        4096,
+        misaligned,
+        elsewhere.as_ptr().addr() as u64,
+        (&raw const local).addr() as u64 & !4095,
+        hostile_addresses_are_refused_and_replace_nothing as fn() as usize as u64 & !4095,
+        0x7fff_ffff_f000,
+        0x8000_0000_0000,
+        0xffff_8000_0000_0000,
+        u64::MAX - 4095,
+        u64::MAX,
+    ] {
+        assert!(
+            matches!(Mapping::new_at(&file, 8192, address), Err(MapError::Address { .. })),
+            "{address:#x}"
+        );
+    }
+    let mut bytes = [0; 4];
+    elsewhere.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+    // The file is looked at all the same.
+    let free = placed.as_ptr().addr() as u64;
+    drop(placed);
+    assert!(matches!(Mapping::new_at(&file, 8193, free), Err(MapError::Size { .. })));
+    assert!(matches!(Mapping::new_placed(&file, 8193), Err(MapError::Size { .. })));
+    assert!(Mapping::new_at(&file, 8192, free).is_ok());
+}
+
+#[test]
+#[cfg(not(miri))]
+fn placed_mappings_of_many_threads_are_apart() {
+    let file = shm::create("test", 64 << 10).unwrap();
+    let place = || (0..200).map(|_| Mapping::new_placed(&file, 64 << 10).unwrap()).collect::<Vec<_>>();
+    let all: Vec<Mapping> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(place)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut starts: Vec<_> = all.iter().map(|mapping| mapping.as_ptr().addr()).collect();
+    starts.sort_unstable();
+    assert!(all.iter().all(Mapping::is_placed));
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 64 << 10));
+}

@@ -27,8 +27,37 @@ pub struct StatusPage {
     limit: Word,
     /// By the device process: changes when all submissions count from 0 again.
     restarts: Word,
+    /// By the worker: whether its rings are awake.
+    activity: Arc<Activity>,
     /// By the worker: where the driver looks for the results of fences.
     results: Arc<ResultWords>,
+}
+
+/// The rings of a worker that are awake. Told when one wakes up or goes to sleep, which is rare, so that it costs nothing while they work.
+#[derive(Debug)]
+pub struct Activity {
+    /// The number of rings that are awake.
+    awake: Word,
+    /// Changes whenever one wakes up.
+    wakings: Word,
+}
+
+impl Activity {
+    /// A ring wakes up.
+    pub fn wakes(&self) {
+        self.wakings.add(1, Relaxed);
+        self.awake.add(1, Release);
+    }
+
+    /// A ring goes to sleep, or is gone.
+    pub fn sleeps(&self) {
+        self.awake.add(u32::MAX, Release);
+    }
+
+    /// Returns how many rings are awake, and a number that changes whenever one wakes up.
+    pub fn look(&self) -> (u32, u32) {
+        (self.awake.load(Acquire), self.wakings.load(Relaxed))
+    }
 }
 
 impl StatusPage {
@@ -45,7 +74,8 @@ impl StatusPage {
         let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
         let results = Arc::new(ResultWords::new(Arc::clone(&mapping), RESULTS));
         let (running, looks, usual) = (word(0)?, word(4)?, word(8)?);
-        Ok(Self { running, looks, usual, limit: word(64)?, restarts: word(68)?, results })
+        let activity = Arc::new(Activity { awake: word(128)?, wakings: word(132)? });
+        Ok(Self { running, looks, usual, limit: word(64)?, restarts: word(68)?, activity, results })
     }
 
     /// The worker has looked: for how long the longest of its submissions has run, if one runs.
@@ -87,6 +117,11 @@ impl StatusPage {
     /// Returns for how long a submission may run.
     pub fn limit(&self) -> Duration {
         Duration::from_millis(self.limit.load(Acquire).into())
+    }
+
+    /// Returns what the worker's rings do.
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     /// Returns the table of places where the driver looks for the results of fences.
@@ -134,6 +169,10 @@ mod tests {
         }
         theirs.tell_usual(Some(Duration::MAX));
         assert!(ours.usual() > Some(Duration::from_secs(4000)));
+        assert_eq!(ours.activity().look(), (0, 0));
+        (0..3).for_each(|_| theirs.activity().wakes());
+        theirs.activity().sleeps();
+        assert_eq!(ours.activity().look(), (2, 3));
         ours.set_limit(Duration::from_secs(30));
         ours.restart();
         assert_eq!((theirs.limit(), theirs.restarts()), (Duration::from_secs(30), 1));

@@ -79,10 +79,7 @@ impl Stream {
         let mut stream = Self { path: socket.to_owned(), lines: BufReader::new(stream) };
         match stream.next_line(ANSWER_BYTES)? {
             None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
-            Some(Answer::Error { error }) => {
-                let of_terminal = |c| if c == '\n' { c } else { visible(c) };
-                Err(ClientError::Refused(error.chars().map(of_terminal).collect()))
-            }
+            Some(Answer::Error { error }) => Err(refused(&error)),
             Some(answer) => Ok((answer, stream)),
         }
     }
@@ -155,11 +152,144 @@ pub fn set(socket: &Path, vm: &str, words: &[String]) -> Result<(), ClientError>
 ///
 /// As [`ask`], or it is not named so.
 pub fn kill(socket: &Path, context: &str) -> Result<(), ClientError> {
-    let named = context.rsplit_once('/').and_then(|(vm, number)| Some((vm, number.parse().ok()?)));
-    let Some((vm, context)) = named else {
-        return Err(ClientError::Refused(format!("{context}: not VM/CONTEXT, as status shows it")));
-    };
+    let (vm, context) = place(context)?;
     ask(socket, &Request::Kill { vm: vm.to_owned(), context }).map(|_| ())
+}
+
+/// Has a context, named as `VM/CONTEXT`, get another worker while its program runs, and shows how far that is.
+///
+/// # Errors
+///
+/// As [`ask`], or it is not named so, or it stays with its worker.
+pub fn restart(socket: &Path, context: &str) -> Result<(), ClientError> {
+    let (vm, context) = place(context)?;
+    show_restart(socket, &Request::Restart { vm: vm.to_owned(), context }, "restarted")
+}
+
+/// Has a context, named as `VM/CONTEXT`, swapped out until its program goes on, and shows how far that is.
+///
+/// # Errors
+///
+/// As [`ask`], or it is not named so, or it stays with its worker.
+pub fn swap_out(socket: &Path, context: &str) -> Result<(), ClientError> {
+    let (vm, context) = place(context)?;
+    show_restart(socket, &Request::SwapOut { vm: vm.to_owned(), context }, "swapped out")
+}
+
+/// Has a context, named as `VM/CONTEXT`, go on on another GPU while its program runs, and shows how far that is. `from` is the GPU that it
+/// leaves, if it is on several.
+///
+/// # Errors
+///
+/// As [`ask`], or it is not named so, or it stays where it is.
+pub fn move_to(socket: &Path, context: &str, gpu: String, from: Option<String>) -> Result<(), ClientError> {
+    let (vm, context) = place(context)?;
+    show_restart(socket, &Request::Move { vm: vm.to_owned(), context, gpu, from }, "moved")
+}
+
+/// Shows how far a restart is, and at its end what was `done`.
+fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), ClientError> {
+    let mut shown = String::new();
+    follow(socket, request, "no result of a restart", |answer| match answer {
+        Answer::Restarting { stage } => {
+            let stage: String = stage.chars().map(visible).collect();
+            if stage != shown {
+                say(&format!("{stage} …\n"))?;
+                shown = stage;
+            }
+            Ok(Followed::Further)
+        }
+        Answer::Restarted { pause_ms, total_ms } => {
+            say(&format!("{done}: its program was paused for {pause_ms} ms, of {total_ms} ms in all\n"))?;
+            Ok(Followed::ToTheEnd)
+        }
+        _ => Ok(Followed::Astray),
+    })
+}
+
+/// Has everything that is on a GPU moved to other GPUs, and shows what becomes of each context.
+///
+/// # Errors
+///
+/// As [`ask`], or some contexts stay.
+pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
+    let request = Request::Drain { gpu: gpu.to_owned() };
+    follow(socket, &request, "no result of draining", |answer| match answer {
+        // So that the connection is known to be alive.
+        Answer::Restarting { .. } => Ok(Followed::Further),
+        Answer::Draining { context, stays } => {
+            let outcome = stays.map_or_else(|| "moved".to_owned(), |why| format!("stays: {why}"));
+            let line: String = format!("{context}: {outcome}").chars().map(visible).collect();
+            say(&format!("{line}\n"))?;
+            Ok(Followed::Further)
+        }
+        Answer::Drained { moved, left: 0 } => {
+            say(&format!("drained: {moved} moved, nothing is on it any more\n"))?;
+            Ok(Followed::ToTheEnd)
+        }
+        Answer::Drained { moved, left } => Err(ClientError::Refused(format!(
+            "{moved} moved, {left} still on it: end them, or drain it again when they can be moved"
+        ))),
+        _ => Ok(Followed::Astray),
+    })
+}
+
+/// The meaning of one answer among several to a request.
+enum Followed {
+    /// More answers come.
+    Further,
+    /// This was the last one.
+    ToTheEnd,
+    /// This is none to the request.
+    Astray,
+}
+
+/// Shows `look` each of the answers to a request, up to the last. `missing` are the words for an answer to something else.
+fn follow(
+    socket: &Path,
+    request: &Request,
+    missing: &str,
+    mut look: impl FnMut(Answer) -> Result<Followed, ClientError>,
+) -> Result<(), ClientError> {
+    let (mut answer, mut stream) = Stream::open(socket, request)?;
+    loop {
+        if let Answer::Error { error } = &answer {
+            return Err(refused(error));
+        }
+        match look(answer)? {
+            Followed::Further => {}
+            Followed::ToTheEnd => return Ok(()),
+            Followed::Astray => return Err(ClientError::Protocol(socket.to_owned(), missing.to_owned())),
+        }
+        let gone = || ClientError::Socket(socket.to_owned(), io::ErrorKind::UnexpectedEof.into());
+        answer = stream.next_line(ANSWER_BYTES)?.ok_or_else(gone)?;
+    }
+}
+
+/// Has contexts begin again on a GPU that was drained.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub fn undrain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
+    ask(socket, &Request::Undrain { gpu: gpu.to_owned() }).map(|_| ())
+}
+
+fn say(text: &str) -> Result<(), ClientError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ClientError::Output)
+}
+
+/// The VM and the number of a context.
+fn place(context: &str) -> Result<(&str, u32), ClientError> {
+    let named = context.rsplit_once('/').and_then(|(vm, number)| Some((vm, number.parse().ok()?)));
+    named.ok_or_else(|| ClientError::Refused(format!("{context}: not VM/CONTEXT, as status shows it")))
+}
+
+/// The error of a broker as a terminal may get it.
+fn refused(error: &str) -> ClientError {
+    let of_terminal = |c| if c == '\n' { c } else { visible(c) };
+    ClientError::Refused(error.chars().map(of_terminal).collect())
 }
 
 /// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait.
@@ -183,8 +313,10 @@ mod tests {
     #[test]
     fn a_context_has_a_vm_and_a_number() {
         for wrong in ["web", "web/", "web/x", "3", "web/-1"] {
-            let error = kill(Path::new("/nowhere"), wrong).unwrap_err().to_string();
-            assert_eq!(error, format!("{wrong}: not VM/CONTEXT, as status shows it"));
+            for command in [kill, restart] {
+                let error = command(Path::new("/nowhere"), wrong).unwrap_err().to_string();
+                assert_eq!(error, format!("{wrong}: not VM/CONTEXT, as status shows it"));
+            }
         }
     }
 

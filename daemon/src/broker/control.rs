@@ -25,6 +25,44 @@ pub enum Request {
         /// The number of the context, as [`Request::Status`] tells it.
         context: u32,
     },
+    /// The operator wants a context to have another worker while its program runs: [`Answer::Restarting`], again and again, and then
+    /// [`Answer::Restarted`].
+    Restart {
+        /// The VM's name.
+        vm: String,
+        /// The number of the context, as [`Request::Status`] tells it.
+        context: u32,
+    },
+    /// The operator wants a context to hold nothing of the GPU and no driver until its program goes on. Answered as [`Request::Restart`].
+    SwapOut {
+        /// The VM's name.
+        vm: String,
+        /// The number of the context, as [`Request::Status`] tells it.
+        context: u32,
+    },
+    /// The operator wants a context to go on on another GPU while its program runs. Answered as [`Request::Restart`].
+    Move {
+        /// The VM's name.
+        vm: String,
+        /// The number of the context, as [`Request::Status`] tells it.
+        context: u32,
+        /// The GPU, by its UUID, its PCI address or a part of its name that no other GPU of the VM has.
+        gpu: String,
+        /// The GPU that the context leaves, if it is on several.
+        #[serde(default)]
+        from: Option<String>,
+    },
+    /// The operator wants nothing to be on a GPU: contexts begin elsewhere from now on, and those that are there are moved.
+    /// [`Answer::Draining`] comes for each and [`Answer::Restarting`] between them, and then [`Answer::Drained`].
+    Drain {
+        /// The GPU, by its UUID, its PCI address or a part of its name that no other GPU has.
+        gpu: String,
+    },
+    /// The operator lets contexts begin on a GPU that was drained.
+    Undrain {
+        /// The GPU, as in [`Request::Drain`].
+        gpu: String,
+    },
     /// The operator wants the configuration file to be read again, and what it says to hold.
     Reload,
     /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
@@ -52,6 +90,33 @@ pub enum Answer {
     Tracing {
         /// The time, in nanoseconds of the monotonic clock. What comes has later ones.
         begin: u64,
+    },
+    /// The context of [`Request::Restart`], [`Request::SwapOut`] or [`Request::Move`] is being handed over. More answers follow.
+    Restarting {
+        /// The stage, in words.
+        stage: String,
+    },
+    /// The context of [`Request::Restart`] or [`Request::Move`] has another worker, or that of [`Request::SwapOut`] is swapped out.
+    Restarted {
+        /// The milliseconds for which its program was paused.
+        pause_ms: u64,
+        /// The milliseconds from request to answer.
+        total_ms: u64,
+    },
+    /// A context of the GPU of [`Request::Drain`] was moved, or was not. More answers follow.
+    Draining {
+        /// The context, as `VM/CONTEXT`.
+        context: String,
+        /// The reason why it stays where it is, if it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stays: Option<String>,
+    },
+    /// The contexts of the GPU of [`Request::Drain`] were moved, as far as they could be.
+    Drained {
+        /// The contexts that were moved.
+        moved: u32,
+        /// The contexts that are on the GPU still.
+        left: u32,
     },
     /// The request is carried out, or that has begun.
     Done,
@@ -95,6 +160,15 @@ mod tests {
         assert_eq!(read(br#"{"request":"set","vm":"web","change":{"weight":7,"ceiling":"25%"}}"#), Ok(set));
         let kill = Request::Kill { vm: "web".into(), context: 3 };
         assert_eq!(read(br#"{"request":"kill","vm":"web","context":3}"#), Ok(kill));
+        let restart = Request::Restart { vm: "web".into(), context: 3 };
+        assert_eq!(read(br#"{"request":"restart","vm":"web","context":3}"#), Ok(restart));
+        let moved = |from| Request::Move { vm: "web".into(), context: 3, gpu: "1:00.0".into(), from };
+        let text = br#"{"request":"move","vm":"web","context":3,"gpu":"1:00.0"}"#;
+        assert_eq!(read(text), Ok(moved(None)));
+        let text = br#"{"request":"move","vm":"web","context":3,"gpu":"1:00.0","from":"H100"}"#;
+        assert_eq!(read(text), Ok(moved(Some("H100".into()))));
+        assert_eq!(read(br#"{"request":"drain","gpu":"ab"}"#), Ok(Request::Drain { gpu: "ab".into() }));
+        assert_eq!(read(br#"{"request":"undrain","gpu":"ab"}"#), Ok(Request::Undrain { gpu: "ab".into() }));
         assert_eq!(read(br#"{"request":"reload"}"#), Ok(Request::Reload));
         let trace = Request::Trace { vm: "web".into(), seconds: 10, names: false };
         assert_eq!(read(br#"{"request":"trace","vm":"web","seconds":10}"#), Ok(trace));
@@ -125,6 +199,11 @@ mod tests {
             Answer::Reloaded(reloaded),
             Answer::Done,
             Answer::Tracing { begin: u64::MAX },
+            Answer::Restarting { stage: "waiting".into() },
+            Answer::Restarted { pause_ms: 7, total_ms: u64::MAX },
+            Answer::Draining { context: "web/3".into(), stays: None },
+            Answer::Draining { context: "web/3".into(), stays: Some("it may not".into()) },
+            Answer::Drained { moved: 7, left: 0 },
             Answer::Error { error: "no\nthing".into() },
         ] {
             let line = line(&answer);

@@ -1,8 +1,10 @@
 //! Entry points for fuzzing what the broker reads: HTTP, the control protocol, the configuration file, and all that a VM which was taken
 //! over can do to it.
 
+use super::connections::Peer;
 use super::control::{self, Answer, REQUEST_BYTES, Request};
 use super::http::{self, Asked};
+use super::operator::Reply;
 use super::process::Process;
 use super::reload::model;
 use super::report::{metrics, table};
@@ -11,7 +13,7 @@ use super::settings::share::{Change, Policy, WEIGHTS};
 use super::settings::{Settings, VmSettings, VmsFile};
 use super::traces::{self, TraceEvent, Traces};
 use super::vm::Vms;
-use crate::ipc::{Channel, HeldMemory, SharedGpu, ToBroker};
+use crate::ipc::{Channel, HeldMemory, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
 use config::GPUS_MAX;
@@ -258,6 +260,8 @@ fn reset(broker: &mut Broker) {
     broker.gpus.clear();
     broker.waiting.clear();
     broker.traces = Traces::default();
+    broker.restarts.clear();
+    broker.draining = None;
     broker.last_key = 0;
 }
 
@@ -275,6 +279,8 @@ struct World<'a> {
     told: Totals,
     /// The reader of a trace of the first VM, and what has come of a line.
     reader: UnixStream,
+    /// The peer that wants restarts, and is not there to hear of them.
+    away: Peer,
     read: Vec<u8>,
 }
 
@@ -291,6 +297,9 @@ impl<'a> World<'a> {
         let good = GateSide::open(&page).expect("it is a page");
         let (reader, theirs) = UnixStream::pair().expect("a pair");
         reader.set_nonblocking(true).expect("it can be read without waiting");
+        // An operator who asks and goes away.
+        let (_, away) = UnixStream::pair().expect("a pair");
+        let away = broker.connections.play(away, &broker.epoll, 0);
         let peer = broker.connections.play(theirs, &broker.epoll, 0);
         let mut world = Self {
             broker,
@@ -302,16 +311,18 @@ impl<'a> World<'a> {
             now: MILLISECOND,
             told: Totals::default(),
             reader,
+            away,
             read: Vec::new(),
         };
         let wanted = traces::Wanted { index: 0, seconds: 300, names: true };
         world.broker.begin_trace(peer, wanted, 0);
         (0..2).for_each(|vm| world.start(vm));
-        let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false, memory: 1 << 30 }];
+        let gpus = vec![SharedGpu { name: "GPU".into(), memory: 1 << 30, ..SharedGpu::default() }];
         let limits = HeldMemory::default();
         world.say(1, &ToBroker::Ready { gpus, limits }, None);
-        let begins = ToBroker::ContextBegins { ctx_id: GOOD, gpu: 0, debug_name: "good".into() };
-        world.say(1, &begins, Some(&page));
+        let begins = ToBroker::ContextBegins { ctx_id: GOOD, debug_name: "good".into() };
+        world.say(1, &begins, Some(&Doorbell::new().expect("a doorbell").into()));
+        world.say(1, &ToBroker::ContextComes { ctx_id: GOOD, gpu: 0 }, Some(&page));
         world
     }
 
@@ -385,9 +396,17 @@ impl<'a> World<'a> {
             12 if u.ratio(1, 8)? => self.read_file_again(u)?,
             12 => {
                 let request = request(u)?;
-                if let Err(error) = self.broker.obey(request, self.now) {
-                    assert!(error.len() < 1024, "{error}");
+                match self.broker.obey(request, self.now) {
+                    Ok(Reply::Restart(index, ctx_id, what, change)) => {
+                        self.broker.begin_restart(self.away, (index, ctx_id), what, change, self.now);
+                    }
+                    Ok(Reply::Drain(gpu)) => self.broker.begin_drain(self.away, gpu, self.now),
+                    Ok(_) => {}
+                    Err(error) => assert!(error.len() < 1024, "{error}"),
                 }
+                self.broker.restarts_due(self.now);
+                let of_first = self.broker.vms[0].contexts.len();
+                assert!(self.broker.restarts.len() <= of_first, "restarts of contexts that have ended");
             }
             13 => {
                 self.read_trace();
@@ -493,7 +512,9 @@ impl<'a> World<'a> {
         let vms: Vec<_> = self.broker.vms.iter().collect();
         let [bad, good] = vms.as_slice() else { panic!("a VM is gone") };
         assert!(bad.contexts.len() <= CONTEXTS && bad.gpus.len() <= GPUS_MAX);
-        assert!(bad.contexts.values().all(|context| (1..=bad.gpus.len()).contains(&context.keys.len())));
+        assert!(bad.contexts.values().all(|context| context.keys.len() <= bad.gpus.len()));
+        let keys: usize = bad.contexts.values().map(|context| context.keys.len()).sum();
+        assert_eq!(bad.gpus.iter().map(|on| on.contexts).sum::<usize>(), keys);
         assert!(good.process.as_ref().is_some_and(|process| !process.dying), "the second VM is ended");
         assert!(good.contexts.len() == 1 && good.contexts.contains_key(&GOOD));
         assert_eq!(good.past.kills.sum(), 0);
@@ -573,7 +594,10 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     let mut gpus = Vec::new();
     for at in 0..count {
         let uuid = [if twice { first } else { first + at }; 16];
-        gpus.push(SharedGpu { uuid, name: u.arbitrary()?, software: u.arbitrary()?, memory: u.arbitrary()? });
+        let (name, software, memory) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+        // Mostly as they have to be: the first is none.
+        let spare = if u.ratio(1, 16)? { u.arbitrary()? } else { at > 0 };
+        gpus.push(SharedGpu { uuid, name, software, memory, spare, ..SharedGpu::default() });
     }
     let limits = HeldMemory { device: u.arbitrary()?, host: u.arbitrary()? };
     Ok(ToBroker::Ready { gpus, limits })
@@ -581,21 +605,26 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
 
 fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     let ctx_id = ContextId(if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=4)? });
+    let gpu = |u: &mut Unstructured<'_>| if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=1) };
     let held = |u: &mut Unstructured<'_>| Ok(HeldMemory { device: u.arbitrary()?, host: u.arbitrary()? });
     Ok(match u.int_in_range(0..=15u8)? {
         0 if u.ratio(1, 8)? => ready(u)?,
         0..=2 => ToBroker::Frontend { connected: u.arbitrary()? },
-        3..=9 => ToBroker::ContextBegins {
-            ctx_id,
-            gpu: if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=1)? },
-            debug_name: u.arbitrary()?,
-        },
-        10 => ToBroker::Doorbell { ctx_id },
+        3..=5 => ToBroker::ContextBegins { ctx_id, debug_name: u.arbitrary()? },
+        6..=9 => ToBroker::ContextComes { ctx_id, gpu: gpu(u)? },
+        10 => ToBroker::ContextLeaves { ctx_id, gpu: gpu(u)? },
         11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
+        13 if u.arbitrary()? => ToBroker::Restarting { ctx_id, stage: RestartStage::Rests },
+        13 => {
+            let took = RestartTook { pause_ms: u.arbitrary()?, total_ms: u.arbitrary()? };
+            let outcome = if u.arbitrary()? { Ok(took) } else { Err(u.arbitrary()?) };
+            ToBroker::Restarted { ctx_id, outcome }
+        }
         _ => {
             let count = u.int_in_range(0..=4)?;
             let contexts = (0..count).map(|_| Ok((ContextId(u.int_in_range(0..=4)?), held(u)?)));
-            ToBroker::Memory { contexts: contexts.collect::<Result<_>>()?, vm: held(u)? }
+            let contexts = contexts.collect::<Result<_>>()?;
+            ToBroker::Memory { contexts, vm: held(u)?, unmovable: vec![(ctx_id, Unmovable::Lends)] }
         }
     })
 }
@@ -607,8 +636,8 @@ fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<Own
         (1, _) => rustix::pipe::pipe().ok().map(|(read, _)| read),
         (2, _) => shm::create("fuzz", 100).ok(),
         (3, _) => std::fs::File::open("/dev/null").ok().map(Into::into),
-        (4, _) | (_, ToBroker::Doorbell { .. }) => Doorbell::new().ok().map(Into::into),
-        (5, _) | (_, ToBroker::ContextBegins { .. }) => grant_page().ok(),
+        (4, _) | (_, ToBroker::ContextBegins { .. }) => Doorbell::new().ok().map(Into::into),
+        (5, _) | (_, ToBroker::ContextComes { .. }) => grant_page().ok(),
         _ => None,
     })
 }
@@ -617,6 +646,16 @@ fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<Own
 fn request(u: &mut Unstructured<'_>) -> Result<Request> {
     let vm = if u.ratio(1, 16)? { "ugly" } else { "bad" }.to_owned();
     Ok(match u.arbitrary()? {
+        true if u.ratio(1, 4)? => Request::Restart { vm, context: u.int_in_range(0..=4)? },
+        true if u.ratio(1, 8)? => Request::SwapOut { vm, context: u.int_in_range(0..=4)? },
+        true if u.ratio(1, 4)? => {
+            let gpu = "00".repeat(16).replace('0', if u.arbitrary()? { "0" } else { "1" });
+            match u.int_in_range(0..=3)? {
+                0 => Request::Drain { gpu },
+                1 => Request::Undrain { gpu },
+                _ => Request::Move { vm, context: u.int_in_range(0..=4)?, gpu, from: None },
+            }
+        }
         true => Request::Kill { vm, context: u.int_in_range(0..=4)? },
         false => {
             let class = ["normal", "latency", "background", "none"];
@@ -664,11 +703,12 @@ mod tests {
     fn a_worker_that_floods_a_trace_is_bounded_and_what_is_missing_is_told() {
         let mut broker = broker();
         let mut world = World::new(&mut broker);
-        let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false, memory: 1 << 30 }];
+        let gpus = vec![SharedGpu { name: "GPU".into(), memory: 1 << 30, ..SharedGpu::default() }];
         world.say(0, &ToBroker::Ready { gpus, limits: HeldMemory::default() }, None);
         let page = grant_page().unwrap();
-        let begins = ToBroker::ContextBegins { ctx_id: ContextId(1), gpu: 0, debug_name: "bad".into() };
-        world.say(0, &begins, Some(&page));
+        let begins = ToBroker::ContextBegins { ctx_id: ContextId(1), debug_name: "bad".into() };
+        world.say(0, &begins, Some(&Doorbell::new().unwrap().into()));
+        world.say(0, &ToBroker::ContextComes { ctx_id: ContextId(1), gpu: 0 }, Some(&page));
         let bad = GateSide::open(&page).unwrap();
         let named = world.read_trace();
         assert!(

@@ -5,6 +5,7 @@
 use super::grant_log::GrantLog;
 use super::rates::Rate;
 use crate::ipc::SharedGpu;
+use config::{GpuNames, Likeness, hexadecimal};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
@@ -20,6 +21,11 @@ pub(super) struct Gpu {
     pub(super) name: String,
     /// Bytes of its own memory, as that process said.
     pub(super) memory: u64,
+    /// PCI address as `0000:01:00.0`, if its driver tells, and what it is like for programs; as that process said.
+    pci_address: Option<String>,
+    pub(super) likeness: Likeness,
+    /// An operator wants it empty.
+    pub(super) is_drained: bool,
     is_software: bool,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
@@ -68,12 +74,15 @@ pub(super) struct Context {
 
 impl Gpu {
     pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>) -> Self {
-        let SharedGpu { uuid, name, software, memory } = gpu;
+        let SharedGpu { uuid, name, software, memory, pci_address, likeness, spare: _ } = gpu;
         let tuning = tuning(software, anticipation);
         Self {
             uuid,
             name,
             memory,
+            pci_address,
+            likeness,
+            is_drained: false,
             is_software: software,
             scheduler: Scheduler::new(tuning),
             contexts: FxHashMap::default(),
@@ -84,6 +93,21 @@ impl Gpu {
             cleared: 0,
             recorded: None,
         }
+    }
+
+    /// The names by which operators mean it.
+    pub(super) fn names(&self) -> GpuNames<'_> {
+        GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
+    }
+
+    /// Returns how many contexts are here.
+    pub(super) fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// The name and the UUID, for operators.
+    pub(super) fn label(&self) -> String {
+        format!("{} ({})", self.name, hexadecimal(&self.uuid))
     }
 
     /// Changes the part of the GPU's time that may be left unused.
@@ -396,8 +420,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     fn gpu() -> (Gpu, GateSide) {
-        let mut gpu =
-            Gpu::new(SharedGpu { uuid: [1; 16], name: "GPU".into(), software: false, memory: 0 }, None);
+        let mut gpu = Gpu::new(SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() }, None);
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let gate = GateSide::open(&file).unwrap();

@@ -30,11 +30,16 @@ mod traces;
 mod vm;
 mod vms;
 
-pub use client::{ClientError, Stream, Watch, ask, kill, reload, set, show_status};
+pub use client::{
+    ClientError, Stream, Watch, ask, drain, kill, move_to, reload, restart, set, show_status, swap_out,
+    undrain,
+};
 pub use control::{Answer, Request};
 pub use reload::Reloaded;
 pub use report::counted;
-pub use report::status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmGpuStatus, VmStatus};
+pub use report::status::{
+    ContextStatus, GpuStatus, KillCounts, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
+};
 pub use report::words::{bytes, percent, visible};
 pub use run::serve;
 pub use settings::share::{Change, Policy};

@@ -9,8 +9,9 @@ use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus,
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
 use super::traces::Wanted;
-use super::vm::{OnGpu, Vm};
-use crate::ipc::{FromBroker, HeldMemory};
+use super::vm::{OnGpu, Restart, Vm};
+use crate::ipc::{FromBroker, GpuChange, HeldMemory, Unmovable};
+use config::hexadecimal;
 use protocol::ids::ContextId;
 use readiness::Events;
 use sched::{Nanos, Usage};
@@ -30,6 +31,10 @@ pub(super) enum Reply {
     Reloaded,
     /// A trace, line by line.
     Trace(Wanted),
+    /// The draining of the GPU with this index, context by context.
+    Drain(usize),
+    /// The restart of a context of the VM with this index, stage by stage, on another GPU if that is wanted; or its swapping out.
+    Restart(usize, ContextId, Restart, Option<GpuChange>),
 }
 
 impl Broker {
@@ -49,6 +54,10 @@ impl Broker {
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
                 Ok(Reply::Reloaded) => self.read_again(Some(peer)),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
+                Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
+                Ok(Reply::Restart(index, ctx_id, what, change)) => {
+                    self.begin_restart(peer, (index, ctx_id), what, change, now)
+                }
                 Err(error) => self.say(peer, &Answer::Error { error }, now),
             },
             Asked::Enough => self.traces.stop(peer, now),
@@ -64,6 +73,36 @@ impl Broker {
                 let index = self.vm_named(&vm)?;
                 return self.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);
             }
+            Request::Restart { vm, context } => {
+                let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
+                self.admit_restart(index, ctx_id)?;
+                log::info!(vm, context; "an operator restarts context {context}");
+                return Ok(Reply::Restart(index, ctx_id, Restart::Again, None));
+            }
+            Request::SwapOut { vm, context } => {
+                let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
+                self.admit_restart(index, ctx_id)?;
+                log::info!(vm, context; "an operator swaps context {context} out");
+                return Ok(Reply::Restart(index, ctx_id, Restart::SwapOut, None));
+            }
+            Request::Move { vm, context, gpu, from } => {
+                let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
+                self.admit_restart(index, ctx_id)?;
+                let change = self.gpu_change(index, ctx_id, &gpu, from.as_deref())?;
+                log::info!(vm, context, gpu; "an operator moves context {context}");
+                return Ok(Reply::Restart(index, ctx_id, Restart::Move, Some(change)));
+            }
+            Request::Drain { gpu } => {
+                let gpu = self.gpu_named(&gpu)?;
+                self.admit_drain()?;
+                log::info!(gpu = self.gpus[gpu].label().as_str(); "an operator drains a GPU");
+                return Ok(Reply::Drain(gpu));
+            }
+            Request::Undrain { gpu } => {
+                let gpu = self.gpu_named(&gpu)?;
+                log::info!(gpu = self.gpus[gpu].label().as_str(); "an operator lets contexts begin on a GPU again");
+                self.undrain(gpu, now);
+            }
             Request::Set { vm, change } => {
                 let index = self.vm_named(&vm)?;
                 self.vms[index].share = change.apply(self.vms[index].share, self.settings.policy)?;
@@ -76,10 +115,7 @@ impl Broker {
                 let ctx_id = ContextId(context);
                 let vm = &mut self.vms[index];
                 let Some(found) = vm.contexts.get_mut(&ctx_id) else {
-                    let mut known: Vec<_> = vm.contexts.keys().map(|ctx_id| ctx_id.0).collect();
-                    known.sort_unstable();
-                    let name = vm.name();
-                    return Err(format!("{name}/{context}: no such context; {name} has {known:?}"));
+                    return Err(vm.no_such_context(ctx_id));
                 };
                 found.killed.get_or_insert(now);
                 log::info!(vm = vm.name(), context; "an operator ends context {context}");
@@ -160,6 +196,7 @@ impl Broker {
             name: gpu.name.clone(),
             device_memory: gpu.memory,
             weights: self.weights_on(index),
+            drained: gpu.is_drained,
             ..GpuStatus::default()
         };
         for vm in self.may_be_on(index) {
@@ -178,7 +215,8 @@ impl Broker {
         let usages = vm.gpus.iter().map(|on| self.gpus[on.gpu].tenant_usage(vm.tenant));
         let usage = sum(usages.chain([vm.past.usage]));
         let bound = |of: fn(HeldMemory) -> u64| vm.memory.limits.map(of).filter(|bytes| *bytes != u64::MAX);
-        let gpus: Vec<_> = vm.gpus.iter().map(|on| self.vm_gpu_status(vm, on, now)).collect();
+        let gpus = vm.gpus.iter().filter(|on| self.shows(vm, on.gpu));
+        let gpus: Vec<_> = gpus.map(|on| self.vm_gpu_status(vm, on, now)).collect();
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().and_then(|process| cpu_time(process.pid())).unwrap_or_default();
         VmStatus {
@@ -197,9 +235,16 @@ impl Broker {
             device_cpu_seconds: seconds(Some(vm.past.device_cpu + device)),
             restarts: vm.past.restarts,
             kills: vm.past.kills,
+            context_restarts: vm.past.context_restarts,
             gpus,
             contexts,
         }
+    }
+
+    /// Returns whether a GPU is among those of a VM for people: the VM is on it, or has been.
+    fn shows(&self, vm: &Vm, gpu: usize) -> bool {
+        let usage = self.gpus[gpu].tenant_usage(vm.tenant);
+        usage != Usage::default() || vm.is_on(gpu)
     }
 
     fn vm_gpu_status(&self, vm: &Vm, on: &OnGpu, now: Nanos) -> VmGpuStatus {
@@ -238,10 +283,12 @@ impl Broker {
             ContextStatus {
                 context: number,
                 name: context.name.clone(),
-                state: context_state(&usage).to_owned(),
+                state: context_state(&usage, context.movable).to_owned(),
                 share,
                 used: used(&usage, cpu, context.memory),
                 queued: usage.ready,
+                movable: movable(context.movable),
+                gpus: context.places(&vm.gpus).map(|(gpu, _)| hexadecimal(&self.gpus[gpu].uuid)).collect(),
             }
         });
         (contexts.collect(), workers)
@@ -266,8 +313,18 @@ pub(super) fn state(vm: &Vm) -> &'static str {
     }
 }
 
-fn context_state(usage: &Usage) -> &'static str {
+/// Returns whether a context can be restarted, in words.
+fn movable(movable: Option<Result<(), Unmovable>>) -> String {
+    match movable {
+        None => String::new(),
+        Some(Ok(())) => "yes".to_owned(),
+        Some(Err(why)) => why.to_string(),
+    }
+}
+
+fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>) -> &'static str {
     match usage {
+        _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",
         Usage { leased: true, .. } => "alone",
         Usage { in_driver: 1.., .. } => "running",
         Usage { ready: 1.., .. } => "waiting",
@@ -290,8 +347,4 @@ fn used(usage: &Usage, cpu: Duration, memory: HeldMemory) -> Used {
 
 fn seconds(time: Option<Duration>) -> f64 {
     time.unwrap_or_default().as_secs_f64()
-}
-
-fn hexadecimal(uuid: &[u8; 16]) -> String {
-    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -11,7 +11,7 @@ use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
 use super::starter::Starter;
 use super::traces::Traces;
-use super::vm::Vms;
+use super::vm::{Draining, Restarting, Vms};
 use crate::ipc::FromBroker;
 use crate::service::Manager;
 use readiness::{self, EVENTS_MAX, Event, Events, Reported};
@@ -71,6 +71,10 @@ pub(super) struct Broker {
     pub(super) waiting: Vec<Waiting>,
     /// The traces that operators take.
     pub(super) traces: Traces<Peer>,
+    /// The restarts of contexts that device processes were asked for.
+    pub(super) restarts: Vec<Restarting>,
+    /// The GPU that is being drained, if there is one.
+    pub(super) draining: Option<Draining>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,
@@ -124,6 +128,8 @@ impl Broker {
             begun: (begun, now),
             waiting: Vec::new(),
             traces: Traces::default(),
+            restarts: Vec::new(),
+            draining: None,
             next_tick: None,
             last_sample: now,
             is_ending: false,
@@ -231,6 +237,7 @@ impl Broker {
         self.end_deaf(now);
         self.answer_due(now);
         self.trace_due(now);
+        self.restarts_due(now);
         self.connections.drop_late(&self.epoll, now);
         self.end_late(now);
         self.groups.sweep_due(now);
@@ -343,6 +350,7 @@ impl Broker {
             self.groups.next_sweep(),
             self.next_told(),
             self.traces.next_look(),
+            self.next_restart(),
         ];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();

@@ -1,16 +1,17 @@
 //! One VM: its device process while there is one, its contexts, and what stays when both are gone.
 
 use super::backoff::Backoff;
+use super::connections::Peer;
 use super::process::Process;
 use super::rates::Rate;
-use super::report::status::KillCounts;
+use super::report::status::{KillCounts, RestartCounts};
 use super::settings::VmSettings;
-use crate::ipc::HeldMemory;
+use crate::ipc::{HeldMemory, Placement, RestartStage, Unmovable};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{ContextKey, Nanos, Share, TenantId, Usage};
 use shm::Listener;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,8 +32,10 @@ pub(super) struct Vm {
     pub(super) tenant: TenantId,
     /// The VM's share as an operator has set it.
     pub(super) share: Share,
-    /// The GPUs it is on, in its order, since a device process of it said so.
+    /// The GPUs that its guest sees, in its order, and behind them spare ones, since a device process of it said so.
     pub(super) gpus: Vec<OnGpu>,
+    /// The GPUs of contexts that begin.
+    pub(super) placement: Placement,
     pub(super) process: Option<Process>,
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
@@ -53,11 +56,13 @@ pub(super) struct Vm {
     pub(super) past: Past,
 }
 
-/// A VM on one of its GPUs.
+/// A VM and one of its GPUs.
 #[derive(Debug)]
 pub(super) struct OnGpu {
     /// The GPU's index, which is never out of range, for GPUs stay.
     pub(super) gpu: usize,
+    /// The VM's contexts there.
+    pub(super) contexts: usize,
     /// Share of its last second.
     pub(super) rate: Rate,
 }
@@ -65,25 +70,29 @@ pub(super) struct OnGpu {
 /// A context of a VM. It is one for its scheduler on each GPU.
 #[derive(Debug)]
 pub(super) struct VmContext {
-    /// The context's number on each GPU that it has begun on, in the VM's order.
-    pub(super) keys: Vec<ContextKey>,
+    /// The context's number on each GPU that it is on, by the GPU's index among those of the VM.
+    pub(super) keys: BTreeMap<u8, ContextKey>,
     pub(super) name: String,
     /// The memory that the context holds, as its device process said last.
     pub(super) memory: HeldMemory,
-    /// The doorbell of the context's worker, when it has come.
-    pub(super) doorbell: Option<Listener>,
+    /// The context can be restarted, or why not, as its device process said last.
+    pub(super) movable: Option<Result<(), Unmovable>>,
+    /// The doorbell of the context's worker, which is heard while it is there.
+    #[expect(dead_code, reason = "it is held, not read")]
+    pub(super) doorbell: Listener,
     /// The time at which an operator wanted the context ended.
     pub(super) killed: Option<Nanos>,
 }
 
 impl VmContext {
-    pub(super) fn named(name: String) -> Self {
-        Self { keys: Vec::new(), name, memory: HeldMemory::default(), doorbell: None, killed: None }
+    pub(super) fn new(name: String, doorbell: Listener) -> Self {
+        let (keys, memory) = (BTreeMap::new(), HeldMemory::default());
+        Self { keys, name, memory, movable: None, doorbell, killed: None }
     }
 
-    /// The GPUs it has begun on, of those of its VM, and its number there.
+    /// The GPUs it is on, of those of its VM, and its number there.
     pub(super) fn places(&self, gpus: &[OnGpu]) -> impl Iterator<Item = (usize, ContextKey)> {
-        gpus.iter().map(|on| on.gpu).zip(self.keys.iter().copied())
+        self.keys.iter().filter_map(|(place, key)| Some((gpus.get(usize::from(*place))?.gpu, *key)))
     }
 }
 
@@ -109,14 +118,77 @@ pub(super) struct Past {
     /// Times a device process was started again.
     pub(super) restarts: u64,
     pub(super) kills: KillCounts,
+    pub(super) context_restarts: RestartCounts,
     /// Usage of GPUs that the VM is not on any more.
     pub(super) usage: Usage,
 }
 
+/// The operator is told something after this time, so that the connection is known to be alive, in nanoseconds.
+const TELL: Nanos = 3_000_000_000;
+/// A new stage is told after this time, in nanoseconds.
+const TELL_SOON: Nanos = 100_000_000;
+/// Time that a device process has to answer to a restart, in nanoseconds.
+const RESTART_PATIENCE: Nanos = 600_000_000_000;
 /// Time that a device process has to end a context, in nanoseconds.
 const KILL_PATIENCE: Nanos = 20_000_000_000;
 /// An answer that is not older is good enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
+
+/// A restart or a move that a device process was asked for.
+#[derive(Debug)]
+pub(super) struct Restarting {
+    pub(super) peer: Peer,
+    /// The thing that is done to the context.
+    pub(super) what: Restart,
+    /// The VM's index.
+    pub(super) index: usize,
+    pub(super) ctx_id: ContextId,
+    /// The stage as the device process said last, and as the operator was told last.
+    pub(super) stage: RestartStage,
+    pub(super) told: RestartStage,
+    pub(super) told_at: Nanos,
+    /// The time at which the operator is told that there is no answer.
+    pub(super) until: Nanos,
+}
+
+/// The thing that a restart is for operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restart {
+    /// The context gets another worker.
+    Again,
+    /// The context goes to another GPU.
+    Move,
+    /// The context goes to another GPU, as its own is being drained.
+    Drain,
+    /// The context is swapped out.
+    SwapOut,
+}
+
+/// A GPU that is being drained.
+#[derive(Debug)]
+pub(super) struct Draining {
+    /// The operator who wants it.
+    pub(super) peer: Peer,
+    pub(super) gpu: usize,
+    /// The contexts that are to be moved, by the indices of their VMs.
+    pub(super) queue: VecDeque<(usize, ContextId)>,
+    pub(super) moved: u32,
+}
+
+impl Restarting {
+    /// A restart or a move that is asked for now.
+    pub(super) fn new(peer: Peer, what: Restart, (index, ctx_id): (usize, ContextId), now: Nanos) -> Self {
+        let stage = RestartStage::Starts;
+        let until = now.saturating_add(RESTART_PATIENCE);
+        Self { peer, what, index, ctx_id, stage, told: stage, told_at: now, until }
+    }
+
+    /// Returns when its operator is to be told something.
+    pub(super) fn next(&self) -> Nanos {
+        let pause = if self.stage == self.told { TELL } else { TELL_SOON };
+        self.told_at.saturating_add(pause).min(self.until)
+    }
+}
 
 impl Vms {
     /// Adds a VM, whose device process is to be started at once. Returns its index.
@@ -187,6 +259,7 @@ impl Vm {
             settings,
             tenant,
             gpus: Vec::new(),
+            placement: Placement::default(),
             process: None,
             contexts: FxHashMap::default(),
             start_at: Some(now),
@@ -204,6 +277,21 @@ impl Vm {
     /// Returns the VM's name, for logs.
     pub(super) fn name(&self) -> &str {
         &self.settings.name
+    }
+
+    /// The GPUs that the VM is on, each with its index among the VM's: those on which contexts begin, and those on which there are some.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u8, &OnGpu)> {
+        (0..).zip(&self.gpus).filter(|(place, on)| on.contexts > 0 || self.placement.0.contains(place))
+    }
+
+    /// Returns whether the VM is on this GPU, by the GPU's index among all.
+    pub(super) fn is_on(&self, gpu: usize) -> bool {
+        self.places().any(|(_, on)| on.gpu == gpu)
+    }
+
+    /// Returns a context as operators name it.
+    pub(super) fn context_name(&self, ctx_id: ContextId) -> String {
+        format!("{}/{}", self.name(), ctx_id.0)
     }
 
     /// Returns whether nothing of a device process is there, and none will be by itself.
@@ -235,6 +323,27 @@ impl Vm {
                 context.memory = *held;
             }
         }
+    }
+
+    /// Notes which of the VM's contexts its device process can restart.
+    pub(super) fn can_move(
+        &mut self,
+        contexts: &[(ContextId, HeldMemory)],
+        unmovable: Vec<(ContextId, Unmovable)>,
+    ) {
+        let unmovable: FxHashMap<_, _> = unmovable.into_iter().collect();
+        for (ctx_id, _) in contexts {
+            if let Some(context) = self.contexts.get_mut(ctx_id) {
+                context.movable = Some(unmovable.get(ctx_id).map_or(Ok(()), |why| Err(*why)));
+            }
+        }
+    }
+
+    /// Returns what an operator is told who names a context that is not there.
+    pub(super) fn no_such_context(&self, ctx_id: ContextId) -> String {
+        let mut known: Vec<_> = self.contexts.keys().map(|ctx_id| ctx_id.0).collect();
+        known.sort_unstable();
+        format!("{}: no such context; {} has {known:?}", self.context_name(ctx_id), self.name())
     }
 
     /// Returns when its device process must have ended what an operator wants ended.

@@ -63,6 +63,9 @@ pub(crate) struct Serve {
     /// GPU to use, given by its UUID, its PCI address or a unique part of its name. Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
     #[arg(long, value_name = "GPU")]
     pub gpu: Vec<String>,
+    /// GPU that the guest does not see, and to which its programs can be moved while they run (docs/restart.md). It has to be of the model of one that the guest sees. Repeat the option for several
+    #[arg(long, value_name = "GPU")]
+    pub spare_gpu: Vec<String>,
     /// Queue capabilities offered to the guest. `compute` offers compute and copies. `nominal` also claims graphics, for programs that insist on
     /// a graphics queue to compute on (ncnn, taichi, wgpu), but ends a context that draws. `all` allows drawing, which exposes more of the
     /// driver to attacks
@@ -89,6 +92,9 @@ pub(crate) struct Serve {
     /// Time for which the VM is barred from creating contexts after it has lost --strikes of them; it doubles with each further one
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
+    /// Time after which a program that does nothing with the GPU is swapped out: its worker process ends, and with it the driver and what it holds of the GPU. It goes on when it has something to do (docs/swap.md) [default: never]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub swap_after: Option<Duration>,
     /// Longest time the frontend may take to answer a map or unmap request; after that its session is ended. The time does not run while
     /// the guest is paused
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
@@ -145,6 +151,15 @@ pub(crate) struct Serve {
     /// Turn heuristics of waiting off, to measure what each gains (docs/performance.md)
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum, hide = true)]
     pub waiting_without: Vec<Heuristic>,
+    /// Hand each context over to another worker again and again, after this time on average
+    #[arg(long, value_name = "MILLISECONDS", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub restart_every: Option<u32>,
+    /// Swap each context out again and again, after this time on average
+    #[arg(
+        long, value_name = "MILLISECONDS", hide = true, conflicts_with = "restart_every",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub swap_every: Option<u32>,
 }
 
 /// The role of this process, if it is not the device process: an operator's end of the control socket, or a process that the daemon starts
@@ -177,6 +192,52 @@ pub(crate) enum Role {
         /// The VM and the context, as `status` prints them
         #[arg(value_name = "VM/CONTEXT")]
         context: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Give a context of a VM another worker process while its program runs, which notices a pause and nothing else (docs/restart.md)
+    Restart {
+        /// The VM and the context, as `status` prints them
+        #[arg(value_name = "VM/CONTEXT")]
+        context: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Swap a context of a VM out: it holds nothing of the GPU and no driver until its program has something to do (docs/swap.md)
+    SwapOut {
+        /// The VM and the context, as `status` prints them
+        #[arg(value_name = "VM/CONTEXT")]
+        context: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Have a context of a VM go on on another GPU of the host while its program runs, which notices a pause and nothing else (docs/restart.md)
+    Move {
+        /// The VM and the context, as `status` prints them
+        #[arg(value_name = "VM/CONTEXT")]
+        context: String,
+        /// The GPU to move to, given by its UUID, its PCI address or a unique part of its name: a GPU or spare GPU of the VM
+        #[arg(long, value_name = "GPU")]
+        gpu: String,
+        /// The GPU to leave, if the context is on several
+        #[arg(long, value_name = "GPU")]
+        from: Option<String>,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Empty a GPU: programs begin on other GPUs of their VMs from now on, and those that are on it are moved while they run. It stays drained until `undrain`, or until the broker ends (docs/restart.md)
+    Drain {
+        /// The GPU, given by its UUID, its PCI address or a unique part of its name
+        #[arg(value_name = "GPU")]
+        gpu: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Let programs begin again on a GPU that was drained
+    Undrain {
+        /// The GPU, given by its UUID, its PCI address or a unique part of its name
+        #[arg(value_name = "GPU")]
+        gpu: String,
         #[command(flatten)]
         control: Control,
     },

@@ -27,6 +27,8 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
         map-device-memory = "never"
         max-submit-time = "20s"
         max-submit-time-contended = 5
+        spare-gpu = "02:00.0"
+        swap-after = "60s"
         strikes = 2
         strike-hold = "1min"
         frontend-timeout = "20s"

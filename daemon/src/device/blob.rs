@@ -165,18 +165,38 @@ impl<T> Device<T> {
             self.show_piece(memory);
         }
         self.show_to_attached(resource_id, effects);
+        let mut has_successor = false;
         if let Some(context) = self.contexts.get_mut(&creator) {
             context.export_ends(resource_id);
             context.attach(resource_id);
             if lent {
                 context.lends(resource_id);
             }
+            has_successor = context.successor.is_some();
+        }
+        if has_successor {
+            self.show_export(creator, resource_id, effects);
         }
         if let Some((_, ticket)) = create {
             effects.respond(ticket, Response::OkNodata);
         }
         for (header, command, ticket) in waiting {
             self.handle(&header, &command, ticket, effects);
+        }
+    }
+
+    /// A successor has to be shown what its predecessor has just exported, and counts as having seen.
+    fn show_export<E: Effects<Ticket = T>>(
+        &mut self,
+        creator: ContextId,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) {
+        let Some(resource) = self.resources.get(&resource_id) else { return };
+        let Some(shown) = resource.shown() else { return };
+        effects.attach_to_successor(creator, resource_id, resource.size, shown);
+        if let Some(memory) = shown.memory() {
+            self.give_successor(creator, memory);
         }
     }
 

@@ -1,8 +1,9 @@
 //! A context: what it can do, what it sees, and its fences that are due (VIRTIO 1.3, 5.7.6.9).
 
 use super::quota::Owner;
+use config::{MemoryId, PerHeap};
 use protocol::ids::{FenceId, ResourceId, RingIdx};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a context.
@@ -14,6 +15,34 @@ pub(super) enum State {
     Alive,
     /// The context's worker is gone.
     Lost,
+}
+
+/// The reason why a context cannot be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// There is no such context.
+    Unknown,
+    /// The context has no worker, and never had one.
+    Shell,
+    /// The context is lost.
+    Lost,
+    /// The worker lends memory, which would be gone with it.
+    Lends,
+    /// The worker is exporting memory, which is over soon.
+    Exports,
+}
+
+/// The successor of a context's worker, from when it is shown what the context sees.
+#[derive(Debug)]
+pub(super) struct Successor {
+    /// The owner that holds the pieces it was shown.
+    pub(super) owner: Owner,
+    /// The pieces that it says it holds from its predecessor, and how often.
+    pub(super) takes: FxHashMap<MemoryId, u64>,
+    /// The credit that it says its predecessor was granted.
+    pub(super) credit: PerHeap<u64>,
+    /// Credit that it has given back.
+    pub(super) returned: PerHeap<u64>,
 }
 
 /// A context.
@@ -32,6 +61,10 @@ pub(crate) struct Context<T> {
     pub(super) exporting: FxHashSet<ResourceId>,
     /// Resources whose memory is gone with its worker.
     pub(super) lending: FxHashSet<ResourceId>,
+    /// The successor of its worker, while there are both.
+    pub(super) successor: Option<Successor>,
+    /// The worker has handed over, and takes no answers.
+    pub(super) rests: bool,
 }
 
 impl<T> Context<T> {

@@ -4,7 +4,7 @@
 //! A fence is always answered: when the worker says so, or at once when the context is lost or destroyed.
 
 use super::command::Outcome;
-use super::context::{Context, State};
+use super::context::{Context, Obstacle, State, Successor};
 use super::quota::Owner;
 use super::resource::Kind;
 use super::{Device, Effects, GuestError};
@@ -50,6 +50,8 @@ impl<T> Device<T> {
             timelines: BTreeMap::new(),
             exporting: FxHashSet::default(),
             lending: FxHashSet::default(),
+            successor: None,
+            rests: false,
         };
         self.contexts.insert(ctx_id, context);
         Ok(Response::OkNodata)
@@ -233,6 +235,7 @@ impl<T> Device<T> {
             return;
         }
         context.state = State::Lost;
+        (context.successor, context.rests) = (None, false);
         let exporting = std::mem::take(&mut context.exporting);
         let lending = std::mem::take(&mut context.lending);
         for ticket in context.signal_all() {
@@ -242,6 +245,67 @@ impl<T> Device<T> {
         self.revoke(lending, effects);
         for resource_id in exporting {
             self.blob_refused(resource_id, effects);
+        }
+    }
+}
+
+/// A context that is handed over from its worker to a successor, which sees what the worker does.
+impl<T> Device<T> {
+    /// Returns what is in the way of handing a context over, if something is.
+    pub(crate) fn obstacle(&self, ctx_id: ContextId) -> Option<Obstacle> {
+        let Some(context) = self.contexts.get(&ctx_id) else { return Some(Obstacle::Unknown) };
+        match context.state {
+            State::Shell => Some(Obstacle::Shell),
+            State::Lost => Some(Obstacle::Lost),
+            State::Alive if !context.lending.is_empty() => Some(Obstacle::Lends),
+            State::Alive if !context.exporting.is_empty() => Some(Obstacle::Exports),
+            State::Alive => None,
+        }
+    }
+
+    /// Returns a number for a successor, for [`Self::show_to_successor`] and [`Self::worker_ended`].
+    pub(crate) fn successor_number(&mut self) -> u64 {
+        let number = self.next_owner;
+        self.next_owner += 1;
+        number
+    }
+
+    /// Shows a successor what its context sees. From now on it is shown whatever the context's worker is.
+    pub(crate) fn show_to_successor<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        number: u64,
+        effects: &mut E,
+    ) {
+        let Some(context) = self.contexts.get_mut(&ctx_id).filter(|context| context.has_worker()) else {
+            return;
+        };
+        let owner = Owner(number);
+        let (takes, credit, returned) = Default::default();
+        context.successor = Some(Successor { owner, takes, credit, returned });
+        for resource_id in &context.attached {
+            let Some(resource) = self.resources.get(resource_id) else { continue };
+            let Some(shown) = resource.shown() else { continue };
+            effects.attach_to_successor(ctx_id, *resource_id, resource.size, shown);
+            if let Some(memory) = shown.memory() {
+                self.pieces.given_to_successor(memory, owner);
+            }
+        }
+    }
+
+    /// A context's worker rests: what it has asked for and has not got is kept until it goes on, or of no use any more.
+    pub(crate) fn context_rests(&mut self, ctx_id: ContextId) {
+        if let Some(context) = self.contexts.get_mut(&ctx_id) {
+            context.rests = true;
+        }
+    }
+
+    /// The handing over of a context is called off: its worker goes on. What the successor was shown counts until its process has ended.
+    pub(crate) fn hand_over_ends<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
+        let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
+        context.successor = None;
+        if std::mem::take(&mut context.rests) {
+            self.ask_again(effects);
         }
     }
 }

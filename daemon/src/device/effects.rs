@@ -103,10 +103,13 @@ pub(crate) trait Effects {
     /// Lets go of the memory kept under `resource_id`, if it is still there.
     fn drop_blob(&mut self, resource_id: ResourceId);
 
-    /// Shows the memory kept under `resource_id` to a context's worker.
+    /// Shows the memory kept under `resource_id` to a context's worker, and to the worker's successor if it was shown what the context sees.
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
 
-    /// Hides it again.
+    /// Shows it to the successor of a context's worker only.
+    fn attach_to_successor(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
+
+    /// Hides it again, from worker and successor.
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId);
 
     /// Maps the memory kept under `resource_id` into the host-visible region; done when this returns.

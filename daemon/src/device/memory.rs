@@ -6,7 +6,7 @@
 //! what it holds counts for it until its process has ended. The guest's next program does not see that: what it asks for and could have
 //! had if those that are ending were gone waits until they are.
 
-use super::context::Context;
+use super::context::{Context, Successor};
 use super::pieces::Waiting;
 use super::quota::Owner;
 use super::{Device, Effects};
@@ -16,6 +16,9 @@ use rustc_hash::FxHashSet;
 
 /// Requests of one context that may wait for workers to end: more than the threads of an honest worker make. Others are refused.
 const WAITING_MAX: usize = 128;
+
+/// Bytes by which allocations of a context grow at most when each is rounded up to whole pages: those of 262 144 allocations.
+const ROUNDING_MAX: u64 = 1 << 30;
 
 impl<T> Device<T> {
     /// A worker asks for memory before its driver allocates it. Answered at once, or when workers have ended whose memory it takes.
@@ -88,8 +91,10 @@ impl<T> Device<T> {
 
     /// Workers that were told to end and hold something still.
     fn ending(&self) -> Vec<Owner> {
+        let alive = self.contexts.values().filter(|context| context.has_worker());
+        let successor = |context: &Context<T>| context.successor.as_ref().map(|successor| successor.owner);
         let alive: FxHashSet<_> =
-            self.contexts.values().filter(|context| context.has_worker()).map(Context::owner).collect();
+            alive.flat_map(|context| [Some(context.owner()), successor(context)]).flatten().collect();
         self.pieces.workers.keys().copied().filter(|owner| !alive.contains(owner)).collect()
     }
 
@@ -99,8 +104,13 @@ impl<T> Device<T> {
     }
 
     /// Workers' memory has come back: what waits for it asks again.
-    fn ask_again<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
-        for Waiting { ctx_id, request, wanted } in std::mem::take(&mut self.waiting) {
+    pub(super) fn ask_again<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let Waiting { ctx_id, request, wanted } = waiting;
+            if self.contexts.get(&ctx_id).is_some_and(|context| context.rests) {
+                self.waiting.push(waiting);
+                continue;
+            }
             self.memory_wanted(ctx_id, request, wanted, effects);
         }
     }
@@ -249,11 +259,127 @@ impl<T> Device<T> {
     pub(super) fn give_piece(&mut self, ctx_id: ContextId, memory: MemoryId) {
         let owner = self.owner(Some(ctx_id));
         self.pieces.given(memory, owner);
+        self.give_successor(ctx_id, memory);
+    }
+
+    /// The successor of a context's worker, if it has one, was given the descriptor of a piece.
+    pub(super) fn give_successor(&mut self, ctx_id: ContextId, memory: MemoryId) {
+        let successor = self.contexts.get(&ctx_id).and_then(|context| context.successor.as_ref());
+        if let Some(owner) = successor.map(|successor| successor.owner) {
+            self.pieces.given_to_successor(memory, owner);
+        }
     }
 
     /// Bytes that count as device memory and as host memory.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn memory_used(&self) -> (u64, u64) {
         (self.quotas.memory.device.used(), self.quotas.memory.host.used())
+    }
+}
+
+/// The successor of a worker is a holder of pieces of its own, for as long as two workers may have them mapped. In the end the context holds
+/// what its successor does. A successor is not believed more than the worker before it: it keeps nothing that the context did not hold.
+impl<T> Device<T> {
+    /// A successor has let go of a piece: one that it was shown, or else one that it takes over, which it holds once less if it becomes the
+    /// context's worker. Nothing of its predecessor's is touched.
+    pub(crate) fn returned_by_successor<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        memory: MemoryId,
+        effects: &mut E,
+    ) {
+        let successor = self.contexts.get_mut(&ctx_id).and_then(|context| context.successor.as_mut());
+        let Some(successor) = successor else { return };
+        if self.pieces.workers.get(&successor.owner).is_some_and(|held| held.pieces.contains_key(&memory)) {
+            let owner = successor.owner;
+            self.returned(owner, memory, effects);
+        } else if let Some(times) = successor.takes.get_mut(&memory) {
+            *times = times.saturating_sub(1);
+        }
+    }
+
+    /// Returns how many bytes a context can have at most in memory that only its driver uses, each allocation in whole pages.
+    pub(crate) fn contents_max(&self, ctx_id: ContextId) -> u64 {
+        let owner = self.contexts.get(&ctx_id).map(|context| context.owner);
+        let credit = owner.and_then(|owner| self.pieces.workers.get(&owner)).map(|held| held.credit);
+        let PerHeap { device, host } = credit.unwrap_or_default();
+        device.saturating_add(host).saturating_add(ROUNDING_MAX)
+    }
+
+    /// A successor gives credit back, which counts if it becomes the context's worker.
+    pub(crate) fn credit_returned_by_successor(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
+        let successor = self.contexts.get_mut(&ctx_id).and_then(|context| context.successor.as_mut());
+        if let Some(successor) = successor {
+            let returned = successor.returned.of(heap);
+            *returned = returned.saturating_add(bytes);
+        }
+    }
+
+    /// A successor says how much credit it knows of. What its predecessor was granted beyond that, in an answer to a question that nobody asks
+    /// any more, is nobody's.
+    pub(crate) fn takes_credit_over(&mut self, ctx_id: ContextId, credit: PerHeap<u64>) {
+        let successor = self.contexts.get_mut(&ctx_id).and_then(|context| context.successor.as_mut());
+        if let Some(successor) = successor {
+            successor.credit = credit;
+        }
+    }
+
+    /// A successor says that it holds pieces from its predecessor, each as often as it is named. What that did not hold, or not as
+    /// often, it cannot have.
+    pub(crate) fn takes_over(&mut self, ctx_id: ContextId, pieces: &[MemoryId]) {
+        let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
+        let Some(successor) = &mut context.successor else { return };
+        let Some(holdings) = self.pieces.workers.get(&context.owner) else { return };
+        for memory in pieces {
+            // What nobody held is not even remembered.
+            let Some(held) = holdings.pieces.get(memory) else { continue };
+            let times = successor.takes.entry(*memory).or_default();
+            *times = (*times + 1).min(*held);
+        }
+    }
+
+    /// A context has been handed over: it holds what its successor takes over and was shown, and has the credit that it knows of. Rings
+    /// stay.
+    pub(crate) fn handed_over<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
+        let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
+        let Some(Successor { owner: successor, takes, mut credit, mut returned }) = context.successor.take()
+        else {
+            return;
+        };
+        context.rests = false;
+        let owner = context.owner;
+        // Nobody is left who asked.
+        self.waits_no_more(ctx_id);
+        let shown = self.pieces.workers.remove(&successor).unwrap_or_default().pieces;
+        let holdings = self.pieces.workers.entry(owner).or_default();
+        for heap in [Heap::Device, Heap::Host] {
+            let (held, left) = (holdings.credit.of(heap), credit.of(heap).saturating_sub(*returned.of(heap)));
+            let surplus = held.saturating_sub(left);
+            *held -= surplus;
+            self.quotas.memory.of(heap).give_back(owner, surplus);
+        }
+        let before = std::mem::take(&mut holdings.pieces);
+        let taken = |memory: &MemoryId, held: u64| takes.get(memory).map_or(0, |times| held.min(*times));
+        let kept = before.iter().map(|(memory, held)| (*memory, taken(memory, *held)));
+        holdings.pieces = kept.filter(|(_, times)| *times > 0).collect();
+        for (memory, times) in &shown {
+            *holdings.pieces.entry(*memory).or_default() += times;
+        }
+        for memory in shown.into_keys() {
+            self.pieces.count_for(memory, successor, owner, &mut self.quotas);
+        }
+        for (memory, held) in before {
+            let left = held - taken(&memory, held);
+            if left > 0 && self.pieces.let_go(memory, left, &mut self.quotas) {
+                effects.forget_memory(memory);
+            } else if !self.holds(owner, memory) {
+                self.pieces.pass_on(memory, owner, &mut self.quotas);
+            }
+        }
+        self.ask_again(effects);
+    }
+
+    fn holds(&self, owner: Owner, memory: MemoryId) -> bool {
+        self.pieces.workers.get(&owner).is_some_and(|holdings| holdings.pieces.contains_key(&memory))
     }
 }

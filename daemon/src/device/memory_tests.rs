@@ -421,3 +421,129 @@ fn rings_count_until_they_end_or_their_worker_does() {
     rig.device.worker_ended(1, &mut rig.world);
     assert_eq!(begin(&mut rig, 1), 0);
 }
+
+impl Rig {
+    /// Has a successor of context 1 shown what that sees; what it was shown.
+    fn succeed(&mut self) -> Vec<Asked> {
+        let number = self.device.successor_number();
+        self.device.show_to_successor(ContextId(1), number, &mut self.world);
+        self.asked()
+    }
+
+    fn hand_over(&mut self, pieces: &[u64]) -> Vec<Asked> {
+        let pieces: Vec<_> = pieces.iter().copied().map(MemoryId).collect();
+        self.device.takes_over(ContextId(1), &pieces);
+        self.device.takes_credit_over(ContextId(1), PerHeap { device: 8 * MIB, host: u64::MAX });
+        self.device.handed_over(ContextId(1), &mut self.world);
+        self.asked()
+    }
+}
+
+#[test]
+fn a_context_that_is_handed_over_holds_what_its_successor_takes_and_was_shown() {
+    let mut rig = rig();
+    let (shown, taken, left) = (rig.pages(1, MIB), rig.pages(1, 2 * MIB), rig.pages(1, 4 * MIB));
+    rig.want(1, credit(8, 8));
+    rig.show(1, 5, shown);
+    let mirrored = rig.succeed();
+    assert!(matches!(mirrored[..], [Asked::Mirror(1, 5, 4096, _)]), "{mirrored:?}");
+    assert_eq!(rig.host_memory(), 7);
+    // Twice what it held once, and what it never held.
+    assert_eq!(rig.hand_over(&[taken, taken, 77]), [Asked::Forget(left)]);
+    assert_eq!((rig.host_memory(), rig.device.memory_used().0), (3, 8 * MIB));
+    assert_eq!(rig.give_back(1, taken), [Asked::Forget(taken)]);
+    assert_eq!(rig.give_back(1, taken), []);
+    // The piece that it was shown is its own as before.
+    rig.call(1, Command::ResourceUnref { resource_id: ResourceId(5) });
+    let asked = rig.asked();
+    assert!(asked.contains(&Asked::BlobGone(1, shown)), "{asked:?}");
+    assert_eq!(rig.give_back(1, shown), [Asked::Forget(shown)]);
+    assert_eq!((rig.host_memory(), rig.device.memory_used().0), (0, 8 * MIB));
+}
+
+#[test]
+fn a_hand_over_that_is_called_off_changes_no_account() {
+    let mut rig = rig();
+    let shown = rig.pages(1, MIB);
+    rig.show(1, 5, shown);
+    let number = rig.device.successor_number();
+    rig.device.show_to_successor(ContextId(1), number, &mut rig.world);
+    rig.device.context_rests(ContextId(1));
+    rig.device.hand_over_ends(ContextId(1), &mut rig.world);
+    rig.asked();
+    rig.call(1, Command::ResourceUnref { resource_id: ResourceId(5) });
+    rig.asked();
+    assert_eq!(rig.give_back(1, shown), []);
+    assert_eq!(rig.host_memory(), 1, "the successor may have it mapped");
+    rig.device.worker_ended(number, &mut rig.world);
+    assert_eq!((rig.asked(), rig.host_memory()), (vec![Asked::Forget(shown)], 0));
+}
+
+#[test]
+fn what_a_successor_gives_back_counts_only_if_it_becomes_the_worker() {
+    for succeeds in [true, false] {
+        let mut rig = rig();
+        let (shown, taken) = (rig.pages(1, MIB), rig.pages(1, 2 * MIB));
+        rig.want(1, credit(8, 8));
+        rig.show(1, 5, shown);
+        rig.succeed();
+        let returned = |rig: &mut Rig, memory| {
+            rig.device.returned_by_successor(ContextId(1), MemoryId(memory), &mut rig.world);
+            rig.asked()
+        };
+        // Once what it was shown, and then what is its predecessor's; what it has not taken over yet it has not.
+        for memory in [shown, shown, taken] {
+            assert_eq!(returned(&mut rig, memory), []);
+        }
+        let (taken_id, one_id) = (MemoryId(taken), ContextId(1));
+        rig.device.takes_over(one_id, &[taken_id]);
+        rig.device.takes_credit_over(one_id, PerHeap { device: 7 * MIB, host: MIB });
+        for _ in 0..2 {
+            assert_eq!(returned(&mut rig, taken), []);
+            rig.device.credit_returned_by_successor(one_id, Heap::Device, 2 * MIB);
+        }
+        assert_eq!((rig.host_memory(), rig.device.memory_used().0), (3, 8 * MIB));
+        if succeeds {
+            rig.device.handed_over(one_id, &mut rig.world);
+            assert_eq!(rig.asked(), [Asked::Forget(taken)]);
+            // What the blob shows stays.
+            assert_eq!((rig.host_memory(), rig.device.memory_used().0), (1, 3 * MIB));
+            rig.device.worker_ended(1, &mut rig.world);
+            assert_eq!(rig.device.memory_used().0, 0);
+        } else {
+            rig.device.hand_over_ends(one_id, &mut rig.world);
+            assert_eq!((rig.host_memory(), rig.device.memory_used().0), (3, 8 * MIB));
+            assert_eq!(rig.give_back(1, taken), [Asked::Forget(taken)]);
+            assert_eq!(rig.give_back(1, shown), []);
+            rig.device.credit_returned(one_id, Heap::Device, 8 * MIB);
+            assert_eq!((rig.host_memory(), rig.device.memory_used().0), (1, 0));
+        }
+    }
+}
+
+#[test]
+fn credit_that_a_worker_was_granted_behind_its_back_is_nobodys_once_it_has_handed_over() {
+    let mut rig = rig();
+    rig.want(1, credit(8, 8));
+    rig.succeed();
+    // The answer is on its way when the worker says that it has handed over.
+    rig.want(1, credit(16, 16));
+    let late = rig.pages(1, MIB);
+    rig.device.context_rests(ContextId(1));
+    assert_eq!((rig.hand_over(&[]), rig.device.memory_used()), (vec![Asked::Forget(late)], (8 * MIB, 0)));
+}
+
+#[test]
+fn what_cannot_be_handed_over_is_said() {
+    let mut rig = rig();
+    let obstacle = |rig: &Rig, ctx_id| rig.device.obstacle(ContextId(ctx_id));
+    assert_eq!((obstacle(&rig, 1), obstacle(&rig, 9)), (None, Some(Obstacle::Unknown)));
+    rig.start(header(1, None), blob(5, 77, 4096));
+    rig.asked();
+    assert_eq!(obstacle(&rig, 1), Some(Obstacle::Exports));
+    let memory = MemoryId(rig.pages(1, MIB));
+    rig.device.blob_exported(ResourceId(5), MapCache::Cached, Some(memory), true, &mut rig.world);
+    assert_eq!(obstacle(&rig, 1), Some(Obstacle::Lends));
+    rig.device.context_lost(ContextId(1), &mut rig.world);
+    assert_eq!(obstacle(&rig, 1), Some(Obstacle::Lost));
+}

@@ -25,6 +25,7 @@ mod scanout;
 mod tests;
 mod window;
 
+pub(crate) use context::Obstacle;
 pub(crate) use effects::{Effects, Shown};
 pub(crate) use error::{EffectFailed, GuestError};
 

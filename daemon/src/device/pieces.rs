@@ -66,6 +66,23 @@ impl Pieces {
         }
     }
 
+    /// A successor of the worker that sees a piece was given it. It is no other than that worker will be.
+    pub(super) fn given_to_successor(&mut self, memory: MemoryId, successor: Owner) {
+        if let Some(piece) = self.table.get_mut(&memory) {
+            piece.holders += 1;
+            *self.workers.entry(successor).or_default().pieces.entry(memory).or_default() += 1;
+        }
+    }
+
+    /// A piece that counts for one owner, if it does, counts for another.
+    pub(super) fn count_for(&mut self, memory: MemoryId, from: Owner, to: Owner, quotas: &mut Quotas) {
+        if let Some(piece) = self.table.get_mut(&memory).filter(|piece| piece.owner == from) {
+            piece.owner = to;
+            quotas.memory.of(piece.heap).pass_on(from, to, piece.bytes);
+            quotas.memory_pieces.pass_on(from, to, 1);
+        }
+    }
+
     /// A blob shows the piece.
     pub(super) fn shown(&mut self, memory: MemoryId) {
         if let Some(piece) = self.table.get_mut(&memory) {
@@ -89,12 +106,9 @@ impl Pieces {
 
     /// A worker does not hold a piece any more that counts for it: it counts for another worker that does.
     pub(super) fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
-        let Some(piece) = self.table.get_mut(&memory).filter(|piece| piece.owner == from) else { return };
         let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
-        if let Some((to, _)) = holders.next() {
-            piece.owner = *to;
-            quotas.memory.of(piece.heap).pass_on(from, *to, piece.bytes);
-            quotas.memory_pieces.pass_on(from, *to, 1);
+        if let Some((&to, _)) = holders.next() {
+            self.count_for(memory, from, to, quotas);
         }
     }
 }

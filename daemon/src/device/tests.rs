@@ -21,6 +21,7 @@ enum Asked {
     Export(u32, u32, u64, u64, bool),
     Drop(u32),
     Attach(u32, u32, u64, Shown),
+    Mirror(u32, u32, u64, Shown),
     Detach(u32, u32),
     Map(u32, u64, u64),
     Unmap(u32, u64, u64),
@@ -122,6 +123,9 @@ impl Effects for World {
     }
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
         let _ = self.ask(Asked::Attach(ctx_id.0, resource_id.0, size, shown));
+    }
+    fn attach_to_successor(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
+        let _ = self.ask(Asked::Mirror(ctx_id.0, resource_id.0, size, shown));
     }
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
         let _ = self.ask(Asked::Detach(ctx_id.0, resource_id.0));

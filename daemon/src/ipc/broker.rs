@@ -1,7 +1,9 @@
 //! Messages between the broker, which serves several VMs, and the device process of one of them.
 
+use config::Likeness;
 use protocol::ids::ContextId;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Broker to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +20,59 @@ pub enum FromBroker {
     },
     /// The broker wants a [`ToBroker::Memory`].
     Report,
+    /// An operator wants this context to have another worker while its program runs. Answered by [`ToBroker::Restarted`], with
+    /// [`ToBroker::Restarting`] ahead of it.
+    Restart {
+        /// The context.
+        ctx_id: ContextId,
+        /// The GPU that the other worker is to use instead of one of this worker's.
+        change: Option<GpuChange>,
+    },
+    /// An operator wants this context swapped out, until its program goes on. Answered as [`Self::Restart`].
+    SwapOut {
+        /// The context.
+        ctx_id: ContextId,
+    },
+    /// Contexts that begin from now on are placed so.
+    Place {
+        /// Their GPUs.
+        placement: Placement,
+    },
+}
+
+/// The GPUs of a context: for each that its guest sees, in the guest's order, an index among the GPUs of [`ToBroker::Ready`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement(pub Vec<u8>);
+
+/// A GPU that takes another's place in a [`Placement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuChange {
+    /// The GPU that the context is on.
+    pub from: u8,
+    /// The one that is to take its place.
+    pub to: u8,
+}
+
+impl Placement {
+    /// Every GPU of a VM where the VM has it.
+    #[must_use]
+    pub fn own(gpus: usize) -> Self {
+        Self((0..).take(gpus).collect())
+    }
+
+    /// Returns the same with one GPU in another's place; nothing if that other is not there, or the one is already.
+    #[must_use]
+    pub fn changed(&self, GpuChange { from, to }: GpuChange) -> Option<Self> {
+        let mut changed = self.clone();
+        let place = changed.0.iter().position(|gpu| *gpu == from)?;
+        changed.0[place] = to;
+        (!self.0.contains(&to)).then_some(changed)
+    }
+
+    /// The GPUs that are here and not in `other`.
+    pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = u8> + 'a {
+        self.0.iter().copied().filter(|gpu| !other.0.contains(gpu))
+    }
 }
 
 /// Device process to broker. Whoever took over a device process can say what it likes: it speaks for its own VM only.
@@ -25,7 +80,7 @@ pub enum FromBroker {
 pub enum ToBroker {
     /// The device process waits for a frontend from now on.
     Ready {
-        /// The GPUs of the device process.
+        /// The GPUs of the device process: those that guests see, in their order, and then spare ones.
         gpus: Vec<SharedGpu>,
         /// The most memory that the VM may hold; `u64::MAX` of what has no bound.
         limits: HeldMemory,
@@ -35,19 +90,26 @@ pub enum ToBroker {
         /// The frontend has come, and not gone.
         connected: bool,
     },
-    /// A context begins; said for each GPU in order. Descriptor: the page of grants that its worker has too.
+    /// A context begins. Descriptor: the doorbell that the context's worker rings.
     ContextBegins {
         /// The context.
         ctx_id: ContextId,
-        /// The index of the GPU among those of [`Self::Ready`], from 0.
-        gpu: u8,
         /// The context's `debug_name`, printable.
         debug_name: String,
     },
-    /// Said behind [`Self::ContextBegins`] for the last of the GPUs. Descriptor: the doorbell that the context's worker rings.
-    Doorbell {
+    /// A context comes to a GPU, at its beginning or later. Descriptor: the page of grants that its worker has too.
+    ContextComes {
         /// The context.
         ctx_id: ContextId,
+        /// The index of the GPU among those of [`Self::Ready`].
+        gpu: u8,
+    },
+    /// A context is not on a GPU any more.
+    ContextLeaves {
+        /// The context.
+        ctx_id: ContextId,
+        /// The index of the GPU among those of [`Self::Ready`].
+        gpu: u8,
     },
     /// A context has ended, and its worker with it or soon.
     ContextEnds {
@@ -64,11 +126,93 @@ pub enum ToBroker {
         contexts: Vec<(ContextId, HeldMemory)>,
         /// The memory that the VM holds, contexts that have ended included.
         vm: HeldMemory,
+        /// The contexts among them that cannot be restarted now.
+        unmovable: Vec<(ContextId, Unmovable)>,
+    },
+    /// A restart has come to this stage.
+    Restarting {
+        /// The context, as in [`FromBroker::Restart`].
+        ctx_id: ContextId,
+        /// The stage.
+        stage: RestartStage,
+    },
+    /// Answer to [`FromBroker::Restart`].
+    Restarted {
+        /// The context.
+        ctx_id: ContextId,
+        /// The time that it took, or why the context stays with its worker.
+        outcome: Result<RestartTook, String>,
     },
 }
 
+/// The stage of a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RestartStage {
+    /// The successor starts.
+    Starts,
+    /// The successor makes what it can while the context goes on.
+    Prepares,
+    /// The worker comes to rest.
+    Rests,
+    /// The context is written down and built up.
+    Moves,
+}
+
+impl fmt::Display for RestartStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Starts => "starting a new worker",
+            Self::Prepares => "creating devices and pipelines in the new worker",
+            Self::Rests => "waiting for submissions of the context to complete",
+            Self::Moves => "handing the context over to the new worker",
+        })
+    }
+}
+
+/// The time that a restart took, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartTook {
+    /// The time for which the guest's program was paused.
+    pub pause_ms: u64,
+    /// From request to end.
+    pub total_ms: u64,
+}
+
+/// The reason why a context cannot be restarted, as far as its device process knows without asking the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unmovable {
+    /// The context has no worker any more.
+    Lost,
+    /// The context's memory is not made of memory files.
+    BackEnd,
+    /// The worker lends memory to the guest.
+    Lends,
+    /// The worker is exporting memory, which is over soon.
+    Exports,
+    /// The context is swapped out, and gets a worker when its program goes on.
+    SwappedOut,
+}
+
+impl fmt::Display for Unmovable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lost => "it is lost: its program has to be started anew",
+            Self::BackEnd => {
+                "its memory belongs to the GPU's driver (dma-bufs); only memory files can be handed over, as software drivers have \
+                 and --memory=memfd asks for"
+            }
+            Self::SwappedOut => "it is swapped out, and gets another worker when its program goes on",
+            Self::Lends => {
+                "the guest has mapped the GPU's own memory, which would be gone with the worker (--map-device-memory=never keeps \
+                 programs from that)"
+            }
+            Self::Exports => "its worker is exporting memory: try again in a moment",
+        })
+    }
+}
+
 /// A GPU that VMs may share.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharedGpu {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
     pub uuid: [u8; 16],
@@ -78,6 +222,12 @@ pub struct SharedGpu {
     pub software: bool,
     /// Bytes of its own memory.
     pub memory: u64,
+    /// PCI address as `0000:01:00.0`, if the driver tells.
+    pub pci_address: Option<String>,
+    /// The look of the GPU, for programs.
+    pub likeness: Likeness,
+    /// The VM's guest does not see it: contexts can be moved to it.
+    pub spare: bool,
 }
 
 /// Memory by where it is.

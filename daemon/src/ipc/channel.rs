@@ -152,14 +152,23 @@ impl Channel {
     }
 }
 
-/// The message that fills a packet.
-pub(super) fn decode<M: DeserializeOwned>(packet: &[u8]) -> Result<M, ReceiveError> {
-    let (message, rest) =
-        postcard::take_from_bytes(packet).map_err(|_| ReceiveError::Malformed("not a message"))?;
+/// Returns the bytes of a message, or of something that travels in several.
+pub fn encode<M: Serialize>(message: &M) -> Result<Vec<u8>, SendError> {
+    Ok(postcard::to_stdvec(message)?)
+}
+
+/// Returns the message that fills a packet, or whatever was encoded by [`encode`].
+pub fn decode<M: DeserializeOwned>(packet: &[u8]) -> Result<M, ReceiveError> {
+    let (message, rest) = decode_first(packet)?;
     if !rest.is_empty() {
         return Err(ReceiveError::Malformed("bytes after the message"));
     }
     Ok(message)
+}
+
+/// Returns the message that bytes begin with, and the bytes behind it.
+pub fn decode_first<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, &[u8]), ReceiveError> {
+    postcard::take_from_bytes(bytes).map_err(|_| ReceiveError::Malformed("not a message"))
 }
 
 impl AsFd for Channel {

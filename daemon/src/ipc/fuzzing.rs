@@ -1,7 +1,7 @@
 //! Entry point for fuzzing messages: a hostile packet in, and a panic only where there is a bug.
 
 use super::channel::decode;
-use super::{FromBroker, FromLauncher, ProbeReport, ToBroker, ToDevice, ToLauncher, ToWorker};
+use super::{FromBroker, FromLauncher, HandOver, ProbeReport, ToBroker, ToDevice, ToLauncher, ToWorker};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -15,6 +15,7 @@ pub fn fuzz_message(packet: &[u8]) -> usize {
         check::<FromBroker>,
         check::<ToLauncher>,
         check::<FromLauncher>,
+        check::<HandOver>,
     ];
     checks.iter().map(|check| usize::from(check(packet))).sum()
 }

@@ -27,6 +27,9 @@ pub struct WorkerSetup {
     pub scheduled: bool,
     /// The heuristics of waiting that are turned off.
     pub waiting_off: Vec<Heuristic>,
+    /// The worker loads no driver: it takes a context over that is swapped out, with so many bytes of contents at most, and keeps it until the
+    /// program goes on.
+    pub swapped_out: Option<u64>,
 }
 
 /// A virtio-gpu fence on one timeline of the context.
@@ -137,6 +140,56 @@ pub enum ToWorker {
     Grants,
     /// The doorbell, sent behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
     Doorbell,
+    /// Write down what a successor can make before this worker rests, and go on. Descriptor: the socket that it reads from, which takes
+    /// [`HandOver::Bytes`] and [`HandOver::End`]. The next [`Self::HandOver`] writes down the rest, unless [`Self::GoOn`] comes before.
+    WritePrelude {
+        /// The successor has made what was written down before: only what has come since, and what has gone, is to be written.
+        goes_on: bool,
+    },
+    /// Make what a worker writes down that goes on: comes behind the set-up, ahead of [`Self::TakeOver`], and once for each part of the
+    /// prelude. Descriptor: the socket to read from.
+    /// Answered by [`ToDevice::PreludeBuilt`], or by [`ToDevice::Lost`].
+    BuildPrelude,
+    /// Come to rest, and write everything down for a successor. Descriptor: the socket that it reads from, which takes [`HandOver`] messages.
+    /// Answered by [`ToDevice::HandedOver`], or by [`ToDevice::Stays`] when the worker has gone on. Between this message and
+    /// [`Self::GoOn`] nothing else is sent but answers to what the worker asks for. Nothing is written before all is at rest and nothing can
+    /// be in the way any more: with the first byte the successor begins to read. A worker that stays for now is told again, with the same
+    /// socket.
+    HandOver,
+    /// Take over from a worker whose context this is: comes behind the set-up and the resources that the context sees, and when there is
+    /// something to read. Descriptor: the socket that [`HandOver`] messages come from; its end without [`HandOver::End`] means that the
+    /// predecessor gives up. Answered by [`ToDevice::TakenOver`], or by [`ToDevice::Lost`].
+    TakeOver,
+    /// To one that has handed over: it stays the context's worker and goes on. To one that has taken over: it is, and begins. One that does
+    /// neither ignores it: a hand-over may be called off before the worker has answered [`Self::HandOver`], and this comes first then.
+    GoOn,
+}
+
+/// Worker to its successor, on a socket of their own, and [`Self::Emptied`] back. Neither trusts the other more than the guest whose context
+/// it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum HandOver {
+    /// The next memory file. Descriptor: the file.
+    File {
+        /// The piece that it is.
+        memory: MemoryId,
+    },
+    /// The next bytes of the snapshot, at most [`INLINE_SUBMIT_MAX`].
+    Bytes(#[serde(with = "serde_bytes_vec")] Vec<u8>),
+    /// Ahead of [`Self::End`]: contents of memory that only the driver uses follow the snapshot. Descriptor: the memory file that they pass
+    /// through, in slots one behind the other.
+    Slots {
+        /// The number of slots.
+        count: u32,
+        /// Bytes of each: whole pages.
+        bytes: u64,
+    },
+    /// The snapshot is complete.
+    End,
+    /// The next bytes of contents are in the next slot; behind the last slot comes the first again.
+    Filled,
+    /// From the successor: it does not need the contents of the slot any more that was filled first of those that it has.
+    Emptied,
 }
 
 /// Worker to device process.
@@ -222,6 +275,33 @@ pub enum ToDevice {
         command: String,
         /// The submission cannot even begin: the command is refused.
         is_blocked: bool,
+    },
+    /// From a worker that keeps a context which is swapped out ([`WorkerSetup::swapped_out`]): a ring has a command for the driver.
+    Wakes,
+    /// Answer to [`ToWorker::BuildPrelude`]: all of it is made.
+    PreludeBuilt,
+    /// Answer to [`ToWorker::HandOver`]: the successor has it all, and this worker rests until it is told to go on.
+    HandedOver,
+    /// Answer to [`ToWorker::HandOver`]: this worker has gone on, as the context cannot be handed over.
+    Stays {
+        /// For the operator, in words of ours.
+        reason: String,
+        /// The worker may hand over in a moment, and nothing was written to the successor.
+        for_now: bool,
+    },
+    /// Ahead of [`Self::TakenOver`]: some of the pieces, if they do not fit there.
+    TakesOver {
+        /// The pieces, as in [`Self::TakenOver`].
+        pieces: Vec<MemoryId>,
+    },
+    /// Answer to [`ToWorker::TakeOver`]: the context is as it was, and rests.
+    TakenOver {
+        /// The pieces that this worker holds from its predecessor, each as often as it will return it. Those of resources that it was shown
+        /// are not among them, nor those of [`Self::TakesOver`]. Rings that were taken over do not begin again.
+        pieces: Vec<MemoryId>,
+        /// Bytes that its predecessor was granted for what only the driver uses, as far as this worker knows of them. What it has returned
+        /// of them is not taken off.
+        credit: PerHeap<u64>,
     },
     /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
     Lost {

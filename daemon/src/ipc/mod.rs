@@ -11,10 +11,12 @@ mod launch;
 mod message;
 mod outbox;
 
-pub use broker::{FromBroker, HeldMemory, SharedGpu, ToBroker};
-pub use channel::{Channel, ReceiveError, SendError};
+pub use broker::{
+    FromBroker, GpuChange, HeldMemory, Placement, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable,
+};
+pub use channel::{Channel, ReceiveError, SendError, decode, decode_first, encode};
 pub use launch::{ChildRole, DriverFamily, FromLauncher, Replaced, ToLauncher};
 pub use message::{
-    Fence, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
+    Fence, HandOver, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
 };
 pub use outbox::{AtMost, Bound, Outbox, OutboxError};

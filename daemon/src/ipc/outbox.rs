@@ -55,6 +55,43 @@ impl<M> Outbox<M> {
     pub fn clear(&mut self) {
         self.waiting = VecDeque::new();
     }
+
+    /// Forgets the messages that wait, and gives back what they took.
+    pub fn give_back(&mut self, bound: &mut impl Bound<M>) {
+        self.waiting.drain(..).for_each(|(message, file)| bound.give_back(&message, file.is_some()));
+    }
+
+    /// Keeps a message for [`Self::flush`], even if there were room for it.
+    ///
+    /// # Errors
+    ///
+    /// The name of the limit that is reached.
+    pub fn keep(
+        &mut self,
+        message: M,
+        fd: Option<BorrowedFd<'_>>,
+        bound: &mut impl Bound<M>,
+    ) -> Result<(), &'static str> {
+        bound.take(self.waiting.len(), &message, fd.is_some())?;
+        match fd.map(|fd| fd.try_clone_to_owned()).transpose() {
+            Ok(file) => self.waiting.push_back((message, file)),
+            Err(_) => {
+                bound.give_back(&message, true);
+                return Err("file descriptors");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the messages that wait here, in order.
+    pub fn waiting(&self) -> impl Iterator<Item = (&M, Option<BorrowedFd<'_>>)> {
+        self.waiting.iter().map(|(message, file)| (message, file.as_ref().map(AsFd::as_fd)))
+    }
+
+    /// Takes over what waits in another outbox, behind what waits here. Both have the same bound.
+    pub fn append(&mut self, other: &mut Self) {
+        self.waiting.append(&mut other.waiting);
+    }
 }
 
 impl<M: Serialize> Outbox<M> {
@@ -76,16 +113,7 @@ impl<M: Serialize> Outbox<M> {
                 sent => return Ok(sent?),
             }
         }
-        bound.take(self.waiting.len(), &message, fd.is_some()).map_err(OutboxError::Limit)?;
-        let file = fd.map(|fd| fd.try_clone_to_owned()).transpose();
-        match file {
-            Ok(file) => self.waiting.push_back((message, file)),
-            Err(_) => {
-                bound.give_back(&message, true);
-                return Err(OutboxError::Limit("file descriptors"));
-            }
-        }
-        Ok(())
+        self.keep(message, fd, bound).map_err(OutboxError::Limit)
     }
 
     /// Sends what waits, as far as there is room.
@@ -159,6 +187,23 @@ mod tests {
         }
         assert_eq!((bound, outbox.is_empty()), (Counted::default(), true));
         assert!(theirs.try_receive::<u32>().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_kept_is_sent_by_whoever_takes_it_over() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let (mut kept, mut outbox, mut bound) = (Outbox::default(), Outbox::default(), Counted::default());
+        for number in 0_u32..3 {
+            kept.keep(number, None, &mut bound).unwrap();
+        }
+        assert!(theirs.try_receive::<u32>().unwrap().is_none());
+        outbox.append(&mut kept);
+        outbox.flush(&ours, &mut bound).unwrap();
+        let received: Vec<_> = (0..3).map(|_| theirs.receive::<u32>().unwrap().0).collect();
+        assert_eq!((received, &bound, kept.is_empty()), (vec![0, 1, 2], &Counted::default(), true));
+        kept.keep(3, None, &mut bound).unwrap();
+        kept.give_back(&mut bound);
+        assert_eq!((bound, kept.is_empty()), (Counted::default(), true));
     }
 
     #[test]

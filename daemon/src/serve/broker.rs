@@ -3,7 +3,8 @@
 //! The broker is trusted. What it is told of a context is for operators and the scheduler; the grants themselves go between the broker and
 //! the worker, in a page that both are given here.
 
-use crate::ipc::{Channel, FromBroker, ReceiveError, SendError, ToBroker, ToWorker};
+use super::workers::Gate;
+use crate::ipc::{Channel, FromBroker, Placement, ReceiveError, SendError, ToBroker};
 use protocol::ids::ContextId;
 use shm::{Doorbell, grant_page};
 use std::io;
@@ -14,9 +15,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct Broker {
     channel: Channel,
 }
-
-/// The messages that a worker is sent behind its set-up, with their descriptors.
-pub(super) type Gate = Vec<(ToWorker, OwnedFd)>;
 
 impl Broker {
     /// Takes over the inherited channel.
@@ -35,24 +33,39 @@ impl Broker {
         }
     }
 
-    /// Tells the broker that a context begins on so many GPUs. The broker gets one end of its grants and of a doorbell, and the context's
+    /// Tells the broker that a context begins on these GPUs. The broker gets one end of its grants and of a doorbell, and the context's
     /// worker what is answered here. No worker has another's doorbell, which one that was taken over could block.
     ///
     /// # Errors
     ///
     /// No memory or no descriptor is left.
-    pub fn begins(&self, ctx_id: ContextId, debug_name: &str, gpus: usize) -> io::Result<Gate> {
-        let mut gate = Vec::with_capacity(gpus + 1);
-        for gpu in (0..).take(gpus) {
-            let page = grant_page()?;
-            let debug_name = debug_name.to_owned();
-            self.tell(&ToBroker::ContextBegins { ctx_id, gpu, debug_name }, Some(page.as_fd()));
-            gate.push((ToWorker::Grants, page));
-        }
+    pub(super) fn begins(
+        &self,
+        ctx_id: ContextId,
+        debug_name: &str,
+        placement: &Placement,
+    ) -> io::Result<Gate> {
         let doorbell = OwnedFd::from(Doorbell::new()?);
-        self.tell(&ToBroker::Doorbell { ctx_id }, Some(doorbell.as_fd()));
-        gate.push((ToWorker::Doorbell, doorbell));
-        Ok(gate)
+        let debug_name = debug_name.to_owned();
+        self.tell(&ToBroker::ContextBegins { ctx_id, debug_name }, Some(doorbell.as_fd()));
+        let pages = placement.0.iter().map(|gpu| Ok((*gpu, self.comes(ctx_id, *gpu)?)));
+        Ok(Gate { pages: pages.collect::<io::Result<_>>()?, doorbell })
+    }
+
+    /// Tells the broker that a context comes to a GPU. Returns the worker's end of its grants.
+    ///
+    /// # Errors
+    ///
+    /// No memory or no descriptor is left.
+    pub(super) fn comes(&self, ctx_id: ContextId, gpu: u8) -> io::Result<OwnedFd> {
+        let page = grant_page()?;
+        self.tell(&ToBroker::ContextComes { ctx_id, gpu }, Some(page.as_fd()));
+        Ok(page)
+    }
+
+    /// Tells the broker that a context is not on these GPUs any more.
+    pub(super) fn leaves(&self, ctx_id: ContextId, gpus: &[u8]) {
+        gpus.iter().for_each(|gpu| self.tell(&ToBroker::ContextLeaves { ctx_id, gpu: *gpu }, None));
     }
 
     /// Returns what the broker says next, if it does.

@@ -4,6 +4,9 @@ use super::blobs::Blobs;
 use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::closer::Closer;
+use super::handover::HandOvers;
+use super::handover::idle::Idle;
+use super::handover::restless::Restless;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
@@ -13,7 +16,7 @@ use super::outdated::Outdated;
 use super::rings::Rings;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
-use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
+use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
 use config::{MemoryCount, MemoryId, PerHeap};
 use log::Level;
@@ -35,6 +38,14 @@ pub(super) struct World {
     pub closer: Closer,
     pub rings: Rings,
     pub hangs: Hangs,
+    pub handovers: HandOvers,
+    /// Contexts that operators want handed over, and those that they want swapped out.
+    pub restarts_wanted: Vec<(ContextId, Option<GpuChange>)>,
+    pub swaps_wanted: Vec<ContextId>,
+    /// Has contexts handed over again and again, for tests.
+    pub restless: Option<Restless>,
+    /// Has contexts swapped out that are idle for long.
+    pub idle: Option<Idle>,
     pub strikes: Strikes,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
@@ -121,6 +132,9 @@ impl World {
     }
 
     fn send(&mut self, ctx_id: ContextId, message: ToWorker, file: Option<BorrowedFd<'_>>) {
+        if let Some(idle) = &mut self.idle {
+            idle.is_used(ctx_id);
+        }
         let sent = self.workers.send(ctx_id, message, file);
         self.note_overflow(ctx_id, sent);
     }
@@ -134,10 +148,27 @@ impl World {
     }
 
     /// Tells the broker that a context is over, and why if it was lost.
-    pub(super) fn tell_end(&self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
+    pub(super) fn tell_end(&mut self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
+        self.hand_over_ends(ctx_id);
         if let Some(broker) = &self.broker {
             broker.tell(&ToBroker::ContextEnds { ctx_id, lost, hung }, None);
         }
+    }
+
+    /// Returns whether a worker may be started for a context now.
+    ///
+    /// # Errors
+    ///
+    /// Why not: a name for the log, and in words.
+    pub(super) fn may_start(&self, ctx_id: ContextId) -> Result<(), (&'static str, String)> {
+        if let Some(left) = self.strikes.held(Instant::now()) {
+            let what = "limit reached: strikes";
+            return Err((what, format!("{what}: context {ctx_id} refused, and others for {left:.1?}")));
+        }
+        self.outdated.driver().map_or(Ok(()), |what| {
+            let until = "until the device process is started anew";
+            Err(("driver replaced", format!("{what}: context {ctx_id} is refused, {until}")))
+        })
     }
 
     fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
@@ -171,22 +202,14 @@ impl Effects for World {
     ) -> Result<(), EffectFailed> {
         let printable = String::from_utf8_lossy(debug_name);
         let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
-        if let Some(left) = self.strikes.held(Instant::now()) {
-            let what = "limit reached: strikes";
-            let message = format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}");
-            self.warn_of(ctx_id, what, message);
-            return Err(EffectFailed);
-        }
-        if let Some(what) = self.outdated.driver() {
-            let message =
-                format!("{what}: context {ctx_id} is refused, until the device process is started anew");
-            self.warn_of(ctx_id, "driver replaced", format_args!("{message}"));
+        if let Err((kind, why)) = self.may_start(ctx_id) {
+            self.warn_of(ctx_id, kind, format_args!("{why}"));
             return Err(EffectFailed);
         }
         let started = StatusPage::create().and_then(|(page, file)| {
             let broker = self.broker.as_ref();
-            let gpus = self.workers.gpus().len();
-            let gate = broker.map(|broker| broker.begins(ctx_id, &printable, gpus)).transpose()?;
+            let placement = self.workers.placement();
+            let gate = broker.map(|broker| broker.begins(ctx_id, &printable, placement)).transpose()?;
             self.workers.start(ctx_id, printable, worker, file.as_fd(), gate)?;
             self.hangs.begins(ctx_id, page);
             Ok(())
@@ -288,19 +311,20 @@ impl Effects for World {
     }
 
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
-        let kind = match shown {
-            Shown::SharedMemory => ResourceKind::SharedMemory,
-            Shown::DeviceMemory { mappable, memory } => ResourceKind::DeviceMemory { mappable, memory },
-            Shown::Expected => ResourceKind::Expected,
-        };
         // Not through `send`: the file is borrowed from a neighbour of what that borrows.
         let file = self.blobs.get(resource_id);
-        let sent = self.workers.send(ctx_id, ToWorker::AttachResource { resource_id, size, kind }, file);
+        let sent = self.workers.show(ctx_id, &attached(resource_id, size, shown), file);
         self.note_overflow(ctx_id, sent);
     }
 
+    fn attach_to_successor(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
+        let file = self.blobs.get(resource_id);
+        self.workers.send_to_successor(ctx_id, attached(resource_id, size, shown), file);
+    }
+
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
-        self.send(ctx_id, ToWorker::DetachResource { resource_id }, None);
+        let sent = self.workers.show(ctx_id, &ToWorker::DetachResource { resource_id }, None);
+        self.note_overflow(ctx_id, sent);
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
@@ -351,6 +375,15 @@ impl Effects for World {
             Err(error) => Err(self.failed("no random numbers", &error)),
         }
     }
+}
+
+fn attached(resource_id: ResourceId, size: u64, shown: Shown) -> ToWorker {
+    let kind = match shown {
+        Shown::SharedMemory => ResourceKind::SharedMemory,
+        Shown::DeviceMemory { mappable, memory } => ResourceKind::DeviceMemory { mappable, memory },
+        Shown::Expected => ResourceKind::Expected,
+    };
+    ToWorker::AttachResource { resource_id, size, kind }
 }
 
 /// A memory file with these bytes.

@@ -4,6 +4,7 @@
 //! Everything is real but the frontend, which is gone, and the workers, of which only the other ends of their channels are there: what they
 //! say comes from the fuzzer.
 
+use super::handover::{Asker, Purpose};
 use super::run::{Options, Server};
 use super::setup::Listen;
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
@@ -15,7 +16,7 @@ use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
 use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial,
-    Protection, Queues, Wanted,
+    PerHeap, Protection, Queues, Wanted,
 };
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,7 +24,7 @@ use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EVENTS_MAX: usize = 256;
 
@@ -66,11 +67,15 @@ fn run(bytes: &mut Unstructured<'_>) -> usize {
 }
 
 fn happen(server: &mut Server, vring: &Arc<Vring>, bytes: &mut Unstructured<'_>) -> Result<()> {
+    if bytes.ratio(1, 16)? {
+        return hand_over(server, bytes);
+    }
     if bytes.ratio(1, 2)? {
         if let Event::Request { context, fence, request } = bytes.arbitrary()? {
             let header = guest::header(context, fence.as_ref());
             let ticket = pending(vring, header);
             server.device.handle(&header, &request.command(), ticket, &mut server.world);
+            server.swap_in_awaited();
         }
         return Ok(());
     }
@@ -82,7 +87,45 @@ fn happen(server: &mut Server, vring: &Arc<Vring>, bytes: &mut Unstructured<'_>)
     Ok(())
 }
 
-fn options(launcher: Launcher) -> Options {
+/// Something happens to a hand-over: one begins, for one purpose or another, its successor says something, its worker has written something, or time passes.
+fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
+    let ctx_id = ContextId(bytes.int_in_range(1..=3)?);
+    match bytes.int_in_range(0..=15u8)? {
+        0..=2 => server.restart(ctx_id, None, Asker::Test),
+        3..=4 => server.hand_over(ctx_id, None, (Asker::Test, Purpose::SwapOut)),
+        5 => server.hand_overs_due(Instant::now() + Duration::from_millis(bytes.arbitrary::<u16>()?.into())),
+        6..=7 if server.world.workers.has_successor(ctx_id) => server.worker_writes(ctx_id),
+        8..=10 if server.world.workers.is_running(ctx_id) => {
+            server.worker_says(
+                ctx_id,
+                match bytes.int_in_range(0..=4u8)? {
+                    0 => ToDevice::Wakes,
+                    1..=2 => ToDevice::HandedOver,
+                    _ => ToDevice::Stays { reason: bytes.arbitrary()?, for_now: bytes.arbitrary()? },
+                },
+                None,
+            );
+        }
+        _ if server.world.workers.has_successor(ctx_id) => {
+            let pieces = vec![MemoryId(bytes.int_in_range(0..=4)?); bytes.int_in_range(0..=2)?];
+            let message = match bytes.int_in_range(0..=7u8)? {
+                0..=1 => ToDevice::Ready,
+                2..=3 => ToDevice::PreludeBuilt,
+                4..=5 => {
+                    let credit = PerHeap { device: bytes.arbitrary()?, host: bytes.arbitrary()? };
+                    ToDevice::TakenOver { pieces, credit }
+                }
+                6 => ToDevice::TakesOver { pieces },
+                _ => message(bytes)?,
+            };
+            server.successor_says(ctx_id, message);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+pub(super) fn options(launcher: Launcher) -> Options {
     Options {
         listen: Listen::Connected(None),
         window_size: WINDOW,
@@ -99,6 +142,7 @@ fn options(launcher: Launcher) -> Options {
             queues: Queues::Compute,
             protection: Protection::default(),
         }],
+        gpus_seen: 1,
         capset: vec![7; 160],
         signals: None,
         launcher,
@@ -107,6 +151,9 @@ fn options(launcher: Launcher) -> Options {
         hangs: HangLimits::default(),
         frontend_timeout: config::FRONTEND_TIMEOUT,
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
+        restart_every: None,
+        swap_every: None,
+        swap_after: None,
         broker: None,
         vm: None,
         manager: Manager::default(),
@@ -193,5 +240,21 @@ mod tests {
         let events: usize =
             files.map(|file| super::run(&mut Unstructured::new(&fs::read(file).unwrap()))).sum();
         assert!(events > 1000, "only {events} events");
+    }
+
+    #[test]
+    fn messages_of_any_bytes_hold() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..50 {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 32) as u8
+            })
+            .take(4096)
+            .collect();
+            super::run(&mut Unstructured::new(&bytes));
+        }
     }
 }

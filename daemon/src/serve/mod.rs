@@ -11,21 +11,27 @@
 //! | `progress` | the device thread, and ends the process if that stands still at what a frontend gave it |
 //! | `closer` | the kernel, while it closes files that take long |
 
-mod backlogs;
 mod blobs;
 mod broker;
 mod closer;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod handover;
 mod hangs;
 mod logging;
 mod manager;
 mod outdated;
 mod patience;
+mod restarts;
+#[cfg(test)]
+mod restarts_tests;
 mod rings;
 mod run;
 mod setup;
+mod swaps;
+#[cfg(test)]
+mod swaps_tests;
 mod wait;
 mod workers;
 
@@ -33,5 +39,6 @@ pub use broker::Broker;
 pub use outdated::End;
 pub use run::{Options, serve, take_signals};
 pub use setup::{
-    Access, Chosen, List, Listen, NoGpu, SocketError, cache_key, family, offer_mapped, probe, select,
+    Access, Chosen, List, Listen, NoGpu, Selected, SocketError, cache_key, family, offer_mapped, probe,
+    select,
 };

@@ -102,6 +102,14 @@ impl World {
             None => {}
             Some(FromBroker::Kill { ctx_id }) => self.kill(ctx_id, "an operator ended it"),
             Some(FromBroker::Hung { ctx_id }) => self.kill_hung(ctx_id, Reached::Contended),
+            // As soon as the frontend has answered.
+            Some(FromBroker::Restart { ctx_id, change }) => self.restarts_wanted.push((ctx_id, change)),
+            Some(FromBroker::SwapOut { ctx_id }) => self.swaps_wanted.push(ctx_id),
+            Some(FromBroker::Place { placement }) => {
+                if let Err(error) = self.workers.place(placement) {
+                    log::error!(error:%; "the broker places contexts where they cannot be");
+                }
+            }
             Some(FromBroker::Report) => self.report_due = true,
         }
         Ok(())

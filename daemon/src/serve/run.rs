@@ -5,6 +5,10 @@ use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
 use super::closer::Closer;
 use super::effects::World;
+use super::handover::HandOvers;
+use super::handover::Purpose;
+use super::handover::idle::Idle;
+use super::handover::restless::Restless;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
@@ -13,7 +17,9 @@ use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
 use super::setup::Listen;
-use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
+use super::workers::{
+    CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
+};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
@@ -49,8 +55,10 @@ pub struct Options {
     pub num_scanouts: u32,
     /// End with the first frontend instead of waiting for the next.
     pub exit_on_disconnect: bool,
-    /// The GPUs of all workers, at least one; what their mappable memory is made of is the same.
+    /// The GPUs that guests see, at least one, and behind them spare ones; what their mappable memory is made of is the same.
     pub gpus: Vec<GpuChoice>,
+    /// The number of GPUs that guests see.
+    pub gpus_seen: usize,
     /// The Venus capability set.
     pub capset: Vec<u8>,
     /// Signals that were taken already ([`take_signals`]).
@@ -71,6 +79,12 @@ pub struct Options {
     pub cache_key: CacheKey,
     /// The heuristics of waiting that are turned off, in workers as well.
     pub waiting_off: Vec<Heuristic>,
+    /// The mean time after which each context is handed over to another worker, again and again: for tests.
+    pub restart_every: Option<Duration>,
+    /// The mean time after which each context is swapped out, again and again: for tests, and instead of the former.
+    pub swap_every: Option<Duration>,
+    /// The time after which a context is swapped out whose program does nothing with the GPU.
+    pub swap_after: Option<Duration>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
     /// The VM's name, for the log, if it has one.
@@ -151,6 +165,7 @@ impl Server {
         let worker_options = WorkerOptions {
             family: options.family,
             gpus: options.gpus,
+            seen: options.gpus_seen,
             limits: options.context_limits.within(&limits),
             cache_key: options.cache_key,
             waiting_off: options.waiting_off,
@@ -189,6 +204,11 @@ impl Server {
                 closer: Closer::default(),
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
+                handovers: HandOvers::new(options.hangs.max_submit_time),
+                restarts_wanted: Vec::new(),
+                swaps_wanted: Vec::new(),
+                restless: restless(options.restart_every, options.swap_every),
+                idle: options.swap_after.map(Idle::new),
                 strikes: Strikes::new(options.hangs),
                 broker: options.broker,
                 limiter: LogLimiter::default(),
@@ -229,6 +249,7 @@ impl Server {
             self.world.kill_due(now);
             self.world.turns(now);
             self.settle();
+            self.hand_overs_due(now);
             self.world.order_keeper();
             self.world.signal();
             if memory_was_lost() {
@@ -250,7 +271,7 @@ impl Server {
         }
     }
 
-    fn dispatch(&mut self, token: u64, flags: Events) -> io::Result<()> {
+    pub(super) fn dispatch(&mut self, token: u64, flags: Events) -> io::Result<()> {
         match token {
             // All queues are run when everything else has had its turn.
             TOKEN_KICK => self.broken = [false; QUEUES],
@@ -267,13 +288,17 @@ impl Server {
                 if worker & OUTPUT_TOKEN != 0 {
                     self.world.workers.hear_output(serial);
                 }
-                if worker & CHANNEL_TOKEN != 0
-                    && let Some(ctx_id) = self.world.workers.context(serial)
-                {
+                let Some(whose) = self.world.workers.whose(serial) else { return Ok(()) };
+                if worker & CHANNEL_TOKEN != 0 {
                     if flags.contains(Events::EPOLLOUT) {
-                        self.world.workers.flush(ctx_id);
+                        self.world.workers.flush(whose);
                     }
-                    self.receive_from(ctx_id);
+                    self.receive_from(serial);
+                }
+                if worker & HANDS_OVER_TOKEN != 0
+                    && let Whose::Successor(ctx_id) = whose
+                {
+                    self.worker_writes(ctx_id);
                 }
             }
         }
@@ -444,6 +469,7 @@ impl Server {
             Ok(command) => {
                 log::trace!(context = header.ctx_id; "context {}: {command}", header.ctx_id);
                 self.device.handle(&header, &command, pending, &mut self.world);
+                self.swap_in_awaited();
             }
             Err(error) => {
                 self.device.refuse(&header, &GuestError::Command(error), pending, &mut self.world);
@@ -473,13 +499,26 @@ impl Server {
         }
     }
 
-    fn receive_from(&mut self, ctx_id: ContextId) {
-        for received in self.world.workers.receive(ctx_id) {
-            match received {
-                FromWorker::Message(message, fd) => self.worker_says(ctx_id, message, fd),
-                FromWorker::Gone(ReceiveError::Closed) => self.lose_unexplained(ctx_id),
-                FromWorker::Gone(reason) => self.lose(ctx_id, &reason.to_string()),
-            }
+    pub(super) fn hear_worker(&mut self, ctx_id: ContextId, received: FromWorker) {
+        match received {
+            // Its successor has the context, or it goes on as if it had not said anything. But what it was given behind its back, in answer to
+            // what it had asked before, it gives back once.
+            FromWorker::Message(message, _)
+                if self.world.workers.rests(ctx_id)
+                    && !matches!(
+                        message,
+                        ToDevice::MemoryReturned { .. } | ToDevice::CreditReturned { .. }
+                    ) => {}
+            FromWorker::Message(message, fd) => self.worker_says(ctx_id, message, fd),
+            FromWorker::Gone(ReceiveError::Closed) => self.lose_unexplained(ctx_id),
+            FromWorker::Gone(reason) => self.lose(ctx_id, &reason.to_string()),
+        }
+    }
+
+    pub(super) fn hear_successor(&mut self, ctx_id: ContextId, received: FromWorker) {
+        match received {
+            FromWorker::Message(message, _) => self.successor_says(ctx_id, message),
+            FromWorker::Gone(_) => self.successor_gone(ctx_id),
         }
     }
 
@@ -489,6 +528,9 @@ impl Server {
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }
+            // None was due when the worker was told to hand over: it has not been asked yet.
+            ToDevice::BlobExported { .. } | ToDevice::BlobRefused { .. }
+                if self.world.workers.holds_back(ctx_id) => {}
             ToDevice::BlobExported { resource_id, map_info, memory } => {
                 let cache = match map_info {
                     ipc::MapInfo::Cached => MapCache::Cached,
@@ -536,6 +578,12 @@ impl Server {
                 self.world.warn_of(ctx_id, "shader refused", message);
             }
             ToDevice::Overdue { command, is_blocked } => self.overdue(ctx_id, &command, is_blocked),
+            ToDevice::HandedOver => self.worker_handed_over(ctx_id),
+            ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),
+            ToDevice::Wakes => self.wakes(ctx_id),
+            ToDevice::PreludeBuilt | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
+                self.lose(ctx_id, "an answer to nothing that was asked");
+            }
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
             ToDevice::Hung { limit } => {
                 self.world.kill_hung(ctx_id, self.world.hangs.reached(limit));
@@ -613,17 +661,27 @@ impl Server {
                     continue;
                 }
             };
-            if let Some(ctx_id) = self.world.workers.context(child) {
-                // What it sent last may say why.
-                self.receive_from(ctx_id);
-                self.lose_unexplained(ctx_id);
+            // What it sent last may say why.
+            self.receive_from(child);
+            match self.world.workers.whose(child) {
+                Some(Whose::Worker(ctx_id)) => self.lose_unexplained(ctx_id),
+                Some(Whose::Successor(ctx_id)) => self.successor_gone(ctx_id),
+                None => {}
             }
             let Some((number, unexplained)) = self.world.workers.reap(child, status, out_of_memory) else {
                 continue;
             };
             self.device.worker_ended(number, &mut self.world);
-            if let Some(Unexplained { ctx_id, how }) = unexplained {
-                self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {how}"));
+            match unexplained {
+                Some(Unexplained { ctx_id, how, is_successor: false }) => {
+                    let message = format_args!("context {ctx_id} is lost: {how}");
+                    self.world.warn_of(ctx_id, "context lost", message);
+                }
+                Some(Unexplained { ctx_id, how, is_successor: true }) => {
+                    let message = format_args!("the successor of context {ctx_id} took nothing over: {how}");
+                    self.world.warn_of(ctx_id, "successor ended", message);
+                }
+                None => {}
             }
         }
         Ok(())
@@ -648,9 +706,12 @@ impl Server {
         if let Some(broker) = &self.world.broker {
             let held = |PerHeap { device, host }| HeldMemory { device, host };
             let contexts = self.device.held_memory().into_iter();
-            let contexts = contexts.map(|(ctx_id, bytes)| (ctx_id, held(bytes))).collect();
+            let contexts: Vec<_> = contexts.map(|(ctx_id, bytes)| (ctx_id, held(bytes))).collect();
+            let unmovable =
+                contexts.iter().filter_map(|(ctx_id, _)| Some((*ctx_id, self.unmovable(*ctx_id)?)));
+            let unmovable = unmovable.collect();
             let vm = held(self.device.held_memory_of_all());
-            broker.tell(&ToBroker::Memory { contexts, vm }, None);
+            broker.tell(&ToBroker::Memory { contexts, vm, unmovable }, None);
         }
     }
 
@@ -667,6 +728,10 @@ impl Server {
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
         self.world.told.stopping();
+        if self.world.restless.is_some() {
+            let HandOvers { done, failed, .. } = self.world.handovers;
+            log::info!(done, failed; "contexts were restarted {done} times, and {failed} times not");
+        }
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
             self.device.revoke_all(&mut self.world);
         }
@@ -710,6 +775,12 @@ impl Server {
         // The frontend has unmapped what the worker had lent.
         self.world.lenders.ends(ctx_id);
     }
+}
+
+/// Has contexts handed over again and again, if tests want that.
+fn restless(restart_every: Option<Duration>, swap_every: Option<Duration>) -> Option<Restless> {
+    let restarts = restart_every.map(|mean| Restless::new(Purpose::Restart, mean));
+    restarts.or(swap_every.map(|mean| Restless::new(Purpose::SwapOut, mean)))
 }
 
 fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<()> {

@@ -1,5 +1,7 @@
 //! The device thread's wait for events and requests, as [`waiting::attention`] says.
 
+use super::handover::idle::Idle;
+use super::handover::restless::Restless;
 use super::run::Server;
 use crate::transport::{CONTROLQ, QUEUES, Session, Vring};
 use readiness::{self, Reported};
@@ -110,7 +112,10 @@ impl Server {
     fn deadline(&self) -> Option<Instant> {
         let workers = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
         let others = [self.world.next_call(), self.world.listen_at, self.world.told.next_turn()];
-        let deadlines = workers.into_iter().chain(others);
+        let restless = self.world.restless.as_ref().and_then(Restless::next_due);
+        let idle = self.world.idle.as_ref().and_then(Idle::next_due);
+        let hand_overs = [self.world.handovers.next_due(), restless, idle];
+        let deadlines = workers.into_iter().chain(others).chain(hand_overs);
         deadlines.flatten().min()
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use vulkan::{Allowance, Cancel, HeapBudget, Lease, MemoryFile, Piece};
+use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Stop};
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
@@ -128,15 +128,15 @@ impl Allowances {
         }
     }
 
-    fn ask(&self, wanted: Wanted, cancel: &Cancel) -> Option<Granted> {
-        match self.answer_to(Some(wanted), cancel)? {
-            Answer::Granted(granted) => Some(granted),
-            Answer::Refused | Answer::Budget(_) => None,
-        }
+    fn ask(&self, wanted: Wanted, cancel: &Cancel) -> Asked<Granted> {
+        Ok(match self.answer_to(Some(wanted), cancel)? {
+            Some(Answer::Granted(granted)) => Some(granted),
+            Some(Answer::Refused | Answer::Budget(_)) | None => None,
+        })
     }
 
-    /// Asks for memory, or for the budget, and waits for the answer.
-    fn answer_to(&self, wanted: Option<Wanted>, cancel: &Cancel) -> Option<Answer> {
+    /// Asks for memory, or for the budget, and waits for the answer. If the wait is interrupted, what is granted later goes back.
+    fn answer_to(&self, wanted: Option<Wanted>, cancel: &Cancel) -> Asked<Answer> {
         let mut state = self.state.lock();
         let request = state.next_request;
         state.next_request = request.wrapping_add(1);
@@ -150,14 +150,15 @@ impl Allowances {
         let mut state = self.state.lock();
         loop {
             if matches!(state.requests.get(&request), Some(Request::Answered(_))) {
-                return match state.requests.remove(&request) {
+                return Ok(match state.requests.remove(&request) {
                     Some(Request::Answered(answer)) => Some(answer),
                     _ => None,
-                };
+                });
             }
-            if cancel.is_cancelled() || start.elapsed() > ANSWER_MAX {
+            let stop = cancel.stop();
+            if stop.is_some() || start.elapsed() > ANSWER_MAX {
                 state.requests.insert(request, Request::Abandoned(wanted));
-                return None;
+                return if stop == Some(Stop::Interrupted) { Err(Interrupted) } else { Ok(None) };
             }
             self.answered.wait_for(&mut state, Duration::from_millis(20));
         }
@@ -179,23 +180,42 @@ impl Allowances {
         })
     }
 
-    fn use_credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<()> {
+    fn use_credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<()> {
         loop {
             let missing = {
                 let mut state = self.state.lock();
                 let credit = state.credit.of(heap);
-                match credit.used.checked_add(bytes)? {
-                    used if used <= credit.granted => {
+                match credit.used.checked_add(bytes) {
+                    None => return Ok(None),
+                    Some(used) if used <= credit.granted => {
                         credit.used = used;
-                        return Some(());
+                        return Ok(Some(()));
                     }
-                    used => used - credit.granted,
+                    Some(used) => used - credit.granted,
                 }
             };
-            let wanted =
-                Wanted::Credit { heap, least: missing, bytes: missing.checked_next_multiple_of(STEP)? };
-            let granted = self.ask(wanted, cancel)?;
-            self.state.lock().credit.of(heap).granted += granted.bytes;
+            let Some(bytes) = missing.checked_next_multiple_of(STEP) else { return Ok(None) };
+            let Some(granted) = self.ask(Wanted::Credit { heap, least: missing, bytes }, cancel)? else {
+                return Ok(None);
+            };
+            let mut state = self.state.lock();
+            let credit = state.credit.of(heap);
+            credit.granted = credit.granted.saturating_add(granted.bytes);
+        }
+    }
+
+    /// Returns the bytes that the context was granted of each heap for what only the driver uses, used or not.
+    pub(super) fn credit_granted(&self) -> PerHeap<u64> {
+        let mut state = self.state.lock();
+        PerHeap::each(|heap| state.credit.of(heap).granted)
+    }
+
+    /// Takes over what another worker was granted for this context: so much may be used without asking.
+    pub(super) fn take_over_credit(&self, mut granted: PerHeap<u64>) {
+        let mut state = self.state.lock();
+        for heap in [Heap::Device, Heap::Host] {
+            let credit = state.credit.of(heap);
+            credit.granted = credit.granted.saturating_add(*granted.of(heap));
         }
     }
 
@@ -217,36 +237,38 @@ impl Allowances {
 }
 
 impl Allowance for Allowances {
-    fn pages(&self, size: u64, cancel: &Cancel) -> Option<MemoryFile> {
-        let Granted { memory, file, .. } = self.ask(Wanted::Pages(size), cancel)?;
-        let memory = memory?;
-        let piece = Piece::new(memory, self.held(memory));
-        Some(MemoryFile::new(file?, piece))
+    fn pages(&self, size: u64, cancel: &Cancel) -> Asked<MemoryFile> {
+        let granted = self.ask(Wanted::Pages(size), cancel)?;
+        Ok(granted.and_then(|Granted { memory, file, .. }| {
+            let memory = memory?;
+            let piece = Piece::new(memory, self.held(memory));
+            Some(MemoryFile::new(file?, piece))
+        }))
     }
 
-    fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Piece> {
-        let memory = self.ask(Wanted::Piece { heap, bytes }, cancel)?.memory?;
-        Some(Piece::new(memory, self.held(memory)))
+    fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Piece> {
+        let memory = self.ask(Wanted::Piece { heap, bytes }, cancel)?.and_then(|granted| granted.memory);
+        Ok(memory.map(|memory| Piece::new(memory, self.held(memory))))
     }
 
-    fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease> {
-        self.use_credit(heap, bytes, cancel)?;
+    fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease> {
         let own = self.own.clone();
-        Some(Lease::new(move || {
+        let give_back = move || {
             if let Some(own) = own.upgrade() {
                 own.free_credit(heap, bytes);
             }
-        }))
+        };
+        Ok(self.use_credit(heap, bytes, cancel)?.map(|()| Lease::new(give_back)))
     }
 
-    fn budget(&self, cancel: &Cancel) -> Option<PerHeap<HeapBudget>> {
-        let Answer::Budget(mut memory) = self.answer_to(None, cancel)? else { return None };
+    fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>> {
+        let Some(Answer::Budget(mut memory)) = self.answer_to(None, cancel)? else { return Ok(None) };
         let mut state = self.state.lock();
-        Some(PerHeap::each(|heap| {
+        Ok(Some(PerHeap::each(|heap| {
             let MemoryCount { held, room } = *memory.of(heap);
             let Credit { granted, used } = *state.credit.of(heap);
             HeapBudget { used: held.saturating_sub(granted - used), most: held.saturating_add(room) }
-        }))
+        })))
     }
 
     fn reached(&self, limit: &'static str) {
@@ -320,9 +342,9 @@ mod tests {
     fn a_budget_is_what_is_held_and_what_there_is_room_for_and_credit_in_advance_is_not_used() {
         let rig = Rig::new();
         let cancel = Cancel::default();
-        let (one, _) = rig.asking(|a| a.credit(Heap::Device, 1 << 20, &cancel), Some(STEP));
+        let (one, _) = rig.asking(|a| a.credit(Heap::Device, 1 << 20, &cancel).unwrap(), Some(STEP));
         let budget = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| rig.allowances.budget(&cancel));
+            let asking = scope.spawn(|| rig.allowances.budget(&cancel).unwrap());
             let (message, _) = rig.peer.receive::<ToDevice>().unwrap();
             let ToDevice::BudgetWanted { request } = message else { panic!("{message:?}") };
             let device = MemoryCount { held: STEP + 5, room: 1000 };
@@ -340,7 +362,7 @@ mod tests {
         let rig = Rig::new();
         let cancel = Cancel::default();
         cancel.cancel();
-        assert_eq!(rig.allowances.budget(&cancel), None);
+        assert_eq!(rig.allowances.budget(&cancel).unwrap(), None);
         let (message, _) = rig.peer.receive::<ToDevice>().unwrap();
         let ToDevice::BudgetWanted { request } = message else { panic!("{message:?}") };
         rig.allowances.counted(request, PerHeap::default());
@@ -353,12 +375,13 @@ mod tests {
         let rig = Rig::new();
         let cancel = Cancel::default();
         let mib = |count: u64| count << 20;
-        let take = |bytes| rig.allowances.credit(Heap::Device, bytes, &cancel);
-        let (first, wanted) = rig.asking(|a| a.credit(Heap::Device, mib(1), &cancel), Some(STEP));
+        let take = |bytes| rig.allowances.credit(Heap::Device, bytes, &cancel).unwrap();
+        let (first, wanted) = rig.asking(|a| a.credit(Heap::Device, mib(1), &cancel).unwrap(), Some(STEP));
         assert_eq!(wanted, Wanted::Credit { heap: Heap::Device, least: mib(1), bytes: STEP });
         let second = take(mib(63));
         assert!(first.is_some() && second.is_some() && rig.said().is_none());
-        let (third, wanted) = rig.asking(|a| a.credit(Heap::Device, mib(65), &cancel), Some(2 * STEP));
+        let (third, wanted) =
+            rig.asking(|a| a.credit(Heap::Device, mib(65), &cancel).unwrap(), Some(2 * STEP));
         assert_eq!(wanted, Wanted::Credit { heap: Heap::Device, least: mib(65), bytes: 2 * STEP });
         drop((first, second));
         assert_eq!(rig.said(), None);
@@ -372,10 +395,10 @@ mod tests {
     fn what_is_refused_is_not_there() {
         let rig = Rig::new();
         let cancel = Cancel::default();
-        assert!(rig.asking(|a| a.credit(Heap::Host, 1, &cancel), None).0.is_none());
-        assert!(rig.asking(|a| a.pages(4096, &cancel), None).0.is_none());
-        assert!(rig.asking(|a| a.piece(Heap::Host, 4096, &cancel), None).0.is_none());
-        assert!(rig.allowances.credit(Heap::Host, u64::MAX, &cancel).is_none());
+        assert!(rig.asking(|a| a.credit(Heap::Host, 1, &cancel).unwrap(), None).0.is_none());
+        assert!(rig.asking(|a| a.pages(4096, &cancel).unwrap(), None).0.is_none());
+        assert!(rig.asking(|a| a.piece(Heap::Host, 4096, &cancel).unwrap(), None).0.is_none());
+        assert!(rig.allowances.credit(Heap::Host, u64::MAX, &cancel).unwrap().is_none());
         assert_eq!(rig.said(), None);
     }
 
@@ -383,7 +406,7 @@ mod tests {
     fn a_piece_goes_back_with_the_last_who_holds_it() {
         let rig = Rig::new();
         let cancel = Cancel::default();
-        let (file, wanted) = rig.asking(|a| a.pages(8192, &cancel), Some(8192));
+        let (file, wanted) = rig.asking(|a| a.pages(8192, &cancel).unwrap(), Some(8192));
         let file = file.unwrap();
         assert_eq!(wanted, Wanted::Pages(8192));
         assert_eq!(rustix::fs::fstat(file.as_fd()).unwrap().st_size, 8192);
@@ -395,11 +418,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_granted_after_an_interruption_goes_back_and_credit_that_was_taken_over_is_used_first() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        cancel.interrupt();
+        assert!(rig.allowances.credit(Heap::Device, 1, &cancel).is_err());
+        assert!(rig.allowances.pages(4096, &cancel).is_err() && rig.allowances.budget(&cancel).is_err());
+        rig.answer(Some(STEP));
+        rig.answer(Some(4096));
+        let said = [rig.said(), rig.said(), rig.said(), rig.said()];
+        assert!(matches!(said[0], Some(ToDevice::BudgetWanted { .. })), "{said:?}");
+        assert_eq!(said[1], Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: STEP }));
+        assert_eq!(said[2..], [Some(ToDevice::MemoryReturned { memory: MemoryId(7) }), None]);
+        cancel.resume();
+        rig.allowances.take_over_credit(PerHeap { device: 3 * STEP, host: u64::MAX });
+        rig.allowances.take_over_credit(PerHeap { device: 0, host: u64::MAX });
+        assert_eq!(rig.allowances.credit_granted(), PerHeap { device: 3 * STEP, host: u64::MAX });
+        let used = rig.allowances.credit(Heap::Device, 3 * STEP, &cancel).unwrap();
+        assert!(used.is_some() && rig.said().is_none());
+        drop(used);
+        assert_eq!(rig.said(), Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: 2 * STEP }));
+    }
+
+    #[test]
     fn a_wait_ends_when_it_is_cancelled_and_a_late_answer_goes_back() {
         let rig = Rig::new();
         let cancel = Cancel::default();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| rig.allowances.pages(4096, &cancel).is_some());
+            let waits = scope.spawn(|| rig.allowances.pages(4096, &cancel).unwrap().is_some());
             std::thread::sleep(Duration::from_millis(50));
             assert!(!waits.is_finished());
             cancel.cancel();

@@ -3,7 +3,12 @@
 use config::MemoryId;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
-use vulkan::{Cancel, ContextLost, Exported, Look, Renderer, StateQuery, WatchdogWake};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use vulkan::snapshot::step::Step;
+use vulkan::snapshot::{NotMovable, Prelude, Saved};
+use vulkan::{Cancel, ContextLost, Exported, Look, MemoryFile, Renderer, StateQuery, WatchdogWake};
 
 /// An arena that grew beyond this for one command is given back.
 pub(super) const ARENA_KEPT: usize = 1 << 20;
@@ -53,8 +58,64 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Tells when there is something to look at.
     fn watchdog_wake(&self) -> &WatchdogWake;
 
+    /// Waits until everything that was submitted has completed; see [`Renderer::drain`].
+    fn drain(&self, patience: Duration) -> Result<(), NotMovable>;
+
+    /// Writes down what a successor can make before this context rests; see [`Renderer::save_prelude`].
+    fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable>;
+
+    /// Writes down what the guest made, beside what is in the prelude; see [`Renderer::save`].
+    fn save(&self, prelude: &Prelude) -> Result<Saved, NotMovable>;
+
+    /// Builds up what [`Self::save_prelude`] or [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
+    fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
+
+    /// The contents of memory that a snapshot does not have; see [`Renderer::contents`].
+    fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost>;
+
     /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device. Nothing is lent.
     fn destroy_objects(&self);
+}
+
+/// The contents of memory that only the driver uses: one sequence of bytes, whose parts pass through a memory file; see
+/// [`vulkan::snapshot::Contents`].
+pub(super) trait Contents {
+    /// The number of bytes: whole pages.
+    fn bytes(&self) -> u64;
+
+    /// Makes the first `bytes` of a file what contents pass through from now on.
+    fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost>;
+
+    /// Begins to copy these of the bytes to where `staged_at` is in the file.
+    fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost>;
+
+    /// Begins to make these of the bytes what is in the file where `staged_at` is.
+    fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost>;
+
+    /// Waits until what was begun first has ended, of what was not waited for.
+    fn finish(&mut self) -> Result<(), ContextLost>;
+}
+
+impl Contents for vulkan::snapshot::Contents {
+    fn bytes(&self) -> u64 {
+        self.bytes()
+    }
+
+    fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
+        self.stage(file, bytes)
+    }
+
+    fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        self.read(bytes, staged_at)
+    }
+
+    fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        self.write(bytes, staged_at)
+    }
+
+    fn finish(&mut self) -> Result<(), ContextLost> {
+        self.finish()
+    }
 }
 
 impl Backend for Renderer {
@@ -107,6 +168,27 @@ impl Backend for Renderer {
 
     fn watchdog_wake(&self) -> &WatchdogWake {
         Renderer::watchdog_wake(self)
+    }
+
+    fn drain(&self, patience: Duration) -> Result<(), NotMovable> {
+        Renderer::drain(self, patience)
+    }
+
+    fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+        Renderer::save_prelude(self, so_far)
+    }
+
+    fn save(&self, prelude: &Prelude) -> Result<Saved, NotMovable> {
+        Renderer::save(self, prelude)
+    }
+
+    fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        Renderer::rebuild(self, steps, files)
+    }
+
+    fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {
+        let contents = Renderer::contents(self, steps)?;
+        Ok(contents.map(|contents| Box::new(contents) as _))
     }
 
     fn destroy_objects(&self) {

@@ -3,19 +3,24 @@
 //!
 //! Lock order: `rings` before a ring's own lock. Nothing here is locked while a command executes.
 
+use super::at_rest::{Rests, RingAtRest};
 use super::backend::Backend;
 use super::fences::Fences;
 use super::monitor::Monitor;
 use super::resources::Resources;
 use super::ring::Ring;
+
 use crate::ipc::{Channel, ToDevice, WorkerSetup};
 use config::ContextLimits;
 use parking_lot::Mutex;
-use protocol::ids::ContextId;
+use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::FxHashMap;
+use shm::Activity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vulkan::snapshot::NotMovable;
 use vulkan::{Budget, Cancel, ContextLost};
 
 /// One guest context.
@@ -34,15 +39,26 @@ pub(super) struct Context<B> {
     pub monitor: Monitor,
     /// Ends waits of the virtqueue's executor inside the driver.
     pub cancel: Cancel,
+    /// Hears which rings are awake, if anybody wants to know.
+    pub activity: Option<Arc<Activity>>,
     id: ContextId,
     channel: Arc<Channel>,
     rings: Mutex<FxHashMap<u64, RingEntry>>,
     ended: AtomicBool,
 }
 
-struct RingEntry {
-    ring: Arc<Ring>,
-    thread: JoinHandle<()>,
+/// A ring and its thread.
+pub(super) struct RingEntry {
+    /// The ring.
+    pub ring: Arc<Ring>,
+    /// The ring's thread.
+    pub thread: JoinHandle<()>,
+    /// The resource that the ring lies in.
+    pub resource: ResourceId,
+    /// The command that made the ring, as it was encoded, if it is not too long to be kept.
+    pub created_by: Option<Box<[u8]>>,
+    /// The state in which the ring's executor came to rest.
+    pub rests: Rests,
 }
 
 impl<B: Backend> Context<B> {
@@ -61,11 +77,17 @@ impl<B: Backend> Context<B> {
             copies: Budget::new("command_bytes", setup.limits.command_bytes),
             monitor: Monitor::default(),
             cancel: Cancel::default(),
+            activity: None,
             id: setup.ctx_id,
             channel,
             rings: Mutex::default(),
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// Has rings that come say which of them are awake.
+    pub(super) fn telling(self, activity: &Arc<Activity>) -> Self {
+        Self { activity: Some(Arc::clone(activity)), ..self }
     }
 
     /// Sends an answer. A peer that is gone is noticed where messages are read.
@@ -86,12 +108,11 @@ impl<B: Backend> Context<B> {
         rings.get(&id).map(|entry| Arc::clone(&entry.ring)).ok_or_else(|| ContextLost::new("no such ring"))
     }
 
-    /// Adds a ring with the thread that `start` makes for it.
+    /// Adds a ring, which `start` makes with its thread.
     pub(super) fn add_ring(
         &self,
         id: u64,
-        ring: Arc<Ring>,
-        start: impl FnOnce() -> std::io::Result<JoinHandle<()>>,
+        start: impl FnOnce() -> std::io::Result<RingEntry>,
     ) -> Result<(), ContextLost> {
         let mut rings = self.rings.lock();
         if self.has_ended() {
@@ -103,8 +124,8 @@ impl<B: Backend> Context<B> {
         if rings.len() >= self.limits.rings {
             return Err(ContextLost::new(format!("limit reached: rings ({})", self.limits.rings)));
         }
-        let thread = start().map_err(|error| ContextLost::new(format!("no thread for a ring: {error}")))?;
-        rings.insert(id, RingEntry { ring, thread });
+        let entry = start().map_err(|error| ContextLost::new(format!("no thread for a ring: {error}")))?;
+        rings.insert(id, entry);
         Ok(())
     }
 
@@ -116,12 +137,51 @@ impl<B: Backend> Context<B> {
         Ok(entry.thread)
     }
 
+    /// Brings all rings to rest between two commands; a command that waits is interrupted. Returns whether all rest, after `patience` at the
+    /// latest. If not, they have to be told to [go on](Self::go_on).
+    pub(super) fn come_to_rest(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let rings: Vec<_> = self.rings.lock().values().map(|entry| Arc::clone(&entry.ring)).collect();
+        rings.iter().for_each(|ring| ring.interrupt());
+        rings.iter().all(|ring| ring.wait_rested(deadline)) && !self.has_ended()
+    }
+
+    /// Lets all rings go on that rest.
+    pub(super) fn go_on(&self) {
+        self.rings.lock().values().for_each(|entry| entry.ring.go_on());
+    }
+
+    /// Returns the rings, all of which rest.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot be made again.
+    pub(super) fn rings_at_rest(&self) -> Result<Vec<RingAtRest>, NotMovable> {
+        let at_rest = |entry: &RingEntry| {
+            let pages = self.resources.shared_memory(entry.resource.0);
+            if !pages.is_ok_and(|pages| entry.ring.lies_in(&pages)) {
+                let reason = "a ring lies in memory that its context does not see any more".to_owned();
+                return Err(NotMovable::for_now(reason));
+            }
+            let Some(created_by) = &entry.created_by else {
+                return Err(NotMovable::ever("a ring of an unusual kind"));
+            };
+            Ok(RingAtRest {
+                created_by: created_by.to_vec(),
+                head: entry.ring.head(),
+                virtqueue_seqno: entry.ring.virtqueue_seqno(),
+                executor: *entry.rests.lock(),
+            })
+        };
+        self.rings.lock().values().map(at_rest).collect()
+    }
+
     /// The context cannot go on: its rings are FATAL, every fence is answered now, and so is what comes later.
     pub(super) fn lose(&self, lost: &ContextLost) {
         if self.end_rings(|ring| ring.set_fatal()) {
             // The device process logs it, once and within limits.
             log::debug!(ctx_id = self.id.0; "context lost: {lost}");
-            self.answer(&ToDevice::Lost { reason: lost.reason.clone() }, None);
+            self.answer(&ToDevice::Lost { reason: lost.reason().to_owned() }, None);
             self.fences.release();
         }
     }

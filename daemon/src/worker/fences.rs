@@ -51,6 +51,11 @@ impl Fences {
         }
     }
 
+    /// Returns whether no fence is open.
+    pub(super) fn have_passed(&self) -> bool {
+        self.state.lock().timelines.values().all(VecDeque::is_empty)
+    }
+
     /// The context is lost: every open fence is answered now, every later one when it comes.
     pub(super) fn release(&self) {
         let mut state = self.state.lock();

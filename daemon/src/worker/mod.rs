@@ -19,25 +19,27 @@
 //!
 //! The host's driver has threads of its own.
 //!
-//! Reading order: `run` (life of the process), `stream` (one command), `transport` (commands of the transport itself), `ring`
-//! (memory and loop of a ring), then what they use.
+//! Reading order: `life` (of the process, and the change to another), `stream` (one command), `transport` (commands of the transport itself), `ring`
+//! (memory and loop of a ring), then what they use. A worker that keeps a context which is swapped out has `swapped_out` in the place of the driver.
 
 mod allowance;
+mod at_rest;
 mod backend;
 mod context;
 mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod inbox;
+mod life;
 mod monitor;
 mod reply;
 mod resources;
 mod ring;
-mod run;
+mod ring_thread;
 mod stream;
+mod swapped_out;
 mod transport;
-mod watchdog;
 #[cfg(any(test, feature = "null-driver"))]
 pub mod workload;
 
-pub use run::run;
+pub use life::run;

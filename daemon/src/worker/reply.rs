@@ -1,6 +1,9 @@
 //! The replies of one executor go into a window of a shared-memory resource, chosen by the driver.
 
+use super::resources::Resources;
 use protocol::cursor::Writer;
+use protocol::ids::ResourceId;
+use serde::{Deserialize, Serialize};
 use shm::Mapping;
 use std::sync::Arc;
 use vulkan::ContextLost;
@@ -15,20 +18,66 @@ pub(super) struct ReplyStream {
 
 #[derive(Debug)]
 struct Window {
+    resource: ResourceId,
     mapping: Arc<Mapping>,
     offset: u64,
     size: u64,
     position: u64,
 }
 
+/// The place of a reply stream, to be found again in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ReplyPlace {
+    /// The resource; none if the context does not see it any more, so that nobody reads the replies.
+    pub resource: Option<ResourceId>,
+    /// The first byte of the window in the resource.
+    pub offset: u64,
+    /// Bytes of the window.
+    pub size: u64,
+    /// The byte of the window at which the next reply begins.
+    pub position: u64,
+}
+
 impl ReplyStream {
     /// `vkSetReplyCommandStreamMESA`: replies go to these bytes of a resource, from their start.
-    pub(super) fn set(&mut self, mapping: Arc<Mapping>, offset: u64, size: u64) -> Result<(), ContextLost> {
+    pub(super) fn set(
+        &mut self,
+        resource: ResourceId,
+        mapping: Arc<Mapping>,
+        offset: u64,
+        size: u64,
+    ) -> Result<(), ContextLost> {
         if !mapping.contains(offset, size) {
             return Err(ContextLost::new("reply stream outside its resource"));
         }
-        self.window = Some(Window { mapping, offset, size, position: 0 });
+        self.window = Some(Window { resource, mapping, offset, size, position: 0 });
         Ok(())
+    }
+
+    /// Returns where the stream is, if it was set.
+    pub(super) fn place(&self, resources: &Resources) -> Option<ReplyPlace> {
+        let Window { resource, mapping, offset, size, position } = self.window.as_ref()?;
+        let attached = resources.shared_memory(resource.0);
+        let is_seen = attached.is_ok_and(|attached| Arc::ptr_eq(&attached, mapping));
+        let resource = is_seen.then_some(*resource);
+        Some(ReplyPlace { resource, offset: *offset, size: *size, position: *position })
+    }
+
+    /// The stream at a place.
+    ///
+    /// # Errors
+    ///
+    /// There is no such place.
+    pub(super) fn at(place: Option<ReplyPlace>, resources: &Resources) -> Result<Self, ContextLost> {
+        let mut stream = Self::default();
+        if let Some(ReplyPlace { resource, offset, size, position }) = place {
+            match resource {
+                Some(resource) => stream.set(resource, resources.shared_memory(resource.0)?, offset, size)?,
+                None => stream.set(NOBODYS, unread(size)?, 0, size)?,
+            }
+            stream.seek(position)?;
+        }
+        Ok(stream)
     }
 
     /// `vkSeekReplyCommandStreamMESA`: the next reply goes to this position of the window.
@@ -71,6 +120,24 @@ impl ReplyStream {
     }
 }
 
+/// Memory of `size` bytes for replies that nobody reads.
+fn unread(size: u64) -> Result<Arc<Mapping>, ContextLost> {
+    if size > UNREAD_MAX {
+        return Err(ContextLost::new("a large reply stream that nobody reads"));
+    }
+    let failed = |error: &dyn std::fmt::Display| ContextLost::new(format!("no memory for replies: {error}"));
+    let bytes = size.max(4096);
+    let file = shm::create("replies", bytes).map_err(|error| failed(&error))?;
+    Ok(Arc::new(Mapping::new(&file, bytes).map_err(|error| failed(&error))?))
+}
+
+/// No resource has this id.
+const NOBODYS: ResourceId = ResourceId(0);
+
+/// The most bytes of a window that lies in memory which the context does not see any more, and that is found again: drivers have windows
+/// of a megabyte.
+pub(super) const UNREAD_MAX: u64 = 64 << 20;
+
 /// Private memory is given back after a reply longer than this.
 const PRIVATE_KEPT: usize = 1 << 20;
 
@@ -99,7 +166,7 @@ mod tests {
     fn replies_follow_each_other_and_seek_moves_them() {
         let pages = private(4096);
         let mut stream = ReplyStream::default();
-        stream.set(Arc::clone(&pages), 100, 16).unwrap();
+        stream.set(ResourceId(7), Arc::clone(&pages), 100, 16).unwrap();
         reply(&mut stream, b"one_").unwrap();
         reply(&mut stream, b"two_").unwrap();
         stream.seek(12).unwrap();
@@ -111,7 +178,7 @@ mod tests {
     fn a_reply_that_does_not_fit_writes_nothing() {
         let pages = private(4096);
         let mut stream = ReplyStream::default();
-        stream.set(Arc::clone(&pages), 100, 12).unwrap();
+        stream.set(ResourceId(7), Arc::clone(&pages), 100, 12).unwrap();
         assert!(reply(&mut stream, &[0xff; 13]).is_err());
         reply(&mut stream, &[1; 8]).unwrap();
         assert_eq!(stream.room(), 4);
@@ -126,11 +193,48 @@ mod tests {
         assert!(reply(&mut stream, &[]).is_err());
         assert!(stream.seek(0).is_err());
         for (offset, size) in [(0, 4097), (4096, 1), (u64::MAX, 1), (8, u64::MAX)] {
-            assert!(stream.set(Arc::clone(&pages), offset, size).is_err());
+            assert!(stream.set(ResourceId(7), Arc::clone(&pages), offset, size).is_err());
         }
-        stream.set(pages, 0, 4096).unwrap();
+        stream.set(ResourceId(7), pages, 0, 4096).unwrap();
         assert!(stream.seek(4097).is_err());
         stream.seek(4096).unwrap();
         assert!(reply(&mut stream, &[0]).is_err());
+    }
+
+    #[test]
+    fn a_stream_is_found_again_where_it_was_and_goes_nowhere_when_its_resource_is_gone() {
+        let (resources, file) = (Resources::default(), shm::create("test", 4096).unwrap());
+        let attach = |id, number| {
+            let what = super::super::resources::Arriving::Shared(file.try_clone().unwrap());
+            resources.attach(ResourceId(id), what, 4096, number).unwrap();
+        };
+        attach(5, 1);
+        assert_eq!(ReplyStream::default().place(&resources), None);
+        let mut stream = ReplyStream::default();
+        stream.set(ResourceId(5), resources.shared_memory(5).unwrap(), 100, 64).unwrap();
+        reply(&mut stream, b"one_").unwrap();
+        let place = stream.place(&resources);
+        assert_eq!(
+            place,
+            Some(ReplyPlace { resource: Some(ResourceId(5)), offset: 100, size: 64, position: 4 })
+        );
+        let mut again = ReplyStream::at(place, &resources).unwrap();
+        reply(&mut again, b"two_").unwrap();
+        assert_eq!(&bytes(&resources.shared_memory(5).unwrap(), 100)[..8], b"one_two_");
+        // Another resource of the same id is not what the replies go to.
+        attach(5, 2);
+        let gone = stream.place(&resources).unwrap();
+        assert_eq!(gone.resource, None);
+        let mut unread = ReplyStream::at(Some(gone), &resources).unwrap();
+        reply(&mut unread, b"gone").unwrap();
+        assert_eq!((unread.room(), unread.place(&resources).unwrap().resource), (56, None));
+        for place in [
+            ReplyPlace { size: UNREAD_MAX + 1, ..gone },
+            ReplyPlace { position: 65, ..gone },
+            ReplyPlace { resource: Some(ResourceId(6)), ..gone },
+            ReplyPlace { resource: Some(ResourceId(5)), offset: u64::MAX, ..gone },
+        ] {
+            assert!(ReplyStream::at(Some(place), &resources).is_err(), "{place:?}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Shared memory carries rings and streams; device memory can be imported, and nothing else.
 
+use config::MemoryId;
 use parking_lot::{Condvar, Mutex};
 use protocol::ids::ResourceId;
 use rustc_hash::FxHashMap;
@@ -13,7 +14,7 @@ use shm::{MapError, Mapping};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vulkan::{Cancel, ContextLost, MemoryFile, ResourceMemory, ResourceTable};
+use vulkan::{Cancel, ContextLost, Interrupted, MemoryFile, ResourceMemory, ResourceTable, Stop};
 
 /// Resource ids and the memory behind them.
 #[derive(Debug, Default)]
@@ -107,7 +108,7 @@ impl Resources {
     /// Does the same for streams that can overtake the message about it: waits for it, but not for ever.
     pub(super) fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
         let table = self.table.lock();
-        shared(self.wait(table, ResourceId(id), cancel).get(&ResourceId(id)), id)
+        shared(self.wait(table, ResourceId(id), cancel)?.get(&ResourceId(id)), id)
     }
 
     fn insert(&self, id: ResourceId, attached: Attached) {
@@ -118,17 +119,35 @@ impl Resources {
         self.arrived.notify_all();
     }
 
+    /// The file of a resource that is this piece of memory, if there is one.
+    pub(super) fn file_of(&self, memory: MemoryId) -> Option<Arc<MemoryFile>> {
+        let table = self.table.lock();
+        let found = table.values().find_map(|attached| match &attached.what {
+            Memory::Device(device) if device.file.piece.memory == Some(memory) => Some(&device.file),
+            _ => None,
+        });
+        found.map(Arc::clone)
+    }
+
     /// Waits until it is settled what an id stands for.
-    fn wait<'a>(&self, mut table: Table<'a>, id: ResourceId, cancel: &Cancel) -> Table<'a> {
+    fn wait<'a>(
+        &self,
+        mut table: Table<'a>,
+        id: ResourceId,
+        cancel: &Cancel,
+    ) -> Result<Table<'a>, Interrupted> {
         let start = Instant::now();
         loop {
             let patience = match table.get(&id).map(|attached| &attached.what) {
                 None => ARRIVAL_MAX,
                 Some(Memory::Expected) => EXPORT_MAX,
-                Some(_) => return table,
+                Some(_) => return Ok(table),
             };
-            if cancel.is_cancelled() || start.elapsed() >= patience {
-                return table;
+            match cancel.stop() {
+                Some(Stop::Interrupted) => return Err(Interrupted),
+                Some(Stop::Cancelled) => return Ok(table),
+                None if start.elapsed() >= patience => return Ok(table),
+                None => {}
             }
             self.arrived.wait_for(&mut table, Duration::from_millis(20));
         }
@@ -138,12 +157,17 @@ impl Resources {
 type Table<'a> = parking_lot::MutexGuard<'a, FxHashMap<ResourceId, Attached>>;
 
 impl ResourceTable for Resources {
-    fn device_memory(&self, resource_id: u32, cancel: &Cancel) -> Option<Arc<ResourceMemory>> {
+    fn device_memory(
+        &self,
+        resource_id: u32,
+        cancel: &Cancel,
+    ) -> Result<Option<Arc<ResourceMemory>>, Interrupted> {
         let id = ResourceId(resource_id);
-        match self.wait(self.table.lock(), id, cancel).get(&id).map(|attached| &attached.what) {
+        let table = self.wait(self.table.lock(), id, cancel)?;
+        Ok(match table.get(&id).map(|attached| &attached.what) {
             Some(Memory::Device(memory)) => Some(Arc::clone(memory)),
             _ => None,
-        }
+        })
     }
 }
 
@@ -236,15 +260,15 @@ mod tests {
         attach(&resources, 1, &file(), 4096, 1).unwrap();
         resources.attach(ResourceId(2), device_memory(file(), true), 4096, 2).unwrap();
         resources.attach(ResourceId(3), Arriving::Opaque, 4096, 3).unwrap();
-        let memory = resources.device_memory(2, &cancel).unwrap();
+        let memory = resources.device_memory(2, &cancel).unwrap().unwrap();
         assert!(memory.mappable);
         assert_eq!(memory.size, 4096);
         assert!(resources.shared_memory(2).is_err());
-        assert!(resources.device_memory(1, &cancel).is_none());
-        assert!(resources.device_memory(3, &cancel).is_none());
+        assert!(resources.device_memory(1, &cancel).unwrap().is_none());
+        assert!(resources.device_memory(3, &cancel).unwrap().is_none());
         resources.detach(ResourceId(2), 4);
         cancel.cancel();
-        assert!(resources.device_memory(2, &cancel).is_none());
+        assert!(resources.device_memory(2, &cancel).unwrap().is_none());
     }
 
     #[test]
@@ -258,7 +282,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = |id| {
                 let (resources, cancel) = (&resources, &cancel);
-                scope.spawn(move || resources.device_memory(id, cancel).is_some())
+                scope.spawn(move || resources.device_memory(id, cancel).unwrap().is_some())
             };
             let (exported, opaque, cancelled) = (waits(1), waits(2), waits(3));
             std::thread::sleep(Duration::from_millis(50));

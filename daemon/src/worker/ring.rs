@@ -7,11 +7,11 @@
 use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
-use shm::{Mapping, OutOfBounds, Word};
+use shm::{Activity, Mapping, OutOfBounds, Word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vulkan::{Cancel, ContextLost};
+use vulkan::{Cancel, ContextLost, Stop};
 use waiting::pace::Pace;
 use waiting::{processors, spin, tunables};
 
@@ -42,11 +42,17 @@ pub(super) struct Ring {
     wake: Condvar,
     /// Wakes who waits for `consumed`: it moved, or the ring ends.
     moved: Condvar,
+    /// Wakes who waits until the ring's thread rests.
+    rested: Condvar,
+    /// Hears when the ring goes idle, and when it does not any more.
+    activity: Option<Arc<Activity>>,
 }
 
 #[derive(Debug, Default)]
 struct Gate {
     notified: bool,
+    /// The ring's thread rests between two commands.
+    rests: bool,
 }
 
 /// The reason why a wait for a ring's head ended without success.
@@ -82,7 +88,43 @@ impl Ring {
             gate: Mutex::default(),
             wake: Condvar::new(),
             moved: Condvar::new(),
+            rested: Condvar::new(),
+            activity: None,
         })
+    }
+
+    /// Has the ring say when it goes idle, and when it does not any more. It begins as one that is not.
+    #[must_use]
+    pub(super) fn telling(mut self, activity: &Arc<Activity>) -> Self {
+        activity.wakes();
+        self.activity = Some(Arc::clone(activity));
+        self
+    }
+
+    /// Makes a new ring one that has executed everything before `head`, with the virtqueue's stream at `virtqueue_seqno`, and that rests
+    /// until [`Self::go_on`].
+    #[must_use]
+    pub(super) fn resting(self, head: u32, virtqueue_seqno: u64) -> Self {
+        self.consumed.store(head, Ordering::SeqCst);
+        self.copied.store(head, Ordering::SeqCst);
+        self.virtqueue_seqno.store(virtqueue_seqno, Ordering::SeqCst);
+        self.cancel.interrupt();
+        self
+    }
+
+    /// Returns whether the ring lies in these pages.
+    pub(super) fn lies_in(&self, pages: &Arc<Mapping>) -> bool {
+        Arc::ptr_eq(&self.mapping, pages)
+    }
+
+    /// Everything before this position is executed.
+    pub(super) fn head(&self) -> u32 {
+        self.consumed.load(Ordering::SeqCst)
+    }
+
+    /// The position of the virtqueue's stream, as far as the ring was told.
+    pub(super) fn virtqueue_seqno(&self) -> u64 {
+        self.virtqueue_seqno.load(Ordering::SeqCst)
     }
 
     /// Returns whether head and status are 0 as they must be in a new ring.
@@ -101,6 +143,48 @@ impl Ring {
         self.cancel.cancel();
         self.wake.notify_all();
         self.moved.notify_all();
+        self.rested.notify_all();
+    }
+
+    /// Makes the ring's thread rest as soon as it can, between two commands. A command that waits is interrupted.
+    pub(super) fn interrupt(&self) {
+        let _gate = self.gate.lock();
+        self.cancel.interrupt();
+        self.wake.notify_all();
+    }
+
+    /// Takes back what [`Self::interrupt`] did.
+    pub(super) fn go_on(&self) {
+        let _gate = self.gate.lock();
+        self.cancel.resume();
+        self.wake.notify_all();
+    }
+
+    /// Waits until the ring's thread rests; false if it does not until `deadline`, or has ended.
+    pub(super) fn wait_rested(&self, deadline: Instant) -> bool {
+        let mut gate = self.gate.lock();
+        while !gate.rests && self.cancel.is_interrupted() {
+            if self.rested.wait_until(&mut gate, deadline).timed_out() {
+                break;
+            }
+        }
+        gate.rests && self.cancel.is_interrupted()
+    }
+
+    /// Lets the ring's thread rest between two calls of [`Self::serve`], for as long as it is to. Returns whether it goes on; otherwise
+    /// the ring has ended.
+    pub(super) fn rest(&self) -> bool {
+        let mut gate = self.gate.lock();
+        gate.rests = true;
+        self.rested.notify_all();
+        while self.cancel.is_interrupted() {
+            self.wake.wait(&mut gate);
+        }
+        gate.rests = false;
+        drop(gate);
+        // Whoever rested for another process looks at the tail now.
+        self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
+        !self.cancel.is_cancelled()
     }
 
     /// Tells the driver that this ring will never go on.
@@ -148,17 +232,24 @@ impl Ring {
         self.wake.notify_one();
     }
 
-    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. False if the ring ended first.
-    pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
+    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. It is an error if the ring ended or is to rest first.
+    pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> Result<(), Stop> {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
         // It is on its way: the driver sent it before it wrote this command. Where processors are few, who brings it needs one.
-        if processors::are_few() || !spin::until(|| has_come() || self.cancel.is_cancelled()) {
-            let mut gate = self.gate.lock();
-            while !has_come() && !self.cancel.is_cancelled() {
-                self.wake.wait(&mut gate);
-            }
+        if !processors::are_few() {
+            spin::until(|| has_come() || self.cancel.is_stopped());
         }
-        has_come()
+        if has_come() {
+            return Ok(());
+        }
+        let mut gate = self.gate.lock();
+        while !has_come() {
+            if let Some(stop) = self.cancel.stop() {
+                return Err(stop);
+            }
+            self.wake.wait(&mut gate);
+        }
+        Ok(())
     }
 
     /// Returns whether everything before `seqno` is executed.
@@ -194,30 +285,33 @@ impl Ring {
     }
 
     /// Returns whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits
-    /// until that is executed, or the ring ends.
+    /// until that is executed, or the ring ends or is to rest.
     pub(super) fn is_pressed(&self) -> bool {
         self.tail.load(Ordering::Acquire) != self.copied.load(Ordering::Relaxed)
             || self.wanted.load(Ordering::SeqCst) != 0
             || self.head_waiters.load(Ordering::SeqCst) != 0
-            || self.cancel.is_cancelled()
+            || self.cancel.is_stopped()
     }
 
-    /// The loop of the ring's thread; returns when the ring ends or its bytes make no sense.
+    /// The loop of the ring's thread; returns when the ring ends, is to rest ([`Self::rest`]), or its bytes make no sense.
     ///
     /// `execute` gets everything the driver has published and executes the first command in it, reply included, or the first few; it
-    /// answers their length.
+    /// answers their length. A command that it reports as interrupted is executed when the loop is called again.
     pub(super) fn serve<E>(&self, mut execute: E) -> Result<(), ContextLost>
     where
         E: FnMut(&[u8]) -> Result<usize, ContextLost>,
     {
         let mut private = vec![0; self.layout.buffer.len()];
-        let mut head = 0u32;
+        let mut head = self.head();
         let mut pace = Pace::new(self.idle_timeout, tunables().pace);
         while let Some(tail) = self.wait_for_tail(head, &mut pace) {
             let mut rest = self.copy_out(head, tail, &mut private)?;
             self.copied.store(tail, Ordering::Relaxed);
-            while !rest.is_empty() && !self.cancel.is_cancelled() {
-                let length = execute(rest)?;
+            while !rest.is_empty() && !self.cancel.is_stopped() {
+                let length = match execute(rest) {
+                    Err(lost) if lost.is_interruption() => return Ok(()),
+                    executed => executed?,
+                };
                 rest = rest
                     .get(length.max(1)..)
                     .ok_or_else(|| ContextLost::new("command ends outside what the ring holds"))?;
@@ -252,9 +346,9 @@ impl Ring {
         }
     }
 
-    /// The next tail other than `head`; nothing if the ring ended. Spins, then sleeps in growing steps, then goes idle.
+    /// The next tail other than `head`; nothing if the ring ended or is to rest. Spins, then sleeps in growing steps, then goes idle.
     fn wait_for_tail(&self, head: u32, pace: &mut Pace) -> Option<u32> {
-        let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_cancelled();
+        let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_stopped();
         if !pace.spin(has_work) {
             let begin = Instant::now();
             let mut awake = begin;
@@ -271,27 +365,30 @@ impl Ring {
                 }
             }
         }
-        if self.cancel.is_cancelled() { None } else { Some(self.tail.load(Ordering::Acquire)) }
+        if self.cancel.is_stopped() { None } else { Some(self.tail.load(Ordering::Acquire)) }
     }
 
     /// Sleeps for `step` or until notified.
     fn doze(&self, step: Duration) {
         let mut gate = self.gate.lock();
-        if !std::mem::take(&mut gate.notified) && !self.cancel.is_cancelled() {
+        if !std::mem::take(&mut gate.notified) && !self.cancel.is_stopped() {
             self.wake.wait_for(&mut gate, step);
         }
     }
 
-    /// Announces IDLE and sleeps until notified, until the tail moved after all, or until the ring ends.
+    /// Announces IDLE and sleeps until notified, until the tail moved after all, or until the ring ends or is to rest.
     ///
     /// A notification from before is dropped first: the tail it stands for is visible by now, so the look at the tail after
     /// announcing IDLE does not miss it. A later one is latched.
     fn idle(&self, head: u32) {
         self.gate.lock().notified = false;
         self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
+        if let Some(activity) = &self.activity {
+            activity.sleeps();
+        }
         let mut slices = IDLE_SLICES.iter();
         let mut gate = self.gate.lock();
-        while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_cancelled() {
+        while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_stopped() {
             match slices.next() {
                 Some(slice) => _ = self.wake.wait_for(&mut gate, *slice),
                 None if self.is_looked_after.load(Ordering::Acquire) => self.wake.wait(&mut gate),
@@ -300,7 +397,19 @@ impl Ring {
         }
         gate.notified = false;
         drop(gate);
+        if let Some(activity) = &self.activity {
+            activity.wakes();
+        }
         self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Its thread has ended, and is not idle.
+        if let Some(activity) = &self.activity {
+            activity.sleeps();
+        }
     }
 }
 

@@ -250,7 +250,7 @@ fn impossible_tails_end_the_ring() {
         let ring = ring(Duration::from_millis(1));
         ring.tail.store(tail, Release);
         let lost = ring.serve(|bytes| Ok(length(bytes))).unwrap_err();
-        assert!(lost.reason.contains("pending"), "{lost}");
+        assert!(lost.reason().contains("pending"), "{lost}");
     }
 }
 
@@ -348,6 +348,125 @@ fn a_thread_that_takes_its_time_learns_what_else_it_is_needed_for() {
     .unwrap();
 }
 
+/// Serves a ring as its thread does, until it ends; answers how often it has rested.
+fn serve(ring: &Ring, mut execute: impl FnMut(&[u8]) -> Result<usize, ContextLost>) -> u32 {
+    let mut rests = 0;
+    loop {
+        ring.serve(&mut execute).unwrap();
+        if !ring.rest() {
+            return rests;
+        }
+        rests += 1;
+    }
+}
+
+#[test]
+fn a_ring_rests_while_it_is_idle_and_between_commands_and_goes_on_where_it_was() {
+    let ring = ring(Duration::ZERO);
+    let executed = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            serve(&ring, |bytes| {
+                executed.fetch_add(1, SeqCst);
+                std::thread::sleep(Duration::from_micros(100));
+                Ok(length(bytes))
+            })
+        });
+        let mut driver = Driver::new(&ring);
+        for round in 1..=100u32 {
+            if round % 2 == 0 {
+                driver.wait_idle_bit();
+            }
+            ring.interrupt();
+            assert!(ring.wait_rested(Instant::now() + LONG));
+            let (before, head) = (executed.load(SeqCst), driver.head());
+            assert_eq!(ring.status.load(SeqCst) & RingStatusFlagsMESA::IDLE.0, 0);
+            driver.submit(&[0, 1, 7]);
+            std::thread::yield_now();
+            assert_eq!((executed.load(SeqCst), driver.head()), (before, head), "executed at rest");
+            ring.go_on();
+        }
+        driver.wait_consumed();
+        ring.end();
+        assert!(thread.join().unwrap() > 0);
+    });
+    assert_eq!(executed.load(SeqCst), 200);
+}
+
+#[test]
+fn a_command_that_was_interrupted_is_executed_again_and_no_other() {
+    let ring = ring(Duration::ZERO);
+    let mut executed = Vec::new();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            serve(&ring, |bytes| {
+                executed.push(u32::from_le_bytes(bytes[4..8].try_into().unwrap()));
+                if executed.last() == Some(&2) {
+                    ring.wait_virtqueue_seqno(9).map_err(|_| ContextLost::interruption())?;
+                }
+                Ok(length(bytes))
+            })
+        });
+        let mut driver = Driver::new(&ring);
+        driver.submit(&[1, 1, 1, 2, 1, 3]);
+        while driver.head() != 8 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        ring.interrupt();
+        assert!(ring.wait_rested(Instant::now() + LONG));
+        assert_eq!((ring.head(), ring.virtqueue_seqno()), (8, 0));
+        ring.publish_virtqueue_seqno(9);
+        ring.go_on();
+        driver.wait_consumed();
+        ring.end();
+        thread.join().unwrap();
+    });
+    assert!(executed == [1, 2, 2, 3] || executed == [1, 2, 3], "{executed:?}");
+}
+
+#[test]
+fn a_ring_that_another_process_left_at_rest_begins_at_its_head_when_it_is_told_to() {
+    let ring = Arc::new(Ring::new(private(4096), layout(), Duration::ZERO).unwrap().resting(u32::MAX - 3, 5));
+    assert_eq!(ring.wait_virtqueue_seqno(5), Ok(()));
+    assert_eq!(ring.wait_virtqueue_seqno(6), Err(Stop::Interrupted));
+    // It was idle, as far as the driver can tell, and the tail has moved.
+    ring.status.set_bits(RingStatusFlagsMESA::IDLE.0, SeqCst);
+    ring.tail.store(4, SeqCst);
+    let begins = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            serve(&ring, |bytes| {
+                assert_eq!(ring.status.load(SeqCst) & RingStatusFlagsMESA::IDLE.0, 0);
+                begins.fetch_add(1, SeqCst);
+                Ok(bytes.len())
+            })
+        });
+        assert!(ring.wait_rested(Instant::now() + LONG));
+        assert!(!ring.wait_rested(Instant::now()) || begins.load(SeqCst) == 0);
+        ring.go_on();
+        let driver = Driver { ring: &ring, tail: 4, notifications: 0 };
+        driver.wait_consumed();
+        ring.end();
+        thread.join().unwrap();
+    });
+    assert_eq!(begins.load(SeqCst), 1);
+}
+
+#[test]
+fn a_ring_whose_thread_is_busy_or_gone_does_not_rest() {
+    let ring = ring(Duration::ZERO);
+    ring.interrupt();
+    assert!(!ring.wait_rested(Instant::now() + Duration::from_millis(20)));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| ring.wait_rested(Instant::now() + LONG));
+        std::thread::sleep(Duration::from_millis(20));
+        ring.end();
+        assert!(!waits.join().unwrap());
+    });
+    assert!(!ring.rest());
+}
+
 #[test]
 fn a_position_the_driver_has_not_written_to_cannot_be_waited_for() {
     let ring = ring(Duration::ZERO);
@@ -376,7 +495,7 @@ fn ending_a_ring_ends_every_wait() {
         std::thread::sleep(Duration::from_millis(50));
         ring.end();
         assert_eq!(head.join().unwrap(), Err(HeadWait::Cancelled));
-        assert!(!seqno.join().unwrap());
+        assert_eq!(seqno.join().unwrap(), Err(Stop::Cancelled));
         assert_eq!(idle.join().unwrap(), Ok(()));
     });
 }
@@ -390,9 +509,9 @@ fn a_ring_waits_for_the_virtqueue() {
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());
         ring.publish_virtqueue_seqno(5);
-        assert!(waiter.join().unwrap());
+        assert_eq!(waiter.join().unwrap(), Ok(()));
     });
-    assert!(ring.wait_virtqueue_seqno(3));
+    assert_eq!(ring.wait_virtqueue_seqno(3), Ok(()));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! There is one executor per ring and one for the virtqueue. Each has its own reply stream and its own memory for decoded values,
 //! reused from command to command, so that the common case allocates nothing. Follows VK_EXT_command_serialization.
 
+use super::at_rest::{AtRest, Begin};
 use super::backend::{ARENA_KEPT, Backend};
 use super::context::Context;
 use super::inbox::Inbox;
@@ -14,7 +15,7 @@ use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
 use shm::Mapping;
 use std::sync::Arc;
-use vulkan::{Cancel, ContextLost};
+use vulkan::{Cancel, ContextLost, Interrupted, Stop};
 use waiting::hold::Holds;
 use waiting::tunables;
 
@@ -43,33 +44,49 @@ pub(super) struct State<B> {
     pub indirect: Vec<CommandStreamDescriptionMESA>,
     /// The current command is from such a stream itself.
     pub within_indirect: bool,
+    /// The bytes that were executed of the streams of a command that was interrupted, which was answered already: it is the next again.
+    begun: Option<usize>,
     /// The habits of the answers that were kept back.
     holds: Holds,
 }
 
 impl<B: Backend> Executor<B> {
-    /// An executor without a reply stream.
-    pub(super) fn new(context: Arc<Context<B>>, place: Place) -> Self {
+    /// An executor that goes on with what was begun; by default, without a reply stream.
+    pub(super) fn new(context: Arc<Context<B>>, place: Place, Begin { reply, begun }: Begin) -> Self {
         let arena = context.backend.arena();
-        let (reply, indirect) = Default::default();
         let holds = Holds::new(tunables().hold);
+        let (indirect, within_indirect) = Default::default();
         Self {
             arena,
             copied: Vec::new(),
-            state: State { context, place, reply, indirect, within_indirect: false, holds },
+            state: State { context, place, reply, indirect, within_indirect, begun, holds },
         }
     }
 
+    /// Returns what another executor needs to go on here. To be called between two commands.
+    pub(super) fn at_rest(&self) -> AtRest {
+        let State { context, reply, begun, .. } = &self.state;
+        AtRest { reply: reply.place(&context.resources), begun: begun.map(|bytes| bytes as u64) }
+    }
+
     /// Executes a whole stream.
-    pub(super) fn run(&mut self, mut bytes: &[u8]) -> Result<(), ContextLost> {
-        while !bytes.is_empty() {
-            if self.state.cancel().is_cancelled() {
-                return Err(ContextLost::new("executor was cancelled"));
+    pub(super) fn run(&mut self, bytes: &[u8]) -> Result<(), ContextLost> {
+        self.run_from(bytes, &mut 0)
+    }
+
+    /// Executes what is left of a stream of which `done` bytes are executed.
+    fn run_from(&mut self, bytes: &[u8], done: &mut usize) -> Result<(), ContextLost> {
+        loop {
+            let rest = bytes.get(*done..).ok_or_else(|| ContextLost::new("a stream has become shorter"))?;
+            if rest.is_empty() {
+                return Ok(());
             }
-            let length = self.run_some(bytes)?;
-            bytes = &bytes[length..];
+            match self.state.cancel().stop() {
+                None => *done += self.run_some(rest)?,
+                Some(Stop::Cancelled) => return Err(ContextLost::new("executor was cancelled")),
+                Some(Stop::Interrupted) => return Err(Interrupted.into()),
+            }
         }
-        Ok(())
     }
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
@@ -99,19 +116,28 @@ impl<B: Backend> Executor<B> {
         Ok(length)
     }
 
-    /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them.
+    /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them, or what is left of them.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
         let mut bytes = std::mem::take(&mut self.copied);
-        let _counted = transport::copy_streams(&self.state, &mut bytes)?;
+        let mut done = self.state.begun.take().unwrap_or(0);
+        let executed = self.run_copied(&mut bytes, &mut done);
         self.state.indirect.clear();
-        self.state.within_indirect = true;
-        self.run(&bytes)?;
         self.state.within_indirect = false;
         if bytes.capacity() <= COPIED_KEPT {
             bytes.clear();
             self.copied = bytes;
         }
-        Ok(())
+        if executed.as_ref().is_err_and(ContextLost::is_interruption) {
+            self.state.begun = Some(done);
+        }
+        executed
+    }
+
+    fn run_copied(&mut self, bytes: &mut Vec<u8>, done: &mut usize) -> Result<(), ContextLost> {
+        let _counted = transport::copy_streams(&self.state, bytes)?;
+        self.state.indirect.clear();
+        self.state.within_indirect = true;
+        self.run_from(bytes, done)
     }
 }
 
@@ -152,8 +178,9 @@ impl<B: Backend> State<B> {
         arena: &'a Arena,
         wants_reply: bool,
     ) -> Result<(), ContextLost> {
-        if transport::execute(self, command)? {
+        if transport::execute(self, command, bytes)? {
             // These return nothing, so their reply is their number alone.
+            let wants_reply = wants_reply && self.begun.is_none();
             let number = &bytes[..4];
             let number_alone = |writer: &mut Writer<'_>| {
                 writer.raw(number);

@@ -4,28 +4,27 @@
 
 use super::backend::Backend;
 use super::context::Context;
-use super::ring::{HeadWait, Ring};
-use super::stream::{Executor, Place, State};
+use super::ring::HeadWait;
+use super::ring_thread;
+use super::stream::{Place, State};
 use crate::ipc::ToDevice;
 use protocol::ids::ResourceId;
-use protocol::venus::generated::{
-    ChainStruct, Command, CreateRingMESA, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA,
-};
-use protocol::venus::ring::RingLayout;
-use std::num::NonZeroU64;
+use protocol::venus::generated::{Command, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
-use vulkan::{ContextLost, Counted};
+use vulkan::{ContextLost, Counted, Interrupted, Stop};
 
-/// Executes a transport command; false if it is none. An indirect stream is only noted, for the caller to execute.
-pub(super) fn execute<B: Backend>(state: &mut State<B>, command: &Command<'_>) -> Result<bool, ContextLost> {
+/// Executes a transport command, whose encoding is `bytes`; false if it is none. An indirect stream is only noted, for the caller to execute.
+pub(super) fn execute<B: Backend>(
+    state: &mut State<B>,
+    command: &Command<'_>,
+    bytes: &[u8],
+) -> Result<bool, ContextLost> {
     match command {
         Command::SetReplyCommandStreamMESA(set) => set_reply_command_stream(state, set)?,
         Command::SeekReplyCommandStreamMESA(seek) => state.reply.seek(seek.position)?,
         Command::ExecuteCommandStreamsMESA(execute) => execute_command_streams(state, execute)?,
         Command::WaitVirtqueueSeqnoMESA(wait) => wait_virtqueue_seqno(state, wait.seqno)?,
-        Command::CreateRingMESA(create) => create_ring(on_virtqueue(state)?, create)?,
+        Command::CreateRingMESA(create) => ring_thread::create_ring(on_virtqueue(state)?, create, bytes)?,
         Command::DestroyRingMESA(destroy) => destroy_ring(state, destroy.ring)?,
         Command::NotifyRingMESA(notify) => on_virtqueue(state)?.ring(notify.ring)?.notify(),
         Command::WriteRingExtraMESA(write) => {
@@ -64,7 +63,7 @@ fn set_reply_command_stream<B: Backend>(
 ) -> Result<(), ContextLost> {
     let stream = set.p_stream.ok_or_else(|| ContextLost::new("no stream"))?;
     let mapping = state.shared_memory(stream.resource_id)?;
-    state.reply.set(mapping, stream.offset, stream.size)
+    state.reply.set(ResourceId(stream.resource_id), mapping, stream.offset, stream.size)
 }
 
 fn execute_command_streams<B: Backend>(
@@ -84,70 +83,6 @@ fn execute_command_streams<B: Backend>(
     Ok(())
 }
 
-fn create_ring<B: Backend>(
-    context: &Arc<Context<B>>,
-    create: &CreateRingMESA<'_>,
-) -> Result<(), ContextLost> {
-    let info = create.p_create_info.ok_or_else(|| ContextLost::new("no create info"))?;
-    let id = NonZeroU64::new(create.ring).ok_or_else(|| ContextLost::new("ring id 0"))?.get();
-    let mapping = context.resources.shared_memory(info.resource_id)?;
-    let layout = RingLayout::validate(info, mapping.len() as usize)
-        .map_err(|error| ContextLost::new(error.to_string()))?;
-    let status = layout.status as u64;
-    let ring = Ring::new(mapping, layout, Duration::from_nanos(info.idle_timeout));
-    let ring = Arc::new(ring.map_err(|error| ContextLost::new(error.to_string()))?);
-    if !ring.is_fresh() {
-        return Err(ContextLost::new("head or status of a new ring is not 0"));
-    }
-    let mut priority = 0;
-    let mut period = None;
-    for extension in info.p_next {
-        match extension {
-            ChainStruct::RingMonitorInfoMESA(monitor) => {
-                period = Some(monitor.max_reporting_period_microseconds)
-            }
-            ChainStruct::RingPriorityInfoMESA(wanted) => priority = wanted.priority,
-            _ => return Err(ContextLost::new("unknown extension of a ring")),
-        }
-    }
-    context
-        .add_ring(id, Arc::clone(&ring), || start_thread(Arc::clone(context), Arc::clone(&ring), priority))?;
-    let begins = ToDevice::RingBegins { ring: id, resource_id: ResourceId(info.resource_id), status };
-    context.answer(&begins, None);
-    if let Some(period) = period {
-        let watched = context.monitor.watch(ring, Duration::from_micros(period.into()));
-        watched.map_err(|error| ContextLost::new(format!("no thread for the monitor: {error}")))?;
-    }
-    Ok(())
-}
-
-/// Starts the thread of a ring. It ends with the ring; what it cannot execute ends the context.
-fn start_thread<B: Backend>(
-    context: Arc<Context<B>>,
-    ring: Arc<Ring>,
-    priority: i32,
-) -> std::io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("ring".into()).stack_size(RING_STACK).spawn(move || {
-        prepare_thread(priority);
-        let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)));
-        if let Err(lost) = ring.serve(|bytes| executor.run_some(bytes))
-            && !ring.cancel().is_cancelled()
-        {
-            context.lose(&lost);
-        }
-    })
-}
-
-/// Both are wishes: where they are refused the ring works all the same.
-fn prepare_thread(priority: i32) {
-    // Sleeps of some microseconds would otherwise take fifty more.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    // A guest may step back behind others, but not push to the front.
-    if priority > 0 {
-        let _ = rustix::process::setpriority_process(None, priority.min(19));
-    }
-}
-
 fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost> {
     let context = on_virtqueue(state)?;
     let thread = context.remove_ring(id)?;
@@ -159,8 +94,10 @@ fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost
 
 fn wait_virtqueue_seqno<B: Backend>(state: &State<B>, seqno: u64) -> Result<(), ContextLost> {
     match &state.place {
-        Place::Ring(ring) if ring.wait_virtqueue_seqno(seqno) => Ok(()),
-        Place::Ring(_) => Err(ContextLost::new("ring has ended")),
+        Place::Ring(ring) => ring.wait_virtqueue_seqno(seqno).map_err(|stop| match stop {
+            Stop::Cancelled => ContextLost::new("ring has ended"),
+            Stop::Interrupted => Interrupted.into(),
+        }),
         Place::Virtqueue(_) => Err(misplaced()),
     }
 }
@@ -198,6 +135,3 @@ fn on_virtqueue<B: Backend>(state: &State<B>) -> Result<&Arc<Context<B>>, Contex
 fn misplaced() -> ContextLost {
     ContextLost::new("command has no place here")
 }
-
-/// Stack of a ring's thread in bytes: compilers of host drivers run on it and expect what a program's own threads have.
-const RING_STACK: usize = 8 << 20;

@@ -3,6 +3,7 @@
 //! Everything between the bytes of the ring and the driver's functions is what a worker runs, on the calling thread alone, so that a run
 //! is the same each time. The part of the guest is [`publish`].
 
+use super::at_rest::Begin;
 use super::context::Context;
 use super::resources::{Arriving, Resources};
 use super::ring::Ring;
@@ -57,7 +58,7 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     let (head, tail, status) = (0, TAIL as usize, 128);
     let layout = RingLayout { head, tail, status, buffer: BUFFER..BUFFER + size, extra: 192..192 };
     let ring = Arc::new(Ring::new(Arc::clone(&pages), layout, Duration::ZERO).map_err(failed)?);
-    let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)));
+    let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)), Begin::default());
     executor.run(workload.prepare)?;
     if null::has_failed(&context.backend) {
         return Err(ContextLost::new("an object was refused"));
@@ -133,6 +134,7 @@ fn setup(limits: ContextLimits) -> WorkerSetup {
         cache_key: null::CACHE_KEY,
         scheduled: false,
         waiting_off: Vec::new(),
+        swapped_out: None,
     }
 }
 

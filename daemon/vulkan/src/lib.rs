@@ -26,7 +26,8 @@
 //! | `submit` | queues: submissions, their ends, and waits for them | context, gates, driver, programs, logical, objects, kinds, disposal, lowering, execution, validity, record |
 //! | `commands` | commands that are executed by hand and belong to no other folder | context, backing, driver, shape, programs, logical, objects, kinds, lowering, execution, validity, memory, submit |
 //! | `dispatch` | which function executes each command | context, kinds, lowering, execution, validity, memory, record, submit, commands |
-//! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch |
+//! | `snapshot` | a context at rest, written down and built up again | context, backing, driver, logical, objects, kinds, lowering, execution, memory, record, submit, commands, dispatch |
+//! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch, snapshot |
 //! | `probe` | what GPUs there are | context, driver, programs |
 //!
 //! # Safety
@@ -60,13 +61,14 @@ mod programs;
 mod record;
 mod renderer;
 mod shape;
+pub mod snapshot;
 mod submit;
 mod validity;
 
 pub use backing::capture::map;
-pub use context::allowance::{Allowance, HeapBudget, Lease, MemoryFile, Piece};
+pub use context::allowance::{Allowance, Asked, HeapBudget, Lease, MemoryFile, Piece};
 pub use context::budget::{Budget, Counted};
-pub use context::cancel::Cancel;
+pub use context::cancel::{Cancel, Interrupted, Stop};
 pub use context::error::ContextLost;
 pub use context::resources::{ResourceMemory, ResourceTable};
 pub use context::watchdog_wake::WatchdogWake;

@@ -6,6 +6,7 @@ use super::context::error::Fault;
 use super::driver::instance::{Instance, load_entry};
 use super::driver::physical_device::{device_uuid, host_extensions, host_memory};
 use super::programs::trial::try_out;
+use super::snapshot::likeness::likeness;
 use ash::vk;
 use config::GpuInfo;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub fn probe() -> Result<Vec<GpuInfo>, String> {
         .map_err(Fault::from)
         .and_then(|entry| Instance::new(entry, vk::ApplicationInfo::default()));
     let instance = Arc::new(made.map_err(|fault| match fault {
-        Fault::Lost(lost) => lost.reason,
+        Fault::Lost(lost) => lost.reason().to_owned(),
         Fault::Failed(result) => {
             format!("no Vulkan driver answers: {:?}", vk::Result::from_raw(result))
         }
@@ -43,6 +44,7 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
         api_version: properties.api_version,
         software: properties.device_type == vk::PhysicalDeviceType::CPU,
         device_memory: device_memory(&host_memory(instance, handle)),
+        likeness: likeness(instance, handle),
         memfd: Err(String::new()),
         dma_buf: Err(String::new()),
     };

@@ -1,18 +1,19 @@
 //! The Vulkan side of one context, shared by all its rings.
 
-use super::context::allowance::Allowance;
+use super::context::allowance::{Allowance, MemoryFile};
 use super::context::cancel::Cancel;
 use super::context::error::ContextLost;
 use super::context::resources::ResourceTable;
 use super::context::watchdog_wake::WatchdogWake;
-use super::dispatch::generated;
+use super::dispatch::{execute, generated};
 use super::driver::instance::load_entry;
-use super::execution::call::Call;
 use super::execution::context::{Context, Environment};
 use super::gates::gate::Gate;
 use super::logical::timeline::{Done, Look};
 use super::memory::export::{self, Exported};
 use super::record::recorder;
+use super::snapshot::step::Step;
+use super::snapshot::{self, Contents, NotMovable, Prelude, Saved, drain};
 use super::submit::state_query::{self, StateQuery};
 use config::{CacheKey, ContextLimits, GpuChoice, MemoryId};
 use protocol::cursor::{Arena, Writer};
@@ -20,7 +21,7 @@ use protocol::venus::generated as venus;
 use shm::ResultWords;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Executes commands for one context.
 pub struct Renderer(Context);
@@ -85,19 +86,7 @@ impl Renderer {
         cancel: &'a Cancel,
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
-        let context = &self.0;
-        if !context.env.gpus[0].queues.draw() && generated::is_graphics(command) {
-            return Err(ContextLost::new("a graphics command, which only --queues all executes"));
-        }
-        let heard = reply.is_some();
-        let in_flight = context.retired.enter();
-        let (owner, families, records) = Default::default();
-        let call = Call { context, arena, bytes, cancel, heard, owner, families, records };
-        let done = generated::execute(&call, command, reply);
-        if call.records.get() {
-            in_flight.only_records();
-        }
-        done
+        execute::execute(&self.0, command, bytes, arena, cancel, reply)
     }
 
     /// Executes the commands that a stream begins with, if they are recorded into one command buffer and want no reply, at most some
@@ -195,6 +184,54 @@ impl Renderer {
     /// nothing is lent.
     pub fn destroy_objects(&self) {
         self.0.destroy_objects();
+    }
+
+    /// Waits until everything that was submitted has completed, for no longer than `patience`. No command is in flight.
+    ///
+    /// # Errors
+    ///
+    /// It has not completed, or cannot, as it waits for what nobody has signalled yet.
+    pub fn drain(&self, patience: Duration) -> Result<(), NotMovable> {
+        drain::drain(&self.0, patience)
+    }
+
+    /// Writes down what a successor can make before this context rests, for [`Self::rebuild`] in another process that has made `so_far`
+    /// already, and returns all that it has made then. Commands may be in flight.
+    ///
+    /// # Errors
+    ///
+    /// The successor has to make everything later that it has not made so far.
+    pub fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+        snapshot::prelude::save(&self.0, so_far)
+    }
+
+    /// Writes the context down, for [`Self::rebuild`] in a process that has built up the `prelude`. No command is in flight, and
+    /// [`Self::drain`] has succeeded.
+    ///
+    /// # Errors
+    ///
+    /// Something of it cannot be had again by a successor.
+    pub fn save(&self, prelude: &Prelude) -> Result<Saved, NotMovable> {
+        snapshot::save(&self.0, prelude)
+    }
+
+    /// Builds up what [`Self::save`] has written down, in a context in which nothing was made yet but the prelude.
+    ///
+    /// # Errors
+    ///
+    /// A step makes no sense. The context is over.
+    pub fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        snapshot::rebuild(&self.0, steps, files)
+    }
+
+    /// The contents of memory that only the driver uses, which a snapshot with these steps has: of the context that was saved, or that was
+    /// rebuilt. None if there are none.
+    ///
+    /// # Errors
+    ///
+    /// The steps are of another context.
+    pub fn contents(&self, steps: &[Step]) -> Result<Option<Contents>, ContextLost> {
+        Contents::of(&self.0, steps)
     }
 
     /// The context, for tests.

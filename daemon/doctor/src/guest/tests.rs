@@ -1,4 +1,4 @@
-//! VMs that no test can boot: old kernels, other devices, other hosts. `tests/tests/vm_doctor.rs` has the others.
+//! VMs that no test can boot: old kernels, other devices, other hosts. `tests/tests/vm/doctor.rs` has the others.
 
 use super::*;
 use crate::expected;

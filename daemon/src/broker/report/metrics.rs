@@ -1,6 +1,6 @@
 //! The status as metrics, in the OpenMetrics text format that Prometheus reads.
 
-use super::status::{GpuStatus, KillCounts, Status, VmCounts, VmStatus};
+use super::status::{GpuStatus, KillCounts, RestartCounts, Status, VmCounts, VmStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -40,6 +40,14 @@ const CPU: Family =
     Family("cpu", "Processor time, by kind of process", MetricType::Counter, Some(Unit::Seconds));
 const KILLS: Family = Family("kills", "Contexts that were ended, by reason", MetricType::Counter, None);
 const RESTARTS: Family = Family("restarts", "Device processes started again", MetricType::Counter, None);
+const CONTEXT_RESTARTS: Family =
+    Family("context_restarts", "Restarts of contexts, by result", MetricType::Counter, None);
+const CONTEXT_PAUSE: Family = Family(
+    "context_restart_pause",
+    "Time for which the last context that was restarted was paused",
+    MetricType::Gauge,
+    Some(Unit::Seconds),
+);
 const CONTEXTS: Family = Family("contexts", "Contexts alive", MetricType::Gauge, None);
 const MEMORY: Family = Family("memory", "Memory held, by kind", MetricType::Gauge, Some(Unit::Bytes));
 const MEMORY_LIMIT: Family =
@@ -95,6 +103,11 @@ impl Collector for Moment {
         })?;
         write(all, &KILLS, |to| of_vms(status, |vm| kills(to, vm)))?;
         write(all, &RESTARTS, |to| of_vms(status, |vm| counter(to, &[("vm", &vm.name)], vm.restarts)))?;
+        write(all, &CONTEXT_RESTARTS, |to| of_vms(status, |vm| context_restarts(to, vm)))?;
+        write(all, &CONTEXT_PAUSE, |to| {
+            let pause = |vm: &VmStatus| vm.context_restarts.last_pause_seconds;
+            of_vms(status, |vm| pause(vm).map_or(Ok(()), |pause| gauge(to, &[("vm", &vm.name)], pause)))
+        })?;
         write(all, &CONTEXTS, |to| {
             of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.contexts.len() as f64))
         })?;
@@ -147,6 +160,14 @@ fn kills(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
     by_reason.into_iter().try_for_each(|(why, count)| counter(to, &[("vm", &vm.name), ("why", why)], count))
 }
 
+fn context_restarts(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
+    let RestartCounts { done, failed, .. } = vm.context_restarts;
+    let by_result = [("done", done), ("failed", failed)];
+    by_result
+        .into_iter()
+        .try_for_each(|(result, count)| counter(to, &[("vm", &vm.name), ("result", result)], count))
+}
+
 fn vms_on(to: &mut MetricEncoder<'_>, gpu: &GpuStatus) -> fmt::Result {
     let VmCounts { starting, waiting, connected, ending, ended } = gpu.vms;
     let by_state = [
@@ -194,6 +215,7 @@ mod tests {
             ..VmGpuStatus::default()
         };
         let kills = KillCounts { operator: 2, ..KillCounts::default() };
+        let context_restarts = RestartCounts { done: 4, failed: 1, last_pause_seconds: Some(0.25) };
         let vm = VmStatus {
             name: "web".into(),
             gpus: vec![on("00ff", 1.5), on("00fe", 0.25)],
@@ -202,6 +224,7 @@ mod tests {
             device_memory_limit: Some(8192),
             queued: 3,
             kills,
+            context_restarts,
             ..VmStatus::default()
         };
         let gpu = GpuStatus {
@@ -212,6 +235,7 @@ mod tests {
             device_memory_promised: 6 << 10,
             device_memory_free: 2 << 10,
             weights: 300,
+            drained: false,
             vms: VmCounts { waiting: 1, ..VmCounts::default() },
         };
         let status = Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5, ..Status::default() };
@@ -225,6 +249,9 @@ mod tests {
             "vhost_user_vulkan_waiting_seconds_total{vm=\"web\"} 0.0",
             "vhost_user_vulkan_cpu_seconds_total{vm=\"\",process=\"broker\"} 0.5",
             "vhost_user_vulkan_kills_total{vm=\"web\",why=\"operator\"} 2",
+            "vhost_user_vulkan_context_restarts_total{vm=\"web\",result=\"done\"} 4",
+            "vhost_user_vulkan_context_restarts_total{vm=\"web\",result=\"failed\"} 1",
+            "vhost_user_vulkan_context_restart_pause_seconds{vm=\"web\"} 0.25",
             "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
             "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",
             "vhost_user_vulkan_memory_limit_bytes{vm=\"web\",kind=\"device\"} 8192.0",

@@ -33,6 +33,9 @@ pub struct GpuStatus {
     pub device_memory_free: u64,
     /// The sum of the weights of its VMs.
     pub weights: u64,
+    /// An operator has drained it: contexts begin on it only where their VM has no other GPU.
+    #[serde(default)]
+    pub drained: bool,
     /// The numbers of its VMs by state. A VM whose GPU is not known yet counts on every GPU, here and in the sums.
     pub vms: VmCounts,
 }
@@ -104,6 +107,9 @@ pub struct VmStatus {
     pub restarts: u64,
     /// Contexts that were ended.
     pub kills: KillCounts,
+    /// Contexts that were given another worker.
+    #[serde(default)]
+    pub context_restarts: RestartCounts,
     /// The VM's contexts, by number.
     pub contexts: Vec<ContextStatus>,
 }
@@ -134,7 +140,7 @@ pub struct ContextStatus {
     pub context: u32,
     /// The guest's program.
     pub name: String,
-    /// `idle`, `waiting` (held back), `running`, or `alone` (runs without asking).
+    /// `idle`, `waiting` (held back), `running`, `alone` (runs without asking), or `swapped out`.
     pub state: String,
     /// Part of the last second of the GPUs: more than 1 if it used several.
     pub share: f64,
@@ -143,6 +149,12 @@ pub struct ContextStatus {
     /// Submissions that could run now and are held back.
     #[serde(default)]
     pub queued: u32,
+    /// `yes` if `restart` can give it another worker, or why not; empty if that is not known yet.
+    #[serde(default)]
+    pub movable: String,
+    /// The GPUs that it is on, as in [`GpuStatus::uuid`].
+    #[serde(default)]
+    pub gpus: Vec<String>,
 }
 
 /// The resources that a VM or a context has used since it began, and the memory that it holds.
@@ -175,6 +187,17 @@ pub struct KillCounts {
     pub lost: u64,
     /// Contexts that were refused, as there were too many.
     pub refused: u64,
+}
+
+/// Restarts of contexts that operators wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RestartCounts {
+    /// Contexts that were given another worker.
+    pub done: u64,
+    /// Contexts that stayed with their worker, or ended.
+    pub failed: u64,
+    /// Seconds for which the last one was paused, if there was one.
+    pub last_pause_seconds: Option<f64>,
 }
 
 impl KillCounts {

@@ -4,7 +4,7 @@ use super::status::{GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::words::{bytes, percent, seconds, visible};
 use std::fmt::Write;
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 14] = [
     "VM",
     "STATE",
     "WEIGHT",
@@ -18,11 +18,14 @@ const HEAD: [&str; 13] = [
     "SUBMITTED",
     "WAITED",
     "KILLS",
+    "RESTART",
 ];
 /// Columns that are words and begin on the left.
-const WORDS: [usize; 3] = [0, 1, 3];
+const WORDS: [usize; 4] = [0, 1, 3, RESTART];
 /// Columns that belong to a VM and not to a GPU of it.
 const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
+/// The column of restarts: how many a VM's contexts had, and whether a context can be restarted.
+const RESTART: usize = 13;
 
 /// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU.
 #[must_use]
@@ -37,14 +40,25 @@ pub(in crate::broker) fn table(status: &Status) -> String {
             let name = format!("  {}/{} {}", vm.name, context.context, context.name);
             let none = String::new;
             let words = [name, context.state.clone(), none(), none(), percent(context.share)];
-            rows.push(row(words, &context.used, context.used.cpu_seconds, none()));
+            let mut row = row(words, &context.used, context.used.cpu_seconds, none());
+            // Where there is a choice.
+            if vm.gpus.len() > 1 {
+                let all = status.gpus.iter().filter(|gpu| context.gpus.contains(&gpu.uuid));
+                let all: Vec<_> = all.map(|gpu| label(status, gpu)).collect();
+                row[0] = format!("{} on {}", row[0], all.join(", "));
+            }
+            row[RESTART] = match context.movable.as_str() {
+                "" | "yes" => context.movable.clone(),
+                _ => "no".to_owned(),
+            };
+            rows.push(row);
         }
     }
     rows.extend(status.gpus.iter().map(|gpu| gpu_row(status, gpu)));
     aligned(&rows)
 }
 
-type Row = [String; 13];
+type Row = [String; 14];
 
 fn vm_row(vm: &VmStatus) -> Row {
     let class = match vm.ceiling {
@@ -52,7 +66,9 @@ fn vm_row(vm: &VmStatus) -> Row {
         None => vm.class.clone(),
     };
     let words = [vm.name.clone(), vm.state.clone(), vm.weight.to_string(), class, percent(vm.share)];
-    row(words, &vm.used, cpu(vm), vm.kills.sum().to_string())
+    let mut row = row(words, &vm.used, cpu(vm), vm.kills.sum().to_string());
+    row[RESTART] = vm.context_restarts.done.to_string();
+    row
 }
 
 /// Returns the row for what a VM uses of one of its GPUs: what belongs to no GPU stays empty.
@@ -76,7 +92,8 @@ fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
     }
     let kills: u64 = on_it().map(|vm| vm.kills.sum()).sum();
     let weights: u32 = on_it().map(|vm| vm.weight).sum();
-    let name = format!("TOTAL {}", label(status, gpu));
+    let drained = if gpu.drained { " (drained)" } else { "" };
+    let name = format!("TOTAL {}{drained}", label(status, gpu));
     let words = [name, String::new(), weights.to_string(), String::new(), percent(gpu.utilisation)];
     let row = row(words, &sum, on_it().map(cpu).sum(), kills.to_string());
     if alone { row } else { without_processes(row) }
@@ -128,6 +145,7 @@ fn row([name, state, weight, class, share]: [String; 5], used: &Used, cpu: f64, 
         used.submissions.to_string(),
         seconds(used.waiting_seconds),
         kills,
+        String::new(),
     ]
 }
 
@@ -141,7 +159,7 @@ fn without_processes(mut row: Row) -> Row {
 
 fn aligned(rows: &[Row]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 13] = std::array::from_fn(width);
+    let widths: [usize; 14] = std::array::from_fn(width);
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
@@ -197,6 +215,8 @@ mod tests {
             share: 0.5,
             used,
             queued: 0,
+            movable: "yes".into(),
+            gpus: vec!["ff".into()],
         };
         let one = || vec![on("ff", 2.0)];
         let vms = vec![vm("a", one(), vec![context]), vm("b", one(), vec![])];
@@ -204,6 +224,7 @@ mod tests {
         assert_eq!(lines.len(), 5);
         assert_eq!(lines[1][..6], ["a", "connected", "100", "normal", "0.0%", "2.00s"]);
         assert_eq!(lines[2][..5], ["a/3", "llama", "alone", "50.0%", "2.00s"]);
+        assert_eq!((lines[1][12].as_str(), lines[2].last().map(String::as_str)), ("0", Some("yes")));
         assert_eq!(lines[4][..5], ["TOTAL", "GPU", "200", "50.0%", "4.00s"]);
         assert_eq!(lines[4].len(), 12, "processes and memory are summed");
     }

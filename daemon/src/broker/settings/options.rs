@@ -102,7 +102,7 @@ fn texts(argument: &Arg, value: &Value) -> Result<Vec<String>, String> {
     let one = |value: &Value| text(argument, value).map(|text| text.into_iter().collect());
     let Value::Array(list) = value else { return one(value) };
     match argument.get_action() {
-        // The only such option is that of GPUs.
+        // All such options are of GPUs.
         ArgAction::Append if list.is_empty() => Err("an empty list: name one, or leave the key out".into()),
         ArgAction::Append if list.len() > GPUS_MAX => Err(format!("{} are more than {GPUS_MAX}", list.len())),
         ArgAction::Append => {

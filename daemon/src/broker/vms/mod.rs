@@ -1,6 +1,9 @@
 //! Device processes: started, heard, ended and started again. One that misbehaves ends alone.
 
+mod drains;
+mod moves;
 mod reload;
+mod restarts;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -13,7 +16,7 @@ use super::run::Broker;
 use super::settings::share::effective;
 use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
-use crate::ipc::{FromBroker, HeldMemory, SharedGpu, ToBroker};
+use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
 use config::GPUS_MAX;
 use protocol::ids::ContextId;
@@ -163,6 +166,7 @@ impl Broker {
         for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
             self.context_ended(index, &context, now);
         }
+        self.no_restarts_of(index, now);
         self.has_ended(index, life, now);
     }
 
@@ -247,19 +251,32 @@ impl Broker {
                 self.manager.status_changed();
                 Ok(())
             }
-            ToBroker::ContextBegins { ctx_id, gpu, debug_name } => {
-                let file = file.ok_or("a context begins without its page")?;
-                self.context_begins(index, (ctx_id, gpu), &debug_name, &file, now)
+            ToBroker::ContextBegins { ctx_id, debug_name } => {
+                let file = file.ok_or("a context begins without its doorbell")?;
+                self.context_begins(index, ctx_id, &debug_name, file)
             }
-            ToBroker::Doorbell { ctx_id } => {
-                let file = file.ok_or("a doorbell without its descriptor")?;
-                self.doorbell_comes(index, ctx_id, file)
+            ToBroker::ContextComes { ctx_id, gpu } => {
+                let file = file.ok_or("a context comes to a GPU without its page")?;
+                self.context_comes(index, ctx_id, gpu, &file, now)
+            }
+            ToBroker::ContextLeaves { ctx_id, gpu } => {
+                self.context_leaves(index, ctx_id, gpu, now);
+                Ok(())
             }
             ToBroker::ContextEnds { ctx_id, lost, hung } => {
                 self.context_ends(index, ctx_id, lost.as_deref(), hung, now)
             }
-            ToBroker::Memory { contexts, vm } => {
+            ToBroker::Memory { contexts, vm, unmovable } => {
                 self.vms[index].hold(&contexts, vm, now);
+                self.vms[index].can_move(&contexts, unmovable);
+                Ok(())
+            }
+            ToBroker::Restarting { ctx_id, stage } => {
+                self.restart_goes_on(index, ctx_id, stage);
+                Ok(())
+            }
+            ToBroker::Restarted { ctx_id, outcome } => {
+                self.restart_ends(index, ctx_id, outcome.as_ref().copied().map_err(String::as_str), now);
                 Ok(())
             }
         }
@@ -277,17 +294,20 @@ impl Broker {
         if std::mem::replace(&mut process.ready, true) {
             return Err("it is ready twice".into());
         }
-        if !(1..=GPUS_MAX).contains(&gpus.len()) {
-            return Err(format!("it has {} GPUs", gpus.len()));
+        let seen = gpus.iter().take_while(|gpu| !gpu.spare).count();
+        if gpus.len() > GPUS_MAX || seen == 0 || !gpus[seen..].iter().all(|gpu| gpu.spare) {
+            return Err(format!("it has {} GPUs, of which its guest sees {seen}", gpus.len()));
         }
         let uuids = || gpus.iter().map(|gpu| gpu.uuid);
         if uuids().enumerate().any(|(at, uuid)| uuids().take(at).any(|other| other == uuid)) {
             return Err("it has a GPU twice".into());
         }
         let places: Vec<usize> = gpus.iter().map(|gpu| self.gpu(gpu)).collect();
-        self.move_to(index, &places);
+        self.set_gpus(index, &places);
+        self.vms[index].placement = Placement::own(seen);
+        self.place(index);
         self.vms[index].memory.limits = Some(limits);
-        let names: Vec<_> = places.iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
+        let names: Vec<_> = places[..seen].iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
         self.set_shares(now);
         self.was_started(index);
@@ -304,19 +324,19 @@ impl Broker {
     fn gpu(&mut self, shared: &SharedGpu) -> usize {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
-            let gpu = SharedGpu { name: printable(&shared.name), ..*shared };
+            let gpu = SharedGpu { name: printable(&shared.name), ..shared.clone() };
             self.gpus.push(Gpu::new(gpu, self.settings.anticipation));
             self.gpus.len() - 1
         })
     }
 
-    /// The VM, which has no context, is on these GPUs from now on.
-    fn move_to(&mut self, index: usize, places: &[usize]) {
+    /// The VM, which has no context, has these GPUs from now on.
+    fn set_gpus(&mut self, index: usize, places: &[usize]) {
         let vm = &mut self.vms[index];
         let mut before = std::mem::take(&mut vm.gpus);
         for gpu in places {
             let known = before.iter().position(|on| on.gpu == *gpu).map(|known| before.swap_remove(known));
-            vm.gpus.push(known.unwrap_or(OnGpu { gpu: *gpu, rate: Rate::default() }));
+            vm.gpus.push(known.unwrap_or(OnGpu { gpu: *gpu, contexts: 0, rate: Rate::default() }));
         }
         if !before.is_empty() {
             // Drivers may name their GPUs anew when they are updated.
@@ -330,11 +350,15 @@ impl Broker {
 
     /// Tells the schedulers what each VM is to get.
     pub(super) fn set_shares(&mut self, now: Nanos) {
-        for vm in self.vms.iter() {
-            for on in &vm.gpus {
-                let share = effective(vm.share, self.settings.policy, self.weights_on(on.gpu));
-                self.gpus[on.gpu].set_tenant(vm.tenant, share, now);
-            }
+        (0..self.gpus.len()).for_each(|gpu| self.set_shares_on(gpu, now));
+    }
+
+    /// Tells the scheduler of a GPU what each VM is to get there.
+    fn set_shares_on(&mut self, gpu: usize, now: Nanos) {
+        let weights = self.weights_on(gpu);
+        for vm in self.vms.iter().filter(|vm| vm.is_on(gpu)) {
+            let share = effective(vm.share, self.settings.policy, weights);
+            self.gpus[gpu].set_tenant(vm.tenant, share, now);
         }
     }
 
@@ -345,59 +369,74 @@ impl Broker {
 
     /// VMs that are on this GPU or may turn out to be.
     pub(super) fn may_be_on(&self, gpu: usize) -> impl Iterator<Item = &Vm> {
-        self.vms.iter().filter(move |vm| vm.gpus.is_empty() || vm.gpus.iter().any(|on| on.gpu == gpu))
+        self.vms.iter().filter(move |vm| vm.gpus.is_empty() || vm.is_on(gpu))
     }
 
-    /// A context begins on one of the VM's GPUs. It is said for each in order.
+    /// A context begins, on no GPU yet.
     fn context_begins(
         &mut self,
         index: usize,
-        (ctx_id, gpu): (ContextId, u8),
+        ctx_id: ContextId,
         name: &str,
-        file: &OwnedFd,
-        now: Nanos,
+        doorbell: OwnedFd,
     ) -> Result<(), String> {
         let vm = &mut self.vms[index];
         if !vm.process.as_ref().is_some_and(|process| process.ready) {
             return Err("a context begins before the device is ready".into());
         }
-        let position = usize::from(gpu);
-        let Some(place) = vm.gpus.get(position).map(|on| on.gpu) else {
-            return Err(format!("context {} begins on GPU {gpu} of {}", ctx_id.0, vm.gpus.len()));
+        if vm.contexts.contains_key(&ctx_id) {
+            return Err(format!("context {} begins twice", ctx_id.0));
+        }
+        if vm.contexts.len() >= vm.settings.contexts {
+            vm.past.kills.refused += 1;
+            self.tell(index, FromBroker::Kill { ctx_id });
+            return Ok(());
+        }
+        let listener = Listener::new(doorbell, &self.epoll, Source::Doorbell.token(index));
+        let listener = listener.map_err(|error| format!("the doorbell of a context: {error}"))?;
+        vm.contexts.insert(ctx_id, VmContext::new(printable(name), listener));
+        Ok(())
+    }
+
+    /// A context comes to one of its VM's GPUs.
+    fn context_comes(
+        &mut self,
+        index: usize,
+        ctx_id: ContextId,
+        gpu: u8,
+        file: &OwnedFd,
+        now: Nanos,
+    ) -> Result<(), String> {
+        let vm = &mut self.vms[index];
+        let Some(place) = vm.gpus.get(usize::from(gpu)).map(|on| on.gpu) else {
+            return Err(format!("context {} comes to GPU {gpu} of {}", ctx_id.0, vm.gpus.len()));
         };
-        match vm.contexts.get(&ctx_id) {
-            Some(context) if context.keys.len() > position => {
-                return Err(format!("context {} begins twice", ctx_id.0));
-            }
-            Some(context) if context.keys.len() < position => {
-                return Err(format!("context {} skips a GPU", ctx_id.0));
-            }
-            // One that was refused.
-            None if position > 0 => return Ok(()),
-            None if vm.contexts.len() >= vm.settings.contexts => {
-                vm.past.kills.refused += 1;
-                self.tell(index, FromBroker::Kill { ctx_id });
-                return Ok(());
-            }
-            Some(_) | None => {}
+        let was_on = vm.is_on(place);
+        // One that was refused is not known.
+        let Some(context) = vm.contexts.get_mut(&ctx_id) else { return Ok(()) };
+        if context.keys.contains_key(&gpu) {
+            return Err(format!("context {} comes to GPU {gpu} twice", ctx_id.0));
         }
         let page = SchedulerSide::open(file).map_err(|error| format!("the page of a context: {error}"))?;
         self.last_key += 1;
         let key = ContextKey(self.last_key);
-        vm.contexts.entry(ctx_id).or_insert_with(|| VmContext::named(printable(name))).keys.push(key);
-        self.gpus[place].begin(key, (vm.tenant, ctx_id), page, now);
+        context.keys.insert(gpu, key);
+        vm.gpus[usize::from(gpu)].contexts += 1;
+        let tenant = vm.tenant;
+        if !was_on {
+            self.set_shares_on(place, now);
+        }
+        self.gpus[place].begin(key, (tenant, ctx_id), page, now);
         Ok(())
     }
 
-    fn doorbell_comes(&mut self, index: usize, ctx_id: ContextId, file: OwnedFd) -> Result<(), String> {
-        // One that was refused is not known.
-        let Some(context) = self.vms[index].contexts.get_mut(&ctx_id) else { return Ok(()) };
-        if context.doorbell.is_some() {
-            return Err(format!("context {} has two doorbells", ctx_id.0));
-        }
-        let listener = Listener::new(file, &self.epoll, Source::Doorbell.token(index));
-        context.doorbell = Some(listener.map_err(|error| format!("the doorbell of a context: {error}"))?);
-        Ok(())
+    /// A context is not on one of its VM's GPUs any more.
+    fn context_leaves(&mut self, index: usize, ctx_id: ContextId, gpu: u8, now: Nanos) {
+        let vm = &mut self.vms[index];
+        let Some(context) = vm.contexts.get_mut(&ctx_id) else { return };
+        let Some(key) = context.keys.remove(&gpu) else { return };
+        let place = vm.gpus[usize::from(gpu)].gpu;
+        self.context_gone_from(index, place, key, now);
     }
 
     fn context_ends(
@@ -411,6 +450,7 @@ impl Broker {
         // One that was refused is not known.
         let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
         self.context_ended(index, &context, now);
+        self.restart_ends(index, ctx_id, Err("it has ended"), now);
         let kills = &mut self.vms[index].past.kills;
         match (context.killed, hung, lost) {
             (Some(_), ..) => kills.operator += 1,
@@ -423,14 +463,23 @@ impl Broker {
 
     /// Settles what a context has used on its GPUs.
     fn context_ended(&mut self, index: usize, context: &VmContext, now: Nanos) {
+        for (gpu, key) in context.places(&self.vms[index].gpus).collect::<Vec<_>>() {
+            self.context_gone_from(index, gpu, key, now);
+        }
+    }
+
+    fn context_gone_from(&mut self, index: usize, gpu: usize, key: ContextKey, now: Nanos) {
         let vm = &mut self.vms[index];
-        for (gpu, key) in context.places(&vm.gpus) {
-            if let Some(ended) = self.gpus[gpu].end(key, now, self.log.as_mut()) {
-                vm.past.workers_cpu += ended.cpu;
-            }
-            if let Some(log) = &mut self.log {
-                log.forget(key);
-            }
+        if let Some(ended) = self.gpus[gpu].end(key, now, self.log.as_mut()) {
+            vm.past.workers_cpu += ended.cpu;
+        }
+        vm.gpus.iter_mut().filter(|on| on.gpu == gpu).for_each(|on| on.contexts -= 1);
+        if !vm.is_on(gpu) {
+            // The VM has left the GPU with it.
+            self.set_shares_on(gpu, now);
+        }
+        if let Some(log) = &mut self.log {
+            log.forget(key);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Device processes that are played: what they may say, and that one which says more ends alone.
 
+mod moves;
 mod reload;
+mod restarts;
 
 use super::*;
 use crate::broker::control::Request;
@@ -68,6 +70,14 @@ impl World {
         self.broker.channel(vm, Events::EPOLLIN, page_clock());
     }
 
+    /// A VM whose device process has ended gets another.
+    fn start_anew(&mut self, vm: usize) {
+        let (process, peer) = Process::played().unwrap();
+        self.broker.watch_process(vm, &process).unwrap();
+        self.broker.vms[vm].process = Some(process);
+        self.peers[vm] = peer;
+    }
+
     fn begin(&mut self, vm: usize, ctx_id: u32) -> GateSide {
         self.begin_on(vm, ctx_id, 0)
     }
@@ -78,14 +88,29 @@ impl World {
         GateSide::open(&page).unwrap()
     }
 
-    fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
-        self.peers[vm].send(&begins(ctx_id, gpu), Some(page)).unwrap();
-        self.broker.channel(vm, Events::EPOLLIN, page_clock());
+    /// A context comes to a GPU, whether it has begun or not.
+    fn come(&mut self, vm: usize, ctx_id: u32, gpu: u8) -> GateSide {
+        let page = grant_page().unwrap();
+        self.pass(vm, &comes(ctx_id, gpu), page.as_fd());
+        GateSide::open(&page).unwrap()
     }
 
-    fn give_doorbell(&mut self, vm: usize, ctx_id: u32, doorbell: BorrowedFd<'_>) {
-        let message = ToBroker::Doorbell { ctx_id: ContextId(ctx_id) };
-        self.peers[vm].send(&message, Some(doorbell)).unwrap();
+    /// A context comes to a GPU, and begins if it is not there.
+    fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
+        let known = self.broker.vms.get(vm).is_some_and(|vm| vm.contexts.contains_key(&ContextId(ctx_id)));
+        if !known {
+            self.begin_ringing(vm, ctx_id, OwnedFd::from(Doorbell::new().unwrap()).as_fd());
+        }
+        self.pass(vm, &comes(ctx_id, gpu), page);
+    }
+
+    /// A context begins whose worker rings there, on no GPU yet.
+    fn begin_ringing(&mut self, vm: usize, ctx_id: u32, doorbell: BorrowedFd<'_>) {
+        self.pass(vm, &begins(ctx_id), doorbell);
+    }
+
+    fn pass(&mut self, vm: usize, message: &ToBroker, file: BorrowedFd<'_>) {
+        self.peers[vm].send(message, Some(file)).unwrap();
         self.broker.channel(vm, Events::EPOLLIN, page_clock());
     }
 
@@ -138,14 +163,30 @@ fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
     ToBroker::Ready {
         gpus: gpus
             .iter()
-            .map(|uuid| SharedGpu { uuid: *uuid, name: "GPU".into(), software: false, memory: 8 << 30 })
+            .map(|uuid| SharedGpu {
+                uuid: *uuid,
+                name: "GPU".into(),
+                memory: 8 << 30,
+                ..SharedGpu::default()
+            })
             .collect(),
         limits: HeldMemory { device: 1 << 30, host: u64::MAX },
     }
 }
 
-fn begins(ctx_id: u32, gpu: u8) -> ToBroker {
-    ToBroker::ContextBegins { ctx_id: ContextId(ctx_id), gpu, debug_name: "demo".into() }
+/// Returns the same message, but guests see so many of the GPUs only.
+fn with_spares(ready: ToBroker, seen: usize) -> ToBroker {
+    let ToBroker::Ready { mut gpus, limits } = ready else { unreachable!() };
+    gpus[seen..].iter_mut().for_each(|gpu| gpu.spare = true);
+    ToBroker::Ready { gpus, limits }
+}
+
+fn begins(ctx_id: u32) -> ToBroker {
+    ToBroker::ContextBegins { ctx_id: ContextId(ctx_id), debug_name: "demo".into() }
+}
+
+fn comes(ctx_id: u32, gpu: u8) -> ToBroker {
+    ToBroker::ContextComes { ctx_id: ContextId(ctx_id), gpu }
 }
 
 #[test]
@@ -165,9 +206,9 @@ fn a_worker_is_heard_by_its_own_doorbell_whatever_another_does_to_its_own() {
     let mut world = world();
     world.say(0, &ready());
     let (bad, good) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
+    world.begin_ringing(0, 1, bad.as_fd());
+    world.begin_ringing(0, 2, good.as_fd());
     let (_, gate) = (world.begin(0, 1), world.begin(0, 2));
-    world.give_doorbell(0, 1, bad.as_fd());
-    world.give_doorbell(0, 2, good.as_fd());
     while world.wake() > 0 {}
     // Reading would wait from now on, and so would writing.
     rustix::fs::fcntl_setfl(&bad, rustix::fs::OFlags::empty()).unwrap();
@@ -194,7 +235,8 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     let ready_twice = |world: &mut World| (0..2).for_each(|_| world.say(0, &ready()));
     let no_page = |world: &mut World| {
         world.say(0, &ready());
-        world.say(0, &begins(1, 0));
+        drop(world.begin(0, 1));
+        world.say(0, &comes(1, 0));
     };
     let wrong_page = |world: &mut World| {
         world.say(0, &ready());
@@ -212,9 +254,11 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     let no_such_gpu_first = |world: &mut World| on_two(world, &[255]);
     let twice_on_the_second = |world: &mut World| on_two(world, &[0, 1, 1]);
     let twice_on_the_first = |world: &mut World| on_two(world, &[0, 0]);
-    let skips = |world: &mut World| {
-        world.say(0, &ready_on(&[GPU, OTHER, [9; 16]]));
-        [0, 2].into_iter().for_each(|gpu| drop(world.begin_on(0, 1, gpu)));
+    let only_spare = |world: &mut World| world.say(0, &with_spares(ready(), 0));
+    let spare_first = |world: &mut World| {
+        let ToBroker::Ready { mut gpus, limits } = ready_on(&[GPU, OTHER]) else { unreachable!() };
+        gpus[0].spare = true;
+        world.say(0, &ToBroker::Ready { gpus, limits });
     };
     let garbage = |world: &mut World| {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
@@ -222,18 +266,22 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     };
     let doorbells = |world: &mut World, files: &[OwnedFd]| {
         world.say(0, &ready());
-        drop(world.begin(0, 1));
-        files.iter().for_each(|file| world.give_doorbell(0, 1, file.as_fd()));
+        files.iter().for_each(|file| world.begin_ringing(0, 1, file.as_fd()));
     };
     let two_doorbells = |world: &mut World| {
         doorbells(world, &[Doorbell::new().unwrap().into(), Doorbell::new().unwrap().into()]);
+    };
+    let without_doorbell = |world: &mut World| {
+        world.say(0, &ready());
+        world.say(0, &begins(1));
     };
     let no_doorbell = |world: &mut World| doorbells(world, &[rustix::pipe::pipe().unwrap().0]);
     // Whether there are events at one, a lock says that others may hold.
     let waits = |world: &mut World| doorbells(world, &[readiness::instance().unwrap()]);
     type Misbehave<'a> = &'a dyn Fn(&mut World);
-    let cases: [(&str, Misbehave<'_>); 17] = [
+    let cases: [(&str, Misbehave<'_>); 19] = [
         ("two doorbells", &two_doorbells),
+        ("no doorbell", &without_doorbell),
         ("a pipe for a doorbell", &no_doorbell),
         ("an epoll instance for a doorbell", &waits),
         ("no GPU", &no_gpu),
@@ -243,7 +291,8 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
         ("a context that begins with such a GPU", &no_such_gpu_first),
         ("a context twice on its second GPU", &twice_on_the_second),
         ("a context twice on its first GPU", &twice_on_the_first),
-        ("a context that skips a GPU", &skips),
+        ("a spare GPU only", &only_spare),
+        ("a spare GPU before others", &spare_first),
         ("a context before it is ready", &early),
         ("a context twice", &twice),
         ("ready twice", &ready_twice),
@@ -339,7 +388,10 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     }
     gates[0].tell_cpu(Duration::from_millis(5));
     world.ring(0);
-    world.say(0, &ToBroker::Memory { contexts: vec![(ContextId(3), held(9))], vm: held(9) });
+    world.say(
+        0,
+        &ToBroker::Memory { contexts: vec![(ContextId(3), held(9))], vm: held(9), unmovable: vec![] },
+    );
     let status = world.broker.status(page_clock());
     let (vm, uuids) = (&status.vms[0], [OTHER, GPU].map(|uuid| format!("{:02x}", uuid[0]).repeat(16)));
     assert_eq!(vm.gpus.iter().map(|on| &on.uuid).collect::<Vec<_>>(), uuids.iter().collect::<Vec<_>>());
@@ -438,7 +490,7 @@ fn a_context_that_is_refused_begins_on_no_gpu_and_is_refused_once() {
     let mut world = world();
     world.say(0, &ready_on(&[GPU, OTHER]));
     for ctx_id in 1..=3 {
-        drop((world.begin_on(0, ctx_id, 0), world.begin_on(0, ctx_id, 1)));
+        drop((world.begin_on(0, ctx_id, 0), world.come(0, ctx_id, 1)));
     }
     assert_eq!(world.heard(0), [FromBroker::Kill { ctx_id: ContextId(3) }]);
     assert!(!world.is_dying(0));
@@ -456,7 +508,7 @@ fn a_context_that_begins_on_some_gpus_only_or_ends_before_is_its_vms_loss() {
     world.ring(0);
     assert_eq!(first.granted(), 1, "it is served where it has begun");
     world.say(0, &ends(1));
-    let late = world.begin_on(0, 1, 1);
+    let late = world.come(0, 1, 1);
     late.tell(READY);
     world.ring(0);
     assert_eq!((late.granted(), world.broker.vms[0].contexts.len()), (0, 0), "it has ended");
@@ -505,10 +557,7 @@ fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
     }
     world.broker.vms[0].process.as_mut().unwrap().kill();
     world.broker.child_ended(0, page_clock());
-    let (process, peer) = Process::played().unwrap();
-    world.broker.watch_process(0, &process).unwrap();
-    world.broker.vms[0].process = Some(process);
-    world.peers[0] = peer;
+    world.start_anew(0);
     world.say(0, &ready_on(&[[9; 16], OTHER]));
     let tenant = world.broker.vms[0].tenant;
     let is_on: Vec<_> = world.broker.gpus.iter().map(|gpu| gpu.share(tenant).is_some()).collect();

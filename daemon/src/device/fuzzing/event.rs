@@ -110,6 +110,25 @@ pub(crate) enum Says {
         pages: u64,
     },
     Lost,
+    /// The context is being handed over.
+    HandsOver(Step),
+}
+
+/// A step of the handing over of a context; nothing if it is not its turn.
+#[derive(Clone, Copy, Debug, Arbitrary)]
+pub(crate) enum Step {
+    /// A successor is there, and shown what the context sees.
+    Begins,
+    /// The successor lets go of a piece.
+    Returns(Id),
+    /// The successor says that it takes a piece over.
+    Takes(Id),
+    /// The worker has handed over.
+    Rests,
+    /// The successor has taken over.
+    Done,
+    /// The successor ends, and the worker goes on.
+    CalledOff,
 }
 
 /// Resets and failures of the host are rare enough for the rest to get somewhere between them.
@@ -136,6 +155,7 @@ impl Arbitrary<'_> for Says {
             16..=18 => Self::Returns(u.arbitrary()?),
             19 => Self::GivesCredit { heap: heap(u)?, pages: u.int_in_range(0..=4)? },
             20 => Self::WantsBudget,
+            26..=31 => Self::HandsOver(u.arbitrary()?),
             _ => Self::Signalled { ring_idx: u.arbitrary()?, fence: u.arbitrary()? },
         })
     }

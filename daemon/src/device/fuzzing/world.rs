@@ -19,6 +19,10 @@ pub(super) struct World {
     due: BTreeSet<u32>,
     /// Running workers and the resources they see.
     workers: BTreeMap<ContextId, BTreeSet<ResourceId>>,
+    /// Their successors: the number of each, and the resources it sees.
+    successors: BTreeMap<ContextId, (u64, BTreeSet<ResourceId>)>,
+    /// Workers that have handed over, and are told nothing but what is shown.
+    resting: BTreeSet<ContextId>,
     /// The part of those that is still to come.
     expected: BTreeSet<(ContextId, ResourceId)>,
     /// Memory kept, with its bytes.
@@ -82,6 +86,7 @@ impl World {
     /// The worker that asked is answered.
     fn answer(&mut self, ctx_id: ContextId, request: u32) {
         self.worker(ctx_id);
+        assert!(!self.rests(ctx_id), "one that rests takes no answers");
         assert_eq!(self.wanted.remove(&request), Some(ctx_id), "request {request} answered twice");
     }
 
@@ -90,8 +95,45 @@ impl World {
         self.memories.iter().rev().nth(back as usize).copied().map(MemoryId)
     }
 
+    /// Returns whether a worker has a successor.
+    pub(super) fn has_successor(&self, ctx_id: ContextId) -> bool {
+        self.successors.contains_key(&ctx_id)
+    }
+
+    /// Returns whether a worker has handed over.
+    pub(super) fn rests(&self, ctx_id: ContextId) -> bool {
+        self.resting.contains(&ctx_id)
+    }
+
+    /// A worker gets a successor.
+    pub(super) fn successor_begins(&mut self, ctx_id: ContextId, number: u64) {
+        assert!(self.successors.insert(ctx_id, (number, BTreeSet::new())).is_none(), "two successors");
+    }
+
+    /// A worker has handed over.
+    pub(super) fn rests_now(&mut self, ctx_id: ContextId) {
+        self.resting.insert(ctx_id);
+    }
+
+    /// The successor is the worker from now on, and sees what that saw. The process of the other holds nothing.
+    pub(super) fn successor_serves(&mut self, ctx_id: ContextId) {
+        let (number, sees) = self.successors.remove(&ctx_id).expect("there is one");
+        let saw = self.workers.insert(ctx_id, sees.clone());
+        assert_eq!(saw, Some(sees), "the successor sees something else");
+        self.resting.remove(&ctx_id);
+        self.wanted.retain(|_, worker| *worker != ctx_id);
+        self.ending.push(number);
+    }
+
+    /// A successor has ended, if there is one.
+    pub(super) fn successor_gone(&mut self, ctx_id: ContextId) {
+        self.resting.remove(&ctx_id);
+        self.ending.extend(self.successors.remove(&ctx_id).map(|(number, _)| number));
+    }
+
     /// A worker ended by itself.
     pub(super) fn worker_gone(&mut self, ctx_id: ContextId) {
+        self.successor_gone(ctx_id);
         self.workers.remove(&ctx_id);
         self.ending.extend(self.numbers.remove(&ctx_id));
         self.wanted.retain(|_, worker| *worker != ctx_id);
@@ -112,6 +154,7 @@ impl World {
     /// A reset leaves nothing; tickets were dropped.
     pub(super) fn after_reset(&mut self) {
         self.due.clear();
+        assert!(self.successors.is_empty() && self.resting.is_empty());
         assert!(self.workers.is_empty() && self.blobs.is_empty() && self.maps.is_empty());
         assert!(self.memories.is_empty(), "memory that nobody holds is remembered");
     }
@@ -123,7 +166,8 @@ impl World {
         let bound = (2 + self.due_before) * (contexts + 4) + 3 * LIMITS.resources + LIMITS.live_maps;
         assert!(self.effects <= bound, "{} effects of one event", self.effects);
         assert!(self.workers.len() <= contexts);
-        assert!(self.wanted.is_empty() || !self.ending.is_empty(), "a worker waits for nobody's memory");
+        let waits = self.wanted.values().any(|ctx_id| !self.rests(*ctx_id));
+        assert!(!waits || !self.ending.is_empty(), "a worker waits for nobody's memory");
         let shared: u64 = self.shared.iter().filter_map(|id| self.blobs.get(id)).sum();
         assert!(shared <= LIMITS.shmem_total_bytes, "{shared} bytes of shared memory");
     }
@@ -160,6 +204,7 @@ impl Effects for World {
     fn end_worker(&mut self, ctx_id: ContextId) {
         self.effects += 1;
         assert!(self.workers.remove(&ctx_id).is_some(), "context {ctx_id} has no worker to end");
+        self.successor_gone(ctx_id);
         self.ending.extend(self.numbers.remove(&ctx_id));
         self.wanted.retain(|_, worker| *worker != ctx_id);
         self.expected.retain(|(worker, _)| *worker != ctx_id);
@@ -250,7 +295,8 @@ impl Effects for World {
         self.effects += 1;
         self.revoked.remove(&resource_id);
         assert!(self.blobs.remove(&resource_id).is_some(), "no memory under {resource_id}");
-        assert!(self.workers.values().all(|seen| !seen.contains(&resource_id)), "a worker still sees it");
+        let mut seen = self.workers.values().chain(self.successors.values().map(|(_, seen)| seen));
+        assert!(seen.all(|seen| !seen.contains(&resource_id)), "a worker still sees it");
         assert!(self.maps.values().all(|(_, mapped)| *mapped != resource_id), "it is still mapped");
         self.shared.remove(&resource_id);
     }
@@ -264,12 +310,27 @@ impl Effects for World {
         if shown == Shown::Expected {
             self.expected.insert((ctx_id, resource_id));
         }
+        if let Some((_, seen)) = self.successors.get_mut(&ctx_id) {
+            seen.insert(resource_id);
+        }
+    }
+
+    fn attach_to_successor(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
+        self.effects += 1;
+        let there = self.blobs.get(&resource_id).copied();
+        assert_eq!(there, (shown != Shown::Expected).then_some(size));
+        assert!(self.worker(ctx_id).contains(&resource_id), "its worker does not see it");
+        let (_, seen) = self.successors.get_mut(&ctx_id).expect("there is one");
+        assert!(seen.insert(resource_id), "shown twice");
     }
 
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
         self.effects += 1;
         assert!(self.worker(ctx_id).remove(&resource_id), "it was not attached");
         self.expected.remove(&(ctx_id, resource_id));
+        if let Some((_, seen)) = self.successors.get_mut(&ctx_id) {
+            assert!(seen.remove(&resource_id), "its successor was not shown it");
+        }
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {

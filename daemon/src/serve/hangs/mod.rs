@@ -61,17 +61,37 @@ impl Hangs {
         Self { limits, workers: FxHashMap::default(), looked: now, next: now }
     }
 
+    /// The time for which a submission may run if nothing waits for it.
+    pub(super) fn limit(&self) -> Duration {
+        self.limits.max_submit_time
+    }
+
     /// A worker is about to be told of its page.
     pub(super) fn begins(&mut self, ctx_id: ContextId, page: StatusPage) {
-        let limit = self.limits.max_submit_time;
+        let limit = self.limit();
         page.set_limit(limit);
         let (ran, charged, silent) = Default::default();
         self.workers.insert(ctx_id, Watched { page, limit, ran, charged, looks: 0, silent });
     }
 
+    /// A worker's successor takes its place, which has submitted nothing yet. What is known of the context stays known.
+    pub(super) fn succeeds(&mut self, ctx_id: ContextId, page: StatusPage) {
+        let usual = self.workers.get(&ctx_id).and_then(|watched| watched.page.usual());
+        page.tell_usual(usual);
+        self.begins(ctx_id, page);
+    }
+
     /// A worker is gone, or told to go. Answers what it shared.
     pub(super) fn ends(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
         self.workers.remove(&ctx_id).map(|watched| watched.page)
+    }
+
+    /// The contexts that have a worker, each with the wakings of its rings (`shm::Activity`), or nothing if it does something.
+    pub(super) fn activity(&self) -> impl Iterator<Item = (ContextId, Option<u32>)> {
+        self.workers.iter().map(|(ctx_id, Watched { page, .. })| {
+            let (awake, wakings) = page.activity().look();
+            (*ctx_id, (awake == 0 && page.running().is_none()).then_some(wakings))
+        })
     }
 
     /// Returns which limit a worker has reached that was allowed to run for so long.
@@ -332,6 +352,21 @@ mod tests {
         assert_eq!(world.pass(60 * SECOND, &[]), [], "nothing runs");
         assert_eq!(world.pass(60 * SECOND, &[(1, 29 * SECOND)]), []);
         assert_eq!(world.pass(2 * SECOND, &[(1, 31 * SECOND)])[0], ContextId(1));
+    }
+
+    #[test]
+    fn a_successor_begins_with_nothing_but_what_is_known_of_its_context() {
+        let mut world = world();
+        world.workers[0].tell_usual(Some(2 * MS));
+        world.workers[0].report(Some(Duration::ZERO));
+        assert_eq!(world.pass(LIMITS.0 - SECOND, &[]), []);
+        let (page, file) = StatusPage::create().unwrap();
+        world.hangs.succeeds(ContextId(0), page);
+        world.workers[0] = StatusPage::open(&file).unwrap();
+        assert_eq!((world.workers[0].usual(), world.limits().0), (Some(2 * MS), LIMITS.0));
+        assert_eq!(world.pass(60 * SECOND, &[]), [], "it rests for long");
+        world.workers[0].report(Some(Duration::ZERO));
+        assert_eq!(world.pass(LIMITS.0 - SECOND, &[]), [], "the time before counts for nothing");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
 use crate::serve::logging::output::{Budget, Heard, Output};
-use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
+use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd, hexadecimal, meant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time a driver has to say what GPUs it has, and then to end.
@@ -63,6 +63,18 @@ pub enum NoGpu {
     /// There are more selections than a VM can have GPUs.
     #[error("{0} GPUs for one VM are more than {GPUS_MAX}: name fewer of them")]
     TooMany(usize),
+    /// A spare GPU is like none of the VM's, so no program could be moved to it.
+    #[error(
+        "spare GPU {spare} cannot take programs over from {gpu}: its {what} differ; choose one of the same model for --spare-gpu"
+    )]
+    Unlike {
+        /// The spare GPU's name.
+        spare: String,
+        /// The name of one of the VM's.
+        gpu: String,
+        /// The first part of what programs see that differs, in words.
+        what: &'static str,
+    },
     /// Each of those chosen can be used, but not together.
     #[error(
         "these GPUs cannot serve one VM together, for memory that guests map is made of the same on all: {0}; choose others"
@@ -126,9 +138,18 @@ fn answers(channel: &Channel, output: &mut Output, printing: &mut Budget) -> boo
 /// A GPU that was chosen, and how to use it.
 pub type Chosen = (GpuInfo, GpuChoice);
 
+/// The GPUs of a VM.
+#[derive(Debug)]
+pub struct Selected {
+    /// The GPUs: those that guests see, at least one, and behind them spare ones.
+    pub gpus: Vec<Chosen>,
+    /// The number of GPUs that guests see.
+    pub seen: usize,
+}
+
 /// Chooses by UUID, PCI address or a part of the name that only one GPU has, each once and in this order; without a selection the first
-/// usable GPU that is no software, or else the first usable one. `memory` demands one back end; otherwise it is the first that works on
-/// all of them.
+/// usable GPU that is no software, or else the first usable one. Then chooses `spares`, of which each is like one of those. `memory` demands
+/// one back end; otherwise it is the first that works on all of them.
 ///
 /// # Errors
 ///
@@ -136,27 +157,43 @@ pub type Chosen = (GpuInfo, GpuChoice);
 pub fn select(
     gpus: &[GpuInfo],
     selections: &[String],
+    spares: &[String],
     memory: Option<MemoryBackEnd>,
-) -> Result<Vec<Chosen>, NoGpu> {
+) -> Result<Selected, NoGpu> {
     if gpus.is_empty() {
         return Err(NoGpu::None("the driver reports none".into()));
     }
-    if selections.len() > GPUS_MAX {
-        return Err(NoGpu::TooMany(selections.len()));
+    let seen = selections.len().max(1);
+    if seen + spares.len() > GPUS_MAX {
+        return Err(NoGpu::TooMany(seen + spares.len()));
     }
-    let mut chosen: Vec<&GpuInfo> = Vec::new();
-    for (index, second) in selections.iter().enumerate() {
+    let mut chosen: Vec<(&str, &GpuInfo)> = Vec::new();
+    if selections.is_empty() {
+        chosen.push(("the default", default(gpus, memory)));
+    }
+    for second in selections.iter().chain(spares) {
         let gpu = named(gpus, second)?;
-        if let Some(other) = chosen.iter().position(|other| other.uuid == gpu.uuid) {
-            let (first, second) = (selections[other].clone(), selections[index].clone());
+        if let Some((first, _)) = chosen.iter().find(|(_, other)| other.uuid == gpu.uuid) {
+            let (first, second) = ((*first).to_owned(), second.clone());
             return Err(NoGpu::Twice { first, second, name: gpu.name.clone() });
         }
-        chosen.push(gpu);
+        chosen.push((second, gpu));
     }
-    if selections.is_empty() {
-        chosen.push(default(gpus, memory));
+    let chosen: Vec<_> = chosen.into_iter().map(|(_, gpu)| gpu).collect();
+    chosen[seen..].iter().try_for_each(|spare| demand_like(spare, &chosen[..seen]))?;
+    Ok(Selected { gpus: choices(&chosen, memory)?, seen })
+}
+
+/// Demands that a spare GPU is like one that guests see.
+fn demand_like(spare: &GpuInfo, seen: &[&GpuInfo]) -> Result<(), NoGpu> {
+    let unlike = seen.iter().map(|gpu| Some((gpu, gpu.likeness.difference(&spare.likeness)?)));
+    // All of them, or nothing if one is like it.
+    match unlike.collect::<Option<Vec<_>>>().as_deref() {
+        Some([(gpu, what), ..]) => {
+            Err(NoGpu::Unlike { spare: spare.name.clone(), gpu: gpu.name.clone(), what })
+        }
+        _ => Ok(()),
     }
-    choices(&chosen, memory)
 }
 
 /// Returns how to use these GPUs, with the same back end on all.
@@ -210,23 +247,17 @@ fn default(gpus: &[GpuInfo], memory: Option<MemoryBackEnd>) -> &GpuInfo {
 }
 
 fn named<'a>(gpus: &'a [GpuInfo], selection: &str) -> Result<&'a GpuInfo, NoGpu> {
-    let wanted = selection.to_lowercase();
-    let uuid = wanted.replace('-', "");
-    let exactly = |gpu: &&GpuInfo| {
-        let pci = gpu.pci_address.as_deref().map(str::to_lowercase);
-        hex(&gpu.uuid) == uuid
-            || pci.is_some_and(|pci| pci == wanted || pci.strip_prefix("0000:") == Some(wanted.as_str()))
-    };
-    if let Some(gpu) = gpus.iter().find(exactly) {
-        return Ok(gpu);
-    }
-    let mut by_name =
-        gpus.iter().filter(|gpu| !wanted.is_empty() && gpu.name.to_lowercase().contains(&wanted));
-    let (selection, list) = (selection.to_owned(), List(gpus.to_vec()));
-    match (by_name.next(), by_name.next()) {
-        (Some(gpu), None) => Ok(gpu),
-        (Some(_), Some(_)) => Err(NoGpu::Ambiguous { selection, list }),
-        (None, _) => Err(NoGpu::Unknown { selection, list }),
+    let refused = || (selection.to_owned(), List(gpus.to_vec()));
+    match meant(gpus.iter().map(GpuInfo::names), selection)[..] {
+        [at] => Ok(&gpus[at]),
+        [] => {
+            let (selection, list) = refused();
+            Err(NoGpu::Unknown { selection, list })
+        }
+        _ => {
+            let (selection, list) = refused();
+            Err(NoGpu::Ambiguous { selection, list })
+        }
     }
 }
 
@@ -255,23 +286,15 @@ impl fmt::Display for List {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn dashed(uuid: &[u8; 16]) -> String {
-    let text = hex(uuid);
+    let text = hexadecimal(uuid);
     [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::{DriverMapped, MemoryTrial};
+    use config::{DriverMapped, Likeness, MemoryTrial};
 
     const TRIAL: MemoryTrial = MemoryTrial {
         mappable_types: 1,
@@ -288,6 +311,7 @@ mod tests {
             api_version: 1 << 22 | 3 << 12 | 290,
             software,
             device_memory: 8 << 30,
+            likeness: Likeness::default(),
             memfd: unusable.map_or(Ok(TRIAL), |reason| Err(reason.into())),
             dma_buf: Err(unusable.unwrap_or("no dma-buf").into()),
         }
@@ -304,13 +328,13 @@ mod tests {
 
     fn chosen(selection: Option<&str>) -> Result<u8, NoGpu> {
         let selections: Vec<_> = selection.map(str::to_owned).into_iter().collect();
-        select(&gpus(), &selections, None).map(|chosen| chosen[0].1.uuid[0])
+        select(&gpus(), &selections, &[], None).map(|chosen| chosen.gpus[0].1.uuid[0])
     }
 
     fn several(selections: &[&str]) -> Result<Vec<u8>, String> {
         let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
-        let chosen = select(&gpus(), &selections, None).map_err(|error| error.to_string())?;
-        Ok(chosen.iter().map(|(_, choice)| choice.uuid[0]).collect())
+        let chosen = select(&gpus(), &selections, &[], None).map_err(|error| error.to_string())?;
+        Ok(chosen.gpus.iter().map(|(_, choice)| choice.uuid[0]).collect())
     }
 
     #[test]
@@ -326,9 +350,9 @@ mod tests {
     #[test]
     fn the_default_is_the_first_usable_gpu_that_is_no_software() {
         assert_eq!(chosen(None).unwrap(), 3);
-        assert_eq!(select(&gpus()[..2], &[], None).unwrap()[0].0.uuid[0], 1);
-        assert!(matches!(select(&gpus()[1..2], &[], None), Err(NoGpu::Unusable { .. })));
-        assert!(matches!(select(&[], &[], None), Err(NoGpu::None(_))));
+        assert_eq!(select(&gpus()[..2], &[], &[], None).unwrap().gpus[0].0.uuid[0], 1);
+        assert!(matches!(select(&gpus()[1..2], &[], &[], None), Err(NoGpu::Unusable { .. })));
+        assert!(matches!(select(&[], &[], &[], None), Err(NoGpu::None(_))));
     }
 
     #[test]
@@ -347,7 +371,7 @@ mod tests {
     fn the_back_end_is_the_first_that_works_or_the_one_that_is_wanted() {
         let mut both = gpus().remove(2);
         let used = |gpu: &GpuInfo, wanted| {
-            select(std::slice::from_ref(gpu), &[], wanted).map(|chosen| chosen[0].1.memory)
+            select(std::slice::from_ref(gpu), &[], &[], wanted).map(|chosen| chosen.gpus[0].1.memory)
         };
         let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
         assert_eq!(used(&both, None).unwrap(), memfd);
@@ -384,6 +408,26 @@ mod tests {
     }
 
     #[test]
+    fn spare_gpus_come_last_and_are_like_one_that_guests_see() {
+        let mut gpus = gpus();
+        gpus[3].likeness.parts[1] = 7;
+        let with = |gpu: &[&str], spare: &[&str]| {
+            let [gpu, spare] =
+                [gpu, spare].map(|all| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+            let selected = select(&gpus, &gpu, &spare, None).map_err(|error| error.to_string())?;
+            let chosen = selected.gpus.iter().map(|(_, choice)| choice.uuid[0]).collect::<Vec<_>>();
+            Ok::<_, String>((chosen, selected.seen))
+        };
+        assert_eq!(with(&[], &["llvmpipe"]), Ok((vec![3, 1], 1)));
+        assert_eq!(with(&["h100", "h200"], &["llvmpipe"]), Ok((vec![4, 3, 1], 2)));
+        let unlike = "spare GPU NVIDIA H100 cannot take programs over from NVIDIA H200: its limits differ; choose one of the same model for --spare-gpu";
+        assert_eq!(with(&["h200"], &["h100"]), Err(unlike.to_owned()));
+        let twice = "\"the default\" and \"h200\" are the same GPU, NVIDIA H200: name each GPU of a VM once";
+        assert_eq!(with(&[], &["h200"]), Err(twice.to_owned()));
+        assert!(with(&["h200"], &["h200"; 8]).unwrap_err().starts_with("9 GPUs for one VM are more than 8"));
+    }
+
+    #[test]
     fn mappable_memory_is_made_of_the_same_on_all() {
         let (files, mut both, mut bufs) = (gpus().remove(3), gpus().remove(2), gpus().remove(0));
         both.dma_buf = Ok(TRIAL);
@@ -410,7 +454,7 @@ mod tests {
             gpus[2].driver = nvidia.into();
             gpus[3].driver = nvidia.into();
             let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
-            family(&select(&gpus, &selections, None).unwrap())
+            family(&select(&gpus, &selections, &[], None).unwrap().gpus)
         };
         assert_eq!(family_with("NVIDIA 580", &["h100", "h200"]), DriverFamily::Nvidia);
         assert_eq!(family_with("radv", &["h100"]), DriverFamily::Mesa);

@@ -5,7 +5,7 @@ mod offer;
 mod socket;
 mod state;
 
-pub use gpu::{Chosen, List, NoGpu, family, probe, select};
+pub use gpu::{Chosen, List, NoGpu, Selected, family, probe, select};
 pub use offer::offer_mapped;
 pub use socket::{Access, Listen, SocketError};
 pub use state::cache_key;

@@ -4,8 +4,8 @@ use super::words::{self, Place};
 use super::{MEMORY, RESOURCES, channels, memory_file, setup};
 use crate::ipc::{Channel, Fence, ResourceKind, ToDevice, ToWorker};
 use crate::worker::allowance::Allowances;
+use crate::worker::life::run::{End, serve};
 use crate::worker::resources::Resources;
-use crate::worker::run::{End, serve};
 use arbitrary::{Result, Unstructured};
 use config::MemoryId;
 use protocol::ids::{BlobId, FenceId, ResourceId, RingIdx};
@@ -120,6 +120,14 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
             (ToWorker::ExportBlob { resource_id, blob_id, size, mappable: u.arbitrary()? }, None)
         }
         5 if u.ratio(1, 8)? => (ToWorker::Setup(setup()), None),
+        5 => match u.int_in_range(0..=5u8)? {
+            0 => (ToWorker::HandOver, fd(u)?),
+            1 => (ToWorker::HandOver, Some(channels().0.into_socket())),
+            2 => (ToWorker::TakeOver, fd(u)?),
+            3 => (ToWorker::WritePrelude { goes_on: u.arbitrary()? }, Some(channels().0.into_socket())),
+            4 => (ToWorker::BuildPrelude, fd(u)?),
+            _ => (ToWorker::GoOn, None),
+        },
         6 => {
             let size = if u.ratio(1, 4)? { u.arbitrary()? } else { u.int_in_range(0..=256)? };
             (ToWorker::Submit { size, inline: Vec::new(), fence: fence(u)? }, fd(u)?)

@@ -1,19 +1,22 @@
 //! Entry points for fuzzing a worker in this process: hostile streams, rings whose words change under its hands, and messages in any order.
 //!
 //! Everything is real but the driver below ([`vulkan::fuzzing`]). [`fuzz_ring`] runs one ring on the calling thread and changes its
-//! shared words between commands; [`fuzz_messages`] runs a whole worker with all its threads. Each answers how many commands or messages
-//! were taken.
+//! shared words between commands; [`fuzz_messages`] runs a whole worker with all its threads; [`fuzz_steps`] rebuilds a context. Each
+//! answers how many commands, messages or steps were taken. [`fuzz_snapshot`] decodes what another worker claims to have written down.
 
 mod messages;
 #[cfg(feature = "fuzzing")]
 pub mod record;
 mod ring;
+mod steps;
 mod words;
 
 pub use messages::fuzz_messages;
 pub use ring::fuzz_ring;
+pub use steps::fuzz_steps;
 
 use crate::ipc::{Channel, WorkerSetup};
+use crate::worker::life::snapshot::{fuzz_decode, seeds};
 use crate::worker::resources::{Arriving, Resources};
 use config::ContextLimits;
 use protocol::ids::{ContextId, ResourceId};
@@ -21,6 +24,16 @@ use shm::{self, Mapping};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vulkan::fuzzing as null;
+
+/// Bytes are decoded as a snapshot, or refused. Answers how much there is in it.
+pub fn fuzz_snapshot(bytes: &[u8]) -> usize {
+    fuzz_decode(bytes)
+}
+
+/// Snapshots to begin with.
+pub fn snapshots() -> Vec<Vec<u8>> {
+    seeds()
+}
 
 /// Bytes of each shared-memory resource.
 const MEMORY: u64 = 0x4000;
@@ -37,6 +50,7 @@ fn setup() -> WorkerSetup {
         cache_key: null::CACHE_KEY,
         scheduled: false,
         waiting_off: Vec::new(),
+        swapped_out: None,
     }
 }
 
@@ -90,8 +104,28 @@ mod tests {
     }
 
     #[test]
+    fn the_committed_snapshots_are_of_this_version() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/worker_snapshot");
+        for (index, seed) in super::snapshots().iter().enumerate() {
+            assert_eq!(fs::read(folder.join(format!("seed_{index:02}"))).unwrap(), *seed);
+        }
+    }
+
+    #[test]
+    fn committed_snapshots_hold() {
+        let taken = replay("worker_snapshot", super::fuzz_snapshot, 300);
+        assert!(taken > 3, "only {taken} steps and rings");
+    }
+
+    #[test]
     fn committed_letters_hold() {
         let taken = replay("worker_messages", super::fuzz_messages, 0);
         assert!(taken > 50, "only {taken} messages");
+    }
+
+    #[test]
+    fn committed_steps_hold() {
+        let taken = replay("venus_rebuild", super::fuzz_steps, 300);
+        assert!(taken > 50, "only {taken} steps");
     }
 }

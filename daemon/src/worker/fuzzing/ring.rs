@@ -2,6 +2,7 @@
 
 use super::words::{self, Place as From};
 use super::{MEMORY, attach_all, channels, setup};
+use crate::worker::at_rest::Begin;
 use crate::worker::context::Context;
 use crate::worker::resources::Resources;
 use crate::worker::ring::Ring;
@@ -35,7 +36,7 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
     if publish(&memory, &mut guest).is_err() {
         return 0;
     }
-    let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)));
+    let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)), Begin::default());
     let (mut taken, mut position) = (0, 0u32);
     let outcome = ring.serve(|commands| {
         let length = executor.run_some(commands)?;

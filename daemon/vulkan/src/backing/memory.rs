@@ -16,6 +16,8 @@ pub struct Memory {
     pub made: Made,
     /// The properties of the allocations that the memory can be used again for, once its guest has freed it; none if it is not used again.
     pub key: Option<ReuseKey>,
+    /// True if the address of the memory can be had again.
+    pub replays: bool,
 }
 
 /// The backing of device memory.
@@ -39,15 +41,16 @@ pub enum Made {
 }
 
 impl Memory {
-    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `key`.
-    pub fn new(size: u64, made: Made, key: Option<ReuseKey>) -> Self {
-        Self { size: AtomicU64::new(size), made, key }
+    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `key`, and whose address can be had again if it
+    /// `replays`.
+    pub fn new(size: u64, made: Made, key: Option<ReuseKey>, replays: bool) -> Self {
+        Self { size: AtomicU64::new(size), made, key, replays }
     }
 
     /// Memory that is not used again.
     #[cfg(test)]
     pub fn once(made: Made) -> Self {
-        Self::new(4096, made, None)
+        Self::new(4096, made, None, false)
     }
 
     /// Bytes that the guest asked for.

@@ -22,12 +22,30 @@ impl Pages {
     pub fn new(size: u64, alignment: u64) -> io::Result<Self> {
         let size = rounded(size, alignment).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = MemoryFile::new(shm::create("vulkan-memory", size)?, Piece::uncounted());
-        Self::of_file(&Arc::new(file), size, alignment).map_err(io::Error::other)
+        let mapping = Mapping::new(&file, size).map_err(io::Error::other)?;
+        Ok(Self { file: Arc::new(file), mapping })
     }
 
-    /// The first pages of a file, at least `size` bytes.
+    /// The first pages of a file that holds a guest's memory, at least `size` bytes, at an address that a successor can have again if there
+    /// is one ([`Self::is_placed`]).
     pub fn of_file(file: &Arc<MemoryFile>, size: u64, alignment: u64) -> Result<Self, MapError> {
-        let mapping = Mapping::new(file.as_ref(), rounded(size, alignment).unwrap_or(u64::MAX))?;
+        let mapping = Mapping::new_placed(file.as_ref(), rounded(size, alignment).unwrap_or(u64::MAX))?;
+        Ok(Self { file: Arc::clone(file), mapping })
+    }
+
+    /// The first pages of a file, like [`Self::of_file`], at the address at which another process had them.
+    ///
+    /// # Errors
+    ///
+    /// The file is not as large, or the address is not to be had.
+    pub fn of_file_at(
+        file: &Arc<MemoryFile>,
+        size: u64,
+        alignment: u64,
+        address: u64,
+    ) -> Result<Self, MapError> {
+        let size = rounded(size, alignment).unwrap_or(u64::MAX);
+        let mapping = Mapping::new_at(file.as_ref(), size, address)?;
         Ok(Self { file: Arc::clone(file), mapping })
     }
 
@@ -43,6 +61,11 @@ impl Pages {
     /// The address at which the pages are mapped in this process.
     pub fn address(&self) -> *mut c_void {
         self.mapping.as_ptr()
+    }
+
+    /// Returns whether another process can map the pages at the same address ([`Self::of_file_at`]).
+    pub fn is_placed(&self) -> bool {
+        self.mapping.is_placed()
     }
 
     /// Bytes.

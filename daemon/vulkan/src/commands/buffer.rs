@@ -7,13 +7,45 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::error::Fault;
+use crate::context::restored;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
 use crate::lowering::handle_types;
 use crate::lowering::lower::raise_pointer;
 use crate::memory::external;
+use crate::objects::object::Handle as _;
 use crate::validity::buffers;
 use protocol::venus::generated::{self as venus, ChainStruct};
+
+/// The description of a buffer as far as its address goes, and whether that can be had again. The flag for it is set here, the address is
+/// one that a snapshot brings along: guests can choose neither.
+fn addressed<'a>(
+    call: &Call<'a>,
+    device: &Device,
+    info: &'a venus::BufferCreateInfo<'a>,
+    address: Option<u64>,
+) -> Result<(&'a venus::BufferCreateInfo<'a>, bool), Fault> {
+    const FLAG: u32 = venus::BufferCreateFlags::DEVICE_ADDRESS_CAPTURE_REPLAY.0;
+    let replays = device.replays_addresses && buffers::has_address(info);
+    if address.is_some() && !replays {
+        return Err(Fault::lost("a snapshot has an address for a buffer without one"));
+    }
+    let chosen = |next: &ChainStruct<'_>| {
+        let old = matches!(next, ChainStruct::BufferDeviceAddressCreateInfoEXT(_));
+        old || matches!(next, ChainStruct::BufferOpaqueCaptureAddressCreateInfo(_))
+    };
+    let flags = info.flags.0 & !FLAG | if replays { FLAG } else { 0 };
+    if flags == info.flags.0 && address.is_none() && !info.p_next.iter().any(chosen) {
+        return Ok((info, replays));
+    }
+    let mut chain: Vec<_> = info.p_next.iter().filter(|next| !chosen(next)).copied().collect();
+    if let Some(opaque_capture_address) = address.filter(|address| *address != 0) {
+        let again = venus::BufferOpaqueCaptureAddressCreateInfo { p_next: &[], opaque_capture_address };
+        chain.push(ChainStruct::BufferOpaqueCaptureAddressCreateInfo(call.arena.value(again)?));
+    }
+    let (p_next, flags) = (call.arena.slice_copy(&chain)?, venus::BufferCreateFlags(flags));
+    Ok((call.arena.value(venus::BufferCreateInfo { p_next, flags, ..*info })?, replays))
+}
 
 /// The description of a buffer with the memory it may be bound to; none if it says something already, or must not.
 fn described<'a>(
@@ -51,14 +83,19 @@ pub(crate) fn create_buffer<'a>(
     let Some(info) = c.p_create_info else {
         return Err(Fault::lost("vkCreateBuffer without a description"));
     };
-    let state = buffers::of_buffer(info)?;
+    let address = c.p_buffer.and_then(|id| call.context.restored.take_address(id.id()));
+    let (info, replays) = addressed(call, &device, info, address)?;
+    let state = buffers::of_buffer(info, replays)?;
     let for_imports = described(call, &device, info)?;
     let (result, mut raw) = make(call, &device, for_imports.as_ref().unwrap_or(info))?;
-    if let (Some(dual), Some(_), 0..) = (&device.dual_buffers, for_imports, result)
-        && let (0.., own) = make(call, &device, info)?
-    {
-        // SAFETY: both were made just now.
-        raw = unsafe { dual.pair(&device, own, raw) };
+    restored::demand_given(address, result)?;
+    if let (Some(dual), Some(_), 0..) = (&device.dual_buffers, for_imports, result) {
+        let (result, own) = make(call, &device, info)?;
+        restored::demand_given(address, result)?;
+        if result >= 0 {
+            // SAFETY: both were made just now.
+            raw = unsafe { dual.pair(&device, own, raw) };
+        }
     }
     call.bind(c.p_buffer, raw, &device, result, state)?;
     Ok(venus::CreateBufferReply { result: venus::VkResult(result), p_buffer: c.p_buffer })
@@ -73,6 +110,7 @@ pub(crate) fn get_device_buffer_memory_requirements<'a>(
     let (Some(info), Some(buffer)) = (c.p_info, c.p_info.and_then(|info| info.p_create_info)) else {
         return Err(Fault::lost("vkGetDeviceBufferMemoryRequirements without a description"));
     };
+    let (buffer, _) = addressed(call, &device, buffer, None)?;
     // Of those that are made twice the one that may be bound to more.
     let for_imports = if device.dual_buffers.is_none() { described(call, &device, buffer)? } else { None };
     let buffer = for_imports.as_ref().unwrap_or(buffer);

@@ -4,8 +4,10 @@
 
 use crate::context::error::Fault;
 use crate::execution::call::Call;
-use crate::kinds::descriptor_set::{DescriptorPool, DescriptorSet, lock_pools};
+use crate::kinds::descriptor_set::{DescriptorPool, DescriptorSet, LiveSet, LockedPools};
+use crate::kinds::descriptors::Contents;
 use crate::objects::object::StateOf;
+use crate::objects::origin::Names;
 use crate::objects::reading::Recent;
 use crate::validity::{layouts, writes};
 use protocol::venus::generated as venus;
@@ -80,8 +82,9 @@ pub(crate) fn allocate_descriptor_sets<'a>(
     let (Some(info), Some(ids)) = (c.p_allocate_info, c.p_descriptor_sets) else {
         return Err(Fault::lost("vkAllocateDescriptorSets without ids"));
     };
+    let names = Names::default();
     let prepared = call.state_of_owner(info.descriptor_pool).and_then(|pool| {
-        let l = call.lowering();
+        let l = call.creating(&names);
         Ok((pool, layouts::of_new_sets(&l, info)?, l.pointer(Some(info))?))
     });
     let (pool, layouts, lowered) = match prepared {
@@ -103,19 +106,19 @@ pub(crate) fn allocate_descriptor_sets<'a>(
         call.none_created(ids, result)?;
         return Ok(c.failed(venus::VkResult(result)));
     }
-    let encoding = call.encodings(ids.len());
+    let mut origin = call.origins(ids.len(), names);
     let mut bound = Ok(());
     for ((id, raw), (layout, variable_count)) in ids.iter().zip(&*raws).zip(layouts) {
         let (raw, pool) = (*raw, pool.clone());
         let state = StateOf::of(DescriptorSet { raw, pool, layout, variable_count });
-        let usage = match call.bind_one(Some(id), raw, &device, 0, state, &encoding) {
+        let usage = match call.bind_one(Some(id), raw, &device, 0, state, &mut origin) {
             Err(Fault::Failed(result)) => {
                 bound = Err(Fault::Failed(result));
                 continue;
             }
             usage => usage?,
         };
-        sets.live.insert(raw, (id.0, usage));
+        sets.live.insert(raw, LiveSet { id: id.0, usage, contents: Contents::default() });
     }
     bound?;
     Ok(venus::AllocateDescriptorSetsReply {
@@ -135,8 +138,12 @@ pub(crate) fn free_descriptor_sets<'a>(
         return Err(Fault::missing("vkFreeDescriptorSets"));
     };
     let mut sets = pool.lock_alive()?;
-    let (mut raws, mut patient) = (Vec::new(), true);
-    for id in c.p_descriptor_sets.unwrap_or(&[]) {
+    let ids = c.p_descriptor_sets.unwrap_or(&[]);
+    let of_pool = |set: &DescriptorSet| Arc::ptr_eq(&set.pool, &pool);
+    // While they are the guest's still: if this is interrupted, they stay.
+    call.have_ended(&device, ids, of_pool, "vkFreeDescriptorSets")?;
+    let mut raws = Vec::new();
+    for id in ids {
         let Some(object) = call.context.objects.remove(*id)? else { continue };
         let set = object.state::<venus::DescriptorSet>()?;
         if !Arc::ptr_eq(&set.pool, &pool) {
@@ -145,9 +152,8 @@ pub(crate) fn free_descriptor_sets<'a>(
         }
         sets.live.remove(&object.raw);
         let submitted = object.usage.submitted();
-        patient = patient && call.await_submitted(&device, &submitted, "vkFreeDescriptorSets").is_ok();
         // One that stays pending ends with the pool.
-        match patient || device.completed(&submitted) {
+        match device.completed(&submitted) {
             true => raws.push(object.raw),
             false => sets.left = std::mem::take(&mut sets.left).and(&submitted),
         }
@@ -177,11 +183,21 @@ pub(crate) fn update_descriptor_sets<'a>(
         let sets = writes::check_update(&l, writes, copies)?;
         (sets, l.array(Some(writes))?, l.array(Some(copies))?)
     };
-    let locked = lock_pools(&sets)?;
-    // SAFETY: all handles are live, the sets' pools are locked, writes and copies lie in the arena and stay within their bindings.
-    unsafe {
-        function(device.raw(), writes.len() as u32, lowered_writes, copies.len() as u32, lowered_copies);
+    let update = || {
+        // SAFETY: all handles are live, the sets' pools are locked below, writes and copies lie in the arena and stay within their bindings.
+        unsafe {
+            function(device.raw(), writes.len() as u32, lowered_writes, copies.len() as u32, lowered_copies);
+        }
+    };
+    if let [set] = &*sets {
+        let mut pool = set.pool.lock();
+        let contents = pool.contents(set)?;
+        update();
+        writes.iter().for_each(|write| set.write(contents, write));
+    } else {
+        let mut pools = LockedPools::lock(&sets)?;
+        update();
+        pools.note(&sets, writes, copies);
     }
-    drop(locked);
     Ok(venus::UpdateDescriptorSetsReply {})
 }

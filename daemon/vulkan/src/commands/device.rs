@@ -11,9 +11,9 @@ use crate::logical::device::{CreatedQueues, Device};
 use crate::logical::shaders::Shaders;
 use crate::logical::timeline::Timeline;
 use crate::objects::object::{Handle as _, Object, StateOf};
-use crate::programs::clear;
+use crate::programs::own_queue;
 use crate::shape::extensions::{self, Enable};
-use crate::shape::{harden, reshape};
+use crate::shape::{harden, replay, reshape};
 use crate::submit::queue::Queue;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
@@ -55,7 +55,7 @@ fn open(
     let protection = physical.gpu.protection;
     let mut spare = None;
     if protection.zero_memory
-        && let Some((ours, position)) = clear::spare(&physical.families, &mut queues)
+        && let Some((ours, position)) = own_queue::spare(&physical.families, &mut queues)
     {
         let queue = &mut queues[position];
         let count = queue.queue_count as usize;
@@ -84,6 +84,7 @@ fn open(
     if zero_workgroup {
         harden::enable_zero_workgroup(call.arena, lowered)?;
     }
+    let replays_addresses = replay::enable_replay(physical, lowered);
     let shaders = Shaders::new(physical, &call.context.env.limits.shaders, zero_workgroup);
     lowered.enabled_layer_count = 0;
     lowered.enabled_extension_count = names.len() as u32;
@@ -102,7 +103,10 @@ fn open(
     let mapped_devices =
         driver_mapped.filter(|mapped| mapped.types != 0).map(|mapped| mapped.device).collect();
     // SAFETY: the driver just made this device of `physical`.
-    Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate, mapped_devices) })
+    let mut device =
+        unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate, mapped_devices) };
+    device.replays_addresses = replays_addresses;
+    Ok(device)
 }
 
 /// Returns whether the group that a device is to be made of, if one is named, is the physical device and nothing else: drivers take for

@@ -6,6 +6,7 @@ use crate::context::error::Fault;
 use crate::execution::call::Call;
 use crate::kinds::layout::{HostLayout, PipelineLayout, SetLayout};
 use crate::objects::object::StateOf;
+use crate::objects::origin::Names;
 use crate::validity::layouts;
 use protocol::venus::generated::{self as venus, ObjectType};
 
@@ -15,8 +16,9 @@ pub(crate) fn create_descriptor_set_layout<'a>(
     c: &venus::CreateDescriptorSetLayout<'a>,
 ) -> Result<venus::CreateDescriptorSetLayoutReply<'a>, Fault> {
     let device = call.device(c.device)?;
+    let names = Names::default();
     let (facts, info) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (layouts::of_bindings(&l, c.p_create_info)?, l.pointer(c.p_create_info)?)
     };
     let Some(function) = device.table.create_descriptor_set_layout else {
@@ -32,7 +34,7 @@ pub(crate) fn create_descriptor_set_layout<'a>(
         }
         _ => StateOf::none(),
     };
-    call.bind(c.p_set_layout, raw, &device, result, state)?;
+    call.bind_made_of(c.p_set_layout, raw, &device, result, state, names)?;
     Ok(venus::CreateDescriptorSetLayoutReply {
         result: venus::VkResult(result),
         p_set_layout: c.p_set_layout,
@@ -55,8 +57,9 @@ pub(crate) fn create_pipeline_layout<'a>(
     c: &venus::CreatePipelineLayout<'a>,
 ) -> Result<venus::CreatePipelineLayoutReply<'a>, Fault> {
     let device = call.device(c.device)?;
+    let names = Names::default();
     let (sets, info) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (layouts::of_pipelines(&l, &device, c.p_create_info)?, l.pointer(c.p_create_info)?)
     };
     let Some(function) = device.table.create_pipeline_layout else {
@@ -72,7 +75,7 @@ pub(crate) fn create_pipeline_layout<'a>(
         }
         _ => StateOf::none(),
     };
-    call.bind(c.p_pipeline_layout, raw, &device, result, state)?;
+    call.bind_made_of(c.p_pipeline_layout, raw, &device, result, state, names)?;
     Ok(venus::CreatePipelineLayoutReply {
         result: venus::VkResult(result),
         p_pipeline_layout: c.p_pipeline_layout,

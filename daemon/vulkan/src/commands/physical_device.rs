@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::allowance::HeapBudget;
+use crate::context::cancel::Interrupted;
 use crate::context::error::Fault;
 use crate::driver::generated::sys;
 use crate::driver::physical_device::{PhysicalDevice, heap_kind};
@@ -247,14 +248,18 @@ fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemory
 /// Makes of the driver's budget that of this context. What the context has is counted by the device process: a driver may count other processes' memory
 /// too. What it could have is bounded by its quotas, by what the heap shows, and by what the driver says is free. Memory that is kept to be used
 /// again makes room for whatever is allocated next: it is free.
+///
+/// # Errors
+///
+/// The question to the device process was interrupted.
 fn budget_of_context<'a>(
     call: &Call<'_>,
     physical: &PhysicalDevice,
     of_driver: venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a>,
-) -> venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a> {
+) -> Result<venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a>, Interrupted> {
     let (allowance, pool) = (&call.context.env.allowance, &call.context.pool);
     let unknown = HeapBudget { used: 0, most: u64::MAX };
-    let mut counted = allowance.budget(call.cancel).unwrap_or(PerHeap::each(|_| unknown));
+    let mut counted = allowance.budget(call.cancel)?.unwrap_or(PerHeap::each(|_| unknown));
     let mut counted = PerHeap::each(|heap| {
         let kept = pool.room(|_, memory, key| memory.counts_for(key, heap));
         counted.of(heap).without(kept)
@@ -278,7 +283,7 @@ fn budget_of_context<'a>(
         *used = of_context.used.min(heap.size);
         *most = of_context.most.min(used.saturating_add(free)).clamp(*used, heap.size);
     }
-    budget
+    Ok(budget)
 }
 
 /// `vkGetPhysicalDeviceMemoryProperties2`.
@@ -303,7 +308,7 @@ pub(crate) fn get_physical_device_memory_properties2<'a>(
             shaped.p_next = call.arena.slice_try_fill(raised.p_next.len(), |i| {
                 Ok::<_, Fault>(match raised.p_next[i] {
                     ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(budget) => {
-                        let budget = budget_of_context(call, &physical, *budget);
+                        let budget = budget_of_context(call, &physical, *budget)?;
                         ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(call.arena.value(budget)?)
                     }
                     other => other,

@@ -8,6 +8,7 @@ use crate::execution::call::Call;
 use crate::logical::device::Device;
 use crate::lowering::lower::{Lower, Lowering};
 use crate::objects::object::StateOf;
+use crate::objects::origin::Names;
 use crate::shape::harden;
 use crate::validity::pipelines;
 use ash::vk;
@@ -113,8 +114,9 @@ fn create<'a, I: Lower>(
     invoke: impl FnOnce(u64, *const I::Sys, *mut u64) -> i32,
 ) -> Result<venus::VkResult, Fault> {
     let Some(ids) = ids else { return Err(Fault::lost("pipelines without ids")) };
+    let names = Names::default();
     let lowered = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         let states = infos.and_then(|infos| Ok((infos, check(&l)?)));
         states.and_then(|(infos, states)| Ok((states, l.handle(cache)?, l.array(infos)?)))
     };
@@ -127,7 +129,7 @@ fn create<'a, I: Lower>(
     };
     let raws = call.arena.slice_fill(ids.len(), 0u64)?;
     let result = invoke(cache, infos, raws.as_mut_ptr());
-    bind_pipelines(call, device, ids, raws.iter().zip(states), result)?;
+    bind_pipelines(call, device, ids, raws.iter().zip(states), names, result)?;
     Ok(venus::VkResult(result))
 }
 
@@ -136,13 +138,14 @@ fn bind_pipelines<'r>(
     device: &Arc<Device>,
     ids: &[venus::Pipeline],
     made: impl Iterator<Item = (&'r u64, StateOf<venus::Pipeline>)>,
+    names: Names,
     result: i32,
 ) -> Result<(), Fault> {
-    let encoding = call.encodings(ids.len());
+    let mut origin = call.origins(ids.len(), names);
     let mut bound = Ok(());
     for (id, (raw, state)) in ids.iter().zip(made) {
         if *raw != 0 {
-            match call.bind_one(Some(id), *raw, device, 0, state, &encoding) {
+            match call.bind_one(Some(id), *raw, device, 0, state, &mut origin) {
                 Err(Fault::Failed(result)) => bound = Err(Fault::Failed(result)),
                 other => drop(other?),
             }

@@ -1,24 +1,28 @@
 //! Memory that the device process lets this context have, and its return when it is not used any more.
 
-use super::cancel::Cancel;
+use super::cancel::{Cancel, Interrupted};
 use config::{Heap, MemoryId, PerHeap};
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Grants memory before the driver allocates it. None means that a limit is reached, or that nobody answers any more; the reason is logged.
+/// An answer to a request for memory: none means that a limit is reached, or that nobody answers any more; the reason is logged. It is an
+/// error if the wait was interrupted: what is granted later goes back.
+pub type Asked<T> = Result<Option<T>, Interrupted>;
+
+/// Grants memory before the driver allocates it.
 pub trait Allowance: Send + Sync {
     /// A memory file of `size` bytes, zeroed.
-    fn pages(&self, size: u64, cancel: &Cancel) -> Option<MemoryFile>;
+    fn pages(&self, size: u64, cancel: &Cancel) -> Asked<MemoryFile>;
 
     /// Permission to allocate memory that can be exported.
-    fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Piece>;
+    fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Piece>;
 
     /// Permission to allocate memory that nobody else will see.
-    fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease>;
+    fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease>;
 
     /// Returns how much memory the context has, and how much it could come to have now.
-    fn budget(&self, cancel: &Cancel) -> Option<PerHeap<HeapBudget>>;
+    fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>>;
 
     /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
     fn reached(&self, limit: &'static str);

@@ -50,6 +50,11 @@ impl Counted {
         let reached = || ContextLost::new(format!("limit reached: {name} ({limit})"));
         self.more(bytes).then_some(()).ok_or_else(reached)
     }
+
+    /// Counts nothing for this holder any more.
+    pub fn clear(&mut self) {
+        self.of.used.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
 }
 
 impl Room for Counted {
@@ -64,7 +69,7 @@ impl Room for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.of.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.clear();
     }
 }
 

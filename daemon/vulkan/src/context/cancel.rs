@@ -1,20 +1,126 @@
-//! A flag that ends waits: set when a ring is destroyed or the context goes.
+//! A flag that ends waits: for good when a ring is destroyed or the context goes, or for now when the context comes to rest.
 
+use super::error::{ContextLost, Fault};
+use ash::vk;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The flag, which the one who waits and the one who ends the wait share.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<AtomicU8>);
+
+/// The reason why a wait has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// For good: nobody wants the outcome any more.
+    Cancelled,
+    /// For now: the command leaves no trace, and is executed again from its start.
+    Interrupted,
+}
+
+/// The error of a wait that was interrupted, and says nothing about what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+/// Waits go on.
+const RUNNING: u8 = 0;
+/// Waits end for now.
+const INTERRUPTED: u8 = 1;
+/// Waits end for good.
+const CANCELLED: u8 = 2;
 
 impl Cancel {
     /// Ends every wait that looks at this flag, for good.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.store(CANCELLED, Ordering::SeqCst);
     }
 
-    /// Returns whether waits must end.
+    /// Ends every wait that looks at this flag until [`Self::resume`], unless they end for good.
+    pub fn interrupt(&self) {
+        self.change(RUNNING, INTERRUPTED);
+    }
+
+    /// Takes an interruption back.
+    pub fn resume(&self) {
+        self.change(INTERRUPTED, RUNNING);
+    }
+
+    /// Returns whether waits must end, for whatever reason: a single load.
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Acquire) != RUNNING
+    }
+
+    /// Returns whether waits must end for good.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) == CANCELLED
+    }
+
+    /// Returns whether waits must end for now.
+    pub fn is_interrupted(&self) -> bool {
+        self.0.load(Ordering::Acquire) == INTERRUPTED
+    }
+
+    /// Returns why waits must end, if they must.
+    pub fn stop(&self) -> Option<Stop> {
+        match self.0.load(Ordering::Acquire) {
+            RUNNING => None,
+            INTERRUPTED => Some(Stop::Interrupted),
+            _ => Some(Stop::Cancelled),
+        }
+    }
+
+    fn change(&self, from: u8, to: u8) {
+        // Where it is not as expected, it stays as it is.
+        let _ = self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+impl From<Interrupted> for ContextLost {
+    fn from(_: Interrupted) -> Self {
+        Self::interruption()
+    }
+}
+
+impl From<Interrupted> for Fault {
+    fn from(interrupted: Interrupted) -> Self {
+        Self::Lost(interrupted.into())
+    }
+}
+
+/// A wait that is cancelled ends like one on a device that is lost.
+impl From<Stop> for Fault {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Cancelled => vk::Result::ERROR_DEVICE_LOST.into(),
+            Stop::Interrupted => Interrupted.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interruption_is_taken_back_and_an_end_is_not() {
+        let cancel = Cancel::default();
+        assert_eq!((cancel.stop(), cancel.is_stopped()), (None, false));
+        cancel.interrupt();
+        assert_eq!((cancel.stop(), cancel.is_cancelled()), (Some(Stop::Interrupted), false));
+        assert!(cancel.is_stopped() && cancel.is_interrupted());
+        cancel.resume();
+        assert!(!cancel.is_stopped() && !cancel.is_interrupted());
+        cancel.cancel();
+        cancel.interrupt();
+        cancel.resume();
+        assert_eq!((cancel.stop(), cancel.is_cancelled()), (Some(Stop::Cancelled), true));
+    }
+
+    #[test]
+    fn an_interruption_is_told_from_a_lost_context_and_keeps_no_name() {
+        let lost = ContextLost::from(Interrupted);
+        assert!(lost.is_interruption() && lost.clone().within(1).is_interruption());
+        assert!(!ContextLost::new(lost.reason()).is_interruption());
+        assert!(matches!(Fault::from(Stop::Cancelled), Fault::Failed(_)));
     }
 }

@@ -3,24 +3,43 @@
 use protocol::error::DecodeError;
 use protocol::venus::generated::Command;
 
-/// The context cannot go on: its stream is wrong or its renderer is gone. The other contexts do not notice.
+/// The context cannot go on: its stream is wrong or its renderer is gone. The other contexts do not notice. Or, if it
+/// [is an interruption](Self::is_interruption), a command was not executed for now, and left no trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
+#[error("{}", self.reason())]
 pub struct ContextLost {
-    /// For the log, in words of ours.
-    pub reason: String,
+    /// Words of ours; none for an interruption. Every result of a command has room for it, so it is no larger than the words.
+    reason: Option<String>,
 }
 
 impl ContextLost {
     /// A reason in words.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into() }
+        Self { reason: Some(reason.into()) }
+    }
+
+    /// The outcome of a command whose wait was interrupted. The context goes on: the command is executed again from its start.
+    pub fn interruption() -> Self {
+        Self { reason: None }
+    }
+
+    /// Returns whether nothing is lost, and the command is to be executed again from its start.
+    pub fn is_interruption(&self) -> bool {
+        self.reason.is_none()
+    }
+
+    /// The reason, for the log.
+    pub fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or("interrupted")
     }
 
     /// Returns the same reason, with the name of the command that it is about.
     #[cold]
     #[must_use]
     pub fn within(self, number: i32) -> Self {
+        if self.is_interruption() {
+            return self;
+        }
         let name = Command::name(number).unwrap_or("unknown command");
         Self::new(format!("{name} ({number}): {self}"))
     }
@@ -39,7 +58,7 @@ pub(crate) const INVALID: i32 = ash::vk::Result::ERROR_VALIDATION_FAILED_EXT.as_
 pub enum Fault {
     /// The command names an object whose creation failed with this `VkResult`, or was refused: that is legal, and answered with the result.
     Failed(i32),
-    /// The stream is wrong.
+    /// The stream is wrong, or the command was interrupted.
     Lost(ContextLost),
 }
 
@@ -105,4 +124,15 @@ pub(crate) fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
 #[cold]
 pub(crate) fn inconsistent() -> Fault {
     Fault::lost("object table is inconsistent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_no_larger_than_their_words() {
+        let sizes = [size_of::<ContextLost>(), size_of::<Fault>(), size_of::<Result<(), Fault>>()];
+        assert_eq!(sizes, [size_of::<String>(); 3]);
+    }
 }

@@ -5,4 +5,5 @@ pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod error;
 pub(crate) mod resources;
+pub(crate) mod restored;
 pub(crate) mod watchdog_wake;

@@ -1,7 +1,7 @@
 //! Memory that other contexts made and this one sees.
 
 use super::allowance::MemoryFile;
-use super::cancel::Cancel;
+use super::cancel::{Cancel, Interrupted};
 use std::sync::Arc;
 
 /// Device memory behind a resource.
@@ -18,5 +18,13 @@ pub struct ResourceMemory {
 /// The resources that the context sees.
 pub trait ResourceTable: Send + Sync {
     /// The device memory behind a resource, after waiting for it if it is on its way; none if the context sees no such resource.
-    fn device_memory(&self, resource_id: u32, cancel: &Cancel) -> Option<Arc<ResourceMemory>>;
+    ///
+    /// # Errors
+    ///
+    /// The wait was interrupted.
+    fn device_memory(
+        &self,
+        resource_id: u32,
+        cancel: &Cancel,
+    ) -> Result<Option<Arc<ResourceMemory>>, Interrupted>;
 }

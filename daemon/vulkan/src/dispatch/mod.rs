@@ -1,5 +1,6 @@
 //! The functions that execute each command.
 
+pub(crate) mod execute;
 pub(crate) mod prelude;
 
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants of `vulkan`. Its format is the generator's.

@@ -7,6 +7,7 @@ pub(crate) use crate::kinds::command_buffer::CommandBuffer;
 pub(crate) use crate::lowering::lower::{
     known, known_fixed, raise_array, raise_mapped, raise_plain, raise_pointer, raise_value, read_count,
 };
+pub(crate) use crate::objects::origin::Names;
 pub(crate) use crate::record::command_buffer::spoil;
 pub(crate) use crate::record::recorder::{Record, Recorder, record_one};
 pub(crate) use protocol::venus::generated as venus;

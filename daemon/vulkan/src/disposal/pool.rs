@@ -111,6 +111,19 @@ impl Pool {
         }
     }
 
+    /// Counts the blobs that show memory of a snapshot.
+    pub fn show_again(&self, memory: &Memory, blobs: u32) {
+        if let (Some(piece), Some(_), 1..) = (memory.piece(), memory.key, blobs) {
+            *self.0.state.lock().shown.entry(piece).or_default() += blobs as usize;
+        }
+    }
+
+    /// Returns the number of blobs that show memory which may be kept.
+    pub fn shown(&self, memory: &Memory) -> u32 {
+        let shown = memory.piece().and_then(|piece| self.0.state.lock().shown.get(&piece).copied());
+        shown.map_or(0, |blobs| u32::try_from(blobs).unwrap_or(u32::MAX))
+    }
+
     /// Takes note that a blob of memory is gone, and nobody else holds the memory. Returns false if it was not shown, or is freed.
     pub fn blob_gone(&self, memory: MemoryId) -> bool {
         let mut state = self.0.state.lock();

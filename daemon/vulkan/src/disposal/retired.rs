@@ -98,6 +98,19 @@ impl Retired {
         waiting.into_iter().for_each(|(_, object)| self.finish(object));
     }
 
+    /// Destroys what waits and is in no use any more, while no command is in flight. Returns whether that is everything.
+    pub fn flush_idle(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        let (idle, used) = std::mem::take(&mut *waiting).into_iter().partition(|(_, object)| is_idle(object));
+        *waiting = used;
+        let all: VecDeque<(u64, Object)> = idle;
+        let is_all = waiting.is_empty();
+        self.count.store(waiting.len(), Ordering::SeqCst);
+        drop(waiting);
+        all.into_iter().for_each(|(_, object)| self.finish(object));
+        is_all
+    }
+
     /// Lends memory that is about to be shown to others, and that is not to be freed before it is given back.
     pub fn lend(&self, memory: MemoryId) {
         self.lent.lend(memory);

@@ -10,8 +10,9 @@ use crate::driver::families::FamilyOrder;
 use crate::driver::physical_device::PhysicalDevice;
 use crate::logical::device::Device;
 use crate::lowering::lower::Lowering;
-use crate::objects::encoding::{Encoding, Shared};
+use crate::objects::encoding::Encoding;
 use crate::objects::object::{Handle, Kind, Object, StateOf};
+use crate::objects::origin::{Names, Origin};
 use crate::objects::reading::{Reading, Recent};
 use crate::objects::table::Unplaced;
 use crate::objects::usage::{Usage, Uses};
@@ -54,6 +55,19 @@ pub(crate) fn settle<T>(
 }
 
 impl<'a> Call<'a> {
+    /// A command of which nothing was looked up yet; `heard` says whether the guest waits for its result.
+    #[inline]
+    pub(crate) fn new(
+        context: &'a Context,
+        arena: &'a Arena,
+        bytes: &'a [u8],
+        cancel: &'a Cancel,
+        heard: bool,
+    ) -> Self {
+        let (owner, families, records) = Default::default();
+        Self { context, arena, bytes, cancel, heard, owner, families, records }
+    }
+
     /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure, which is returned then.
     pub(crate) fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         match self.heard.then(|| self.context.failures.take()).flatten() {
@@ -93,9 +107,14 @@ impl<'a> Call<'a> {
         Lowering { uses: Some(uses), ..self.lowering() }
     }
 
+    /// Lowers parameters like [`Self::lowering`] for a command that creates something: what the command names goes into `names`.
+    pub(crate) fn creating<'u>(&'u self, names: &'u Names) -> Lowering<'u> {
+        Lowering { uses: Some(names.uses()), ..self.lowering() }
+    }
+
     /// The device memory behind a resource that the context sees.
     pub(crate) fn resource(&self, id: u32) -> Result<Arc<ResourceMemory>, Fault> {
-        let memory = self.context.env.resources.device_memory(id, self.cancel);
+        let memory = self.context.env.resources.device_memory(id, self.cancel)?;
         memory.ok_or_else(|| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.into())
     }
 
@@ -171,6 +190,18 @@ impl<'a> Call<'a> {
         self.bind(id, raw, device, result, StateOf::none()).map(drop)
     }
 
+    /// Binds an object like [`Self::created`] that was made of others: those that were named while it was created ([`Self::creating`]).
+    pub(crate) fn created_of<H: Handle>(
+        &self,
+        id: Option<&H>,
+        raw: u64,
+        device: &Arc<Device>,
+        result: i32,
+        names: Names,
+    ) -> Result<(), Fault> {
+        self.bind_made_of(id, raw, device, result, StateOf::none(), names).map(drop)
+    }
+
     /// Binds an object like [`Self::created`], with state of its own.
     pub(crate) fn bind<H: Handle>(
         &self,
@@ -180,10 +211,23 @@ impl<'a> Call<'a> {
         result: i32,
         state: StateOf<H>,
     ) -> Result<Arc<Usage>, Fault> {
-        self.bind_one(id, raw, device, result, state, || self.encoding())
+        self.bind_one(id, raw, device, result, state, || self.encoding().into())
     }
 
-    /// Binds one of several objects that the command makes, like [`Self::bind`], with one of [`Self::encodings`].
+    /// Binds an object like [`Self::bind`] that was made of others: those that were named while it was created ([`Self::creating`]).
+    pub(crate) fn bind_made_of<H: Handle>(
+        &self,
+        id: Option<&H>,
+        raw: u64,
+        device: &Arc<Device>,
+        result: i32,
+        state: StateOf<H>,
+        names: Names,
+    ) -> Result<Arc<Usage>, Fault> {
+        self.bind_one(id, raw, device, result, state, || names.origin(self.encoding()))
+    }
+
+    /// Binds one of several objects that the command makes, like [`Self::bind`], with one of [`Self::origins`].
     pub(crate) fn bind_one<H: Handle>(
         &self,
         id: Option<&H>,
@@ -191,14 +235,14 @@ impl<'a> Call<'a> {
         device: &Arc<Device>,
         result: i32,
         state: StateOf<H>,
-        encoding: impl FnOnce() -> Encoding,
+        origin: impl FnOnce() -> Origin,
     ) -> Result<Arc<Usage>, Fault> {
         let Some(id) = id else { return Err(Fault::lost("an object was created without an id")) };
         if result < 0 {
             self.not_created(Some(id), result)?;
             return Ok(Arc::default());
         }
-        let object = Object::new(raw, Some(device.clone()), state, encoding());
+        let object = Object::new(raw, Some(device.clone()), state, origin());
         let usage = Arc::clone(&object.usage);
         match self.context.objects.insert(id.id(), object) {
             Ok(()) => Ok(usage),
@@ -220,10 +264,17 @@ impl<'a> Call<'a> {
         self.context.objects.described().keep(self.bytes)
     }
 
-    /// The command's encoding, to be kept with each of the `count` objects that it made.
-    pub(crate) fn encodings(&self, count: usize) -> impl Fn() -> Encoding {
-        let shared = (count > 1).then(|| self.context.objects.described().share(self.bytes));
-        move || shared.as_ref().map_or_else(|| self.encoding(), Shared::encoding)
+    /// The origins of the `count` objects that the command makes of what it names, which share its encoding.
+    pub(crate) fn origins(&self, count: usize, names: Names) -> impl FnMut() -> Origin {
+        let (mut alone, mut several) = (Some(names), None);
+        if count > 1 {
+            let shared = self.context.objects.described().share(self.bytes);
+            several = alone.take().map(|names| names.origins(shared));
+        }
+        move || match &several {
+            Some(next) => next(),
+            None => alone.take().unwrap_or_default().origin(self.encoding()),
+        }
     }
 
     /// Leaves a tombstone.

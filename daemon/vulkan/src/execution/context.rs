@@ -5,6 +5,7 @@ use crate::context::allowance::Allowance;
 use crate::context::budget::Budget;
 use crate::context::error::ContextLost;
 use crate::context::resources::ResourceTable;
+use crate::context::restored::Restored;
 use crate::context::watchdog_wake::WatchdogWake;
 use crate::disposal::pool::Pool;
 use crate::disposal::retired::Retired;
@@ -60,6 +61,10 @@ pub struct Context {
     pub watchdog_wake: WatchdogWake,
     /// Queues by `ring_idx`.
     pub timelines: Timelines,
+    /// Memory that a snapshot brings along.
+    pub restored: Restored,
+    /// Bytes of recorded commands that are kept.
+    pub recorded: Budget,
     /// Bytes that decoded commands hold.
     decoded: Budget,
 }
@@ -97,7 +102,9 @@ impl Context {
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
             watchdog_wake: WatchdogWake::default(),
+            restored: Restored::default(),
             timelines: Timelines::default(),
+            recorded: Budget::new("recording_bytes", limits.recording_bytes),
             decoded: Budget::new("arena_bytes", limits.arena_bytes),
             env,
         }

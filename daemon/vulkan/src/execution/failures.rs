@@ -53,6 +53,19 @@ impl Failures {
         Ok(())
     }
 
+    /// Returns the failure that the guest has not heard of, or 0; whether its device is lost; and whether it makes fences of the host.
+    pub fn state(&self) -> (i32, bool, bool) {
+        let [lost, host_fences] = [&self.lost, &self.host_fences].map(|flag| flag.load(Ordering::Relaxed));
+        (self.unheard.load(Ordering::Relaxed), lost, host_fences)
+    }
+
+    /// Becomes as [`Self::state`] says.
+    pub fn restore(&self, (unheard, lost, host_fences): (i32, bool, bool)) {
+        self.unheard.store(unheard, Ordering::Relaxed);
+        self.lost.store(lost, Ordering::Relaxed);
+        self.host_fences.store(host_fences, Ordering::Relaxed);
+    }
+
     /// Returns whether the guest has to hear of a failure with the next answer.
     pub fn are_owed(&self) -> bool {
         self.is_lost() || self.unheard.load(Ordering::Relaxed) != 0

@@ -6,7 +6,11 @@
 //! and when something is left in the end.
 
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
+mod null_addresses;
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
 mod null_driver;
+#[cfg(test)]
+mod null_memory;
 mod null_state;
 mod stream;
 #[cfg(test)]
@@ -14,21 +18,28 @@ pub(super) mod world_for_tests;
 
 use super::context::error::ContextLost;
 use super::execution::context::Environment;
+use super::snapshot::Prelude;
+use super::snapshot::step::Step;
 use super::{
-    Allowance, Cancel, HeapBudget, Lease, MemoryFile, Piece, Renderer, ResourceMemory, ResourceTable,
+    Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Renderer, ResourceMemory,
+    ResourceTable,
 };
 use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
     Protection, Queues, ShaderLimits,
 };
 #[cfg(test)]
+pub(super) use null_memory::{contents, fills};
+#[cfg(test)]
 pub use null_state::at_barriers;
 pub use null_state::{Exclusive, live};
+#[cfg(test)]
+pub(super) use null_state::{RESULTS, address, release, stall};
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
 use rustix::fs::makedev;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stream::Composer;
@@ -43,6 +54,7 @@ pub const LIMITS: ContextLimits = ContextLimits {
     rings: 4,
     command_bytes: 1 << 20,
     arena_bytes: 16 << 20,
+    recording_bytes: 1 << 20,
     submissions: 64,
     shaders: ShaderLimits::DEFAULT,
 };
@@ -65,6 +77,7 @@ pub fn fuzz_execute(bytes: &[u8]) -> usize {
     let _exclusive = null_state::begin(u64::from_le_bytes(seed));
     let world = World::new(if mode & 2 == 0 { Queues::All } else { Queues::Compute });
     let executed = if mode & 1 == 0 { world.run_stream(bytes) } else { world.run_recipe(bytes) };
+    world.hand_over();
     world.renderer.destroy_objects();
     drop(world);
     assert!(!null_state::is_tight() || null_state::live() == 0, "{} objects are left", null_state::live());
@@ -111,6 +124,12 @@ pub fn refuse_newer_instances(version: u32) {
     null_state::NEWEST_INSTANCE.store(version, Ordering::Relaxed);
 }
 
+/// Makes results of queries available up to this query, and no others.
+#[cfg(test)]
+pub fn make_available(queries: u32) {
+    null_state::AVAILABLE.store(queries, Ordering::Relaxed);
+}
+
 /// The GPUs of the null driver, not in its own order.
 pub fn gpus() -> Vec<GpuChoice> {
     let gpu = |uuid| GpuChoice {
@@ -143,34 +162,51 @@ pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>)
     renderer_on(gpus(), limits, resources)
 }
 
+/// A renderer like that of [`renderer`], whose devices have a queue of ours, which clears and copies memory.
+#[cfg(test)]
+pub fn renderer_that_clears(limits: ContextLimits) -> Renderer {
+    let mut gpus = gpus();
+    gpus.iter_mut().for_each(|gpu| gpu.protection.zero_memory = true);
+    renderer_on(gpus, limits, Arc::new(NoResources))
+}
+
 /// Returns whether something was refused or failed that nobody has heard of, which makes all that names it cost less.
 pub fn has_failed(renderer: &Renderer) -> bool {
     renderer.context().failures.take().is_some()
 }
 
-/// Memory for whoever asks, but for much at once.
+/// Memory for whoever asks, but for much at once, or while waits are interrupted.
 struct Allowed;
+
+fn uninterrupted(cancel: &Cancel) -> Result<(), Interrupted> {
+    if cancel.is_interrupted() { Err(Interrupted) } else { Ok(()) }
+}
 
 const ALLOWED_MAX: u64 = 1 << 30;
 
 impl Allowance for Allowed {
-    fn pages(&self, size: u64, _: &Cancel) -> Option<MemoryFile> {
-        let file = shm::create("fuzz", Some(size).filter(|size| *size <= ALLOWED_MAX)?).ok()?;
-        Some(MemoryFile::new(file, Piece::uncounted()))
+    fn pages(&self, size: u64, cancel: &Cancel) -> Asked<MemoryFile> {
+        uninterrupted(cancel)?;
+        let size = Some(size).filter(|size| *size <= ALLOWED_MAX);
+        let file = size.and_then(|size| shm::create("fuzz", size).ok());
+        Ok(file.map(|file| MemoryFile::new(file, Piece::uncounted())))
     }
 
-    fn piece(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Piece> {
+    fn piece(&self, _: Heap, bytes: u64, cancel: &Cancel) -> Asked<Piece> {
+        uninterrupted(cancel)?;
         static PIECES: AtomicU64 = AtomicU64::new(1);
         let piece = || Piece::new(MemoryId(PIECES.fetch_add(1, Ordering::Relaxed)), Lease::new(|| ()));
-        (bytes <= ALLOWED_MAX).then(piece)
+        Ok((bytes <= ALLOWED_MAX).then(piece))
     }
 
-    fn credit(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Lease> {
-        (bytes <= ALLOWED_MAX).then(|| Lease::new(|| ()))
+    fn credit(&self, _: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease> {
+        uninterrupted(cancel)?;
+        Ok((bytes <= ALLOWED_MAX).then(|| Lease::new(|| ())))
     }
 
-    fn budget(&self, _: &Cancel) -> Option<PerHeap<HeapBudget>> {
-        Some(PerHeap::each(|_| HeapBudget { used: 0, most: ALLOWED_MAX }))
+    fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>> {
+        uninterrupted(cancel)?;
+        Ok(Some(PerHeap::each(|_| HeapBudget { used: 0, most: ALLOWED_MAX })))
     }
 
     fn reached(&self, _: &'static str) {}
@@ -180,11 +216,57 @@ impl Allowance for Allowed {
     fn overdue(&self, _: &'static str, _: bool) {}
 }
 
+/// The number of contexts that were written down and built up.
+static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
+
+/// Returns steps as another snapshot of the same has them, too: at any address.
+pub(super) fn comparable(steps: &[Step]) -> Vec<Step> {
+    let mut steps = steps.to_vec();
+    for step in &mut steps {
+        if let Step::Memory { address, .. } = step {
+            *address = 0;
+        }
+    }
+    steps
+}
+
+/// Returns the steps of a context that executed what the bytes stand for, as [`fuzz_execute`] does; none if it cannot be written down.
+pub fn steps_of(bytes: &[u8]) -> Option<Vec<Step>> {
+    let _exclusive = begin(0);
+    null_state::rely();
+    let world = World::new(Queues::All);
+    world.run_recipe(bytes);
+    let steps = if world.is_over.get() { None } else { world.renderer.save(&Prelude::default()).ok() };
+    let steps = steps.map(|saved| comparable(&saved.steps));
+    world.renderer.destroy_objects();
+    steps
+}
+
+/// Rebuilds a context from any steps. Returns whether they make sense.
+pub fn fuzz_rebuild(steps: &[Step]) -> bool {
+    let _exclusive = begin(0);
+    null_state::rely();
+    let file = |size| Allowed.pages(size, &Cancel::default()).ok().flatten().map(Arc::new);
+    let files: Vec<_> = [1 << 12, 1 << 16, 1 << 20].into_iter().filter_map(file).collect();
+    let renderer = renderer(Arc::new(NoResources));
+    let rebuilt = renderer.rebuild(steps, &files).is_ok();
+    if rebuilt {
+        // Whether it can be saved again is up to what it consists of.
+        let _ = renderer.save(&Prelude::default());
+    }
+    renderer.destroy_objects();
+    rebuilt
+}
+
 /// A context.
 struct World {
     renderer: Renderer,
     cancel: Cancel,
     reply: RefCell<Vec<u8>>,
+    /// A command has ended the context and left something behind: a worker would be gone, and nothing would be saved.
+    is_over: Cell<bool>,
+    /// The parts of the prelude that were written.
+    prelude: RefCell<(Vec<Step>, Prelude)>,
 }
 
 impl World {
@@ -195,7 +277,8 @@ impl World {
         let cancel = Cancel::default();
         // Waits answer at once.
         cancel.cancel();
-        Self { renderer, cancel, reply: RefCell::new(vec![0; REPLY_BYTES]) }
+        let reply = RefCell::new(vec![0; REPLY_BYTES]);
+        Self { renderer, cancel, reply, is_over: Cell::new(false), prelude: RefCell::default() }
     }
 
     fn run_stream(&self, mut bytes: &[u8]) -> usize {
@@ -213,6 +296,7 @@ impl World {
             bytes = &bytes[length..];
             arena.reset();
             executed += 1;
+            self.write_prelude(executed);
         }
         executed
     }
@@ -224,8 +308,62 @@ impl World {
             && executed < COMMANDS_MAX
         {
             executed += usize::from(composer.execute(self));
+            self.write_prelude(executed);
         }
         executed
+    }
+
+    /// Writes the next part of the prelude after some of the commands.
+    fn write_prelude(&self, executed: usize) {
+        if !executed.is_power_of_two() {
+            return;
+        }
+        let mut so_far = self.prelude.borrow_mut();
+        let (ahead, prelude) = &mut *so_far;
+        if let Ok((more, with_more)) = self.renderer.save_prelude(prelude) {
+            ahead.extend(more);
+            *prelude = with_more;
+        }
+    }
+
+    /// Writes the context down, if it can be, and builds it up a second time, which must come out the same.
+    fn hand_over(&self) {
+        if self.is_over.get() {
+            return;
+        }
+        let Ok(saved) = self.renderer.save(&Prelude::default()) else { return };
+        null_state::rely();
+        let context = self.renderer.context();
+        let second = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
+        // The first context has its addresses still.
+        let first = comparable(&saved.steps);
+        let rebuilt = second.rebuild(&first, &saved.files);
+        assert_eq!(rebuilt, Ok(()), "of {first:#?}");
+        let again = second.save(&Prelude::default());
+        let steps = again.as_ref().map(|again| comparable(&again.steps));
+        assert_eq!(steps, Ok(first));
+        second.destroy_objects();
+        self.hand_over_behind_prelude(&comparable(&saved.steps));
+        HANDED_OVER.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Builds the context up once more, behind the prelude, which must make no difference but to the order of commands.
+    fn hand_over_behind_prelude(&self, all: &[Step]) {
+        let (ahead, prelude) = self.prelude.take();
+        let rest = self.renderer.save(&prelude).expect("it could be without");
+        let context = self.renderer.context();
+        let third = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
+        assert_eq!(third.rebuild(&ahead, &[]), Ok(()), "of {ahead:#?}");
+        let steps = comparable(&rest.steps);
+        assert_eq!(third.rebuild(&steps, &rest.files), Ok(()), "of {steps:#?} behind {ahead:#?}");
+        let again = third.save(&Prelude::default()).map(|again| comparable(&again.steps));
+        // GPUs come first, as they are in the prelude.
+        let beside_commands = |steps: &[Step]| {
+            let others = steps.iter().filter(|step| !matches!(step, Step::Commands(_))).cloned();
+            others.partition::<Vec<_>, _>(|step| matches!(step, Step::Gpus(_)))
+        };
+        assert_eq!(again.as_deref().map(beside_commands), Ok(beside_commands(all)));
+        third.destroy_objects();
     }
 
     /// Decodes and executes the first command and answers its length.
@@ -236,12 +374,19 @@ impl World {
         let command = Command::decode(header.number, &mut reader)?;
         let length = reader.offset();
         let before = null_state::live();
+        let objects = || self.renderer.context().objects.read().count();
+        let objects_before = objects();
         let mut room = self.reply.borrow_mut();
         let mut writer = Writer::window(&mut room);
         let window = header.wants_reply().then_some(&mut writer);
         let outcome = self.renderer.execute(&command, &bytes[..length], arena, &self.cancel, window);
         // What was kept may have been freed to make room.
         let frees = matches!(command, Command::AllocateMemory(_));
+        // A queue is bound to its timeline before its id is looked at.
+        if outcome.is_err() && (objects() != objects_before || matches!(command, Command::GetDeviceQueue2(_)))
+        {
+            self.is_over.set(true);
+        }
         if outcome.is_err() && (frees || null_state::live() > before) {
             // An error in the middle of a command ends the context, and with the process all that nobody knows of any more.
             null_state::leak();
@@ -256,8 +401,8 @@ impl World {
 pub struct NoResources;
 
 impl ResourceTable for NoResources {
-    fn device_memory(&self, _: u32, _: &Cancel) -> Option<Arc<ResourceMemory>> {
-        None
+    fn device_memory(&self, _: u32, cancel: &Cancel) -> Result<Option<Arc<ResourceMemory>>, Interrupted> {
+        uninterrupted(cancel).map(|()| None)
     }
 }
 
@@ -283,5 +428,7 @@ mod tests {
         let executed: usize =
             committed.chain((0..300).map(recipe)).map(|bytes| super::fuzz_execute(&bytes)).sum();
         assert!(executed > 500, "only {executed} commands of the seeds are executed");
+        let handed_over = super::HANDED_OVER.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(handed_over > 20, "only {handed_over} contexts of the seeds are handed over");
     }
 }

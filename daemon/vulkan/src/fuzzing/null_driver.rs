@@ -6,6 +6,9 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+use super::null_addresses as addresses;
+#[cfg(test)]
+use super::null_memory;
 use super::null_state::{self as state, Kind};
 use crate::backing::capture::map;
 use ash::vk;
@@ -72,13 +75,12 @@ fn resolve(name: &str) -> Option<Function> {
 fn find(name: &str) -> Option<Function> {
     let plain = name.trim_end_matches("KHR").trim_end_matches("EXT");
     kinds! { plain,
-        "Buffer" => Buffer, "BufferView" => BufferView, "CommandPool" => CommandPool, "DescriptorPool" => DescriptorPool,
+        "BufferView" => BufferView, "CommandPool" => CommandPool, "DescriptorPool" => DescriptorPool,
         "DescriptorSetLayout" => DescriptorSetLayout, "DescriptorUpdateTemplate" => DescriptorUpdateTemplate,
         "Event" => Event, "Fence" => Fence, "Framebuffer" => Framebuffer, "Image" => Image, "ImageView" => ImageView,
         "PipelineCache" => PipelineCache, "PipelineLayout" => PipelineLayout, "PrivateDataSlot" => PrivateDataSlot,
         "QueryPool" => QueryPool, "RenderPass" => RenderPass, "Sampler" => Sampler,
-        "SamplerYcbcrConversion" => SamplerYcbcrConversion, "Semaphore" => Semaphore, "ShaderModule" => ShaderModule,
-        "Device" => Device,
+        "SamplerYcbcrConversion" => SamplerYcbcrConversion, "ShaderModule" => ShaderModule,
     }
     match plain {
         "vkGetInstanceProcAddr" => untyped!(get_instance_proc_addr, vk::Instance, *const c_char),
@@ -88,9 +90,6 @@ fn find(name: &str) -> Option<Function> {
         }
         "vkDestroyInstance" => untyped!(destroy_instance, u64, usize),
         "vkCreateRenderPass2" => untyped!(create::<{ Kind::RenderPass as u8 }>, u64, usize, usize, *mut u64),
-        "vkAllocateMemory" => {
-            untyped!(allocate_memory, u64, *const vk::MemoryAllocateInfo<'static>, usize, *mut u64)
-        }
         "vkFreeMemory" => untyped!(free_memory, u64, u64, usize),
         "vkDestroyPipeline" => untyped!(destroy::<{ Kind::Pipeline as u8 }>, u64, u64, usize),
         "vkCreateComputePipelines" | "vkCreateGraphicsPipelines" => {
@@ -119,6 +118,16 @@ fn find(name: &str) -> Option<Function> {
         "vkGetPhysicalDeviceMemoryProperties" => {
             untyped!(memory, u64, *mut vk::PhysicalDeviceMemoryProperties)
         }
+        "vkGetPhysicalDeviceImageFormatProperties" => untyped!(
+            image_format,
+            u64,
+            vk::Format,
+            vk::ImageType,
+            vk::ImageTiling,
+            vk::ImageUsageFlags,
+            vk::ImageCreateFlags,
+            *mut vk::ImageFormatProperties
+        ),
         "vkGetPhysicalDeviceExternalBufferProperties" => {
             untyped!(external_buffer, u64, usize, *mut vk::ExternalBufferProperties<'static>)
         }
@@ -134,6 +143,7 @@ fn find(name: &str) -> Option<Function> {
         "vkGetPipelineCacheData" => untyped!(cache_data, u64, u64, *mut usize, *mut u8),
         "vkMapMemory" | "vkMapMemory2" => untyped!(refuse_to_map, u64),
         "vkGetFenceStatus" => untyped!(fence_status, u64, u64),
+        "vkWaitForFences" => untyped!(wait_for_fences, u64, u32, *const u64, u32, u64),
         "vkResetFences" => untyped!(reset_fences, u64, u32, *const u64),
         "vkQueueSubmit" => untyped!(queue_submit, u64, u32, *const vk::SubmitInfo<'static>, u64),
         "vkQueueSubmit2" => untyped!(queue_submit2, u64, u32, *const vk::SubmitInfo2<'static>, u64),
@@ -148,6 +158,64 @@ fn find(name: &str) -> Option<Function> {
         "vkCmdBindPipeline" => untyped!(bind_pipeline, u64, i32, u64),
         "vkCmdBindDescriptorSets" => untyped!(bind_descriptor_sets, u64, i32, u64, u32, u32, *const u64),
         "vkCmdPipelineBarrier" => untyped!(pipeline_barrier, u64, u32),
+        #[cfg(test)]
+        "vkCmdCopyQueryPoolResults" => untyped!(copy_results, u64, u64, u32, u32, u64, u64, u64, u32),
+        #[cfg(test)]
+        "vkBindBufferMemory" => untyped!(null_memory::bind, u64, u64, u64, u64),
+        #[cfg(test)]
+        "vkCmdFillBuffer" => untyped!(null_memory::fill, u64, u64, u64, u64, u32),
+        #[cfg(test)]
+        "vkCmdCopyBuffer" => untyped!(null_memory::copy, u64, u64, u64, u32, *const vk::BufferCopy),
+        #[cfg(test)]
+        "vkCmdUpdateBuffer" => untyped!(update_buffer, u64, u64, u64, u64, *const u8),
+        _ => find_addresses(plain).or_else(|| find_waiting(plain)),
+    }
+}
+
+/// Returns the function of a name that has to do with device addresses.
+fn find_addresses(plain: &str) -> Option<Function> {
+    match plain {
+        "vkCreateDevice" => {
+            untyped!(create_device, u64, *const vk::DeviceCreateInfo<'static>, usize, *mut u64)
+        }
+        "vkDestroyDevice" => untyped!(destroy::<{ Kind::Device as u8 }>, u64, u64, usize),
+        "vkCreateBuffer" => {
+            untyped!(create_buffer, u64, *const vk::BufferCreateInfo<'static>, usize, *mut u64)
+        }
+        "vkDestroyBuffer" => untyped!(destroy::<{ Kind::Buffer as u8 }>, u64, u64, usize),
+        "vkAllocateMemory" => {
+            untyped!(allocate_memory, u64, *const vk::MemoryAllocateInfo<'static>, usize, *mut u64)
+        }
+        "vkGetPhysicalDeviceFeatures2" => {
+            untyped!(addresses::features2, u64, *mut vk::PhysicalDeviceFeatures2<'static>)
+        }
+        "vkGetBufferDeviceAddress" | "vkGetBufferOpaqueCaptureAddress" => {
+            untyped!(addresses::buffer_address, u64, *const vk::BufferDeviceAddressInfo<'static>)
+        }
+        "vkGetDeviceBufferMemoryRequirements" => {
+            untyped!(addresses::buffer_requirements, u64, *const vk::DeviceBufferMemoryRequirements<'static>)
+        }
+        "vkGetDeviceMemoryOpaqueCaptureAddress" => {
+            untyped!(addresses::memory_address, u64, *const vk::DeviceMemoryOpaqueCaptureAddressInfo<'static>)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the function of a name that has to do with semaphores or events, or that nothing is known of.
+fn find_waiting(plain: &str) -> Option<Function> {
+    match plain {
+        "vkCreateSemaphore" => {
+            untyped!(create_semaphore, u64, *const vk::SemaphoreCreateInfo<'static>, usize, *mut u64)
+        }
+        "vkDestroySemaphore" => untyped!(destroy::<{ Kind::Semaphore as u8 }>, u64, u64, usize),
+        "vkGetSemaphoreCounterValue" => untyped!(counter, u64, u64, *mut u64),
+        "vkSignalSemaphore" => {
+            untyped!(signal_semaphore, u64, *const vk::SemaphoreSignalInfo<'static>)
+        }
+        "vkGetEventStatus" => untyped!(event_status, u64, u64),
+        "vkSetEvent" => untyped!(set_event::<true>, u64, u64),
+        "vkResetEvent" => untyped!(set_event::<false>, u64, u64),
         _ => untyped!(anything, u64),
     }
 }
@@ -162,6 +230,36 @@ unsafe extern "system" fn anything(dispatchable: u64) -> u64 {
 unsafe extern "system" fn pipeline_barrier(command_buffer: u64, source: u32) {
     state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
     state::barrier(source);
+}
+
+#[cfg(test)]
+unsafe extern "system" fn copy_results(
+    command_buffer: u64,
+    pool: u64,
+    first: u32,
+    count: u32,
+    buffer: u64,
+    offset: u64,
+    _: u64,
+    _: u32,
+) {
+    state::assert_of(command_buffer, pool, Kind::QueryPool);
+    state::assert_of(command_buffer, buffer, Kind::Buffer);
+    state::RESULTS.lock().push((offset, Err((first, count))));
+}
+
+#[cfg(test)]
+unsafe extern "system" fn update_buffer(
+    command_buffer: u64,
+    buffer: u64,
+    offset: u64,
+    size: u64,
+    data: *const u8,
+) {
+    state::assert_of(command_buffer, buffer, Kind::Buffer);
+    // SAFETY: callers pass `size` bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(data, size as usize) };
+    state::RESULTS.lock().push((offset, Ok(bytes.to_vec())));
 }
 
 unsafe extern "system" fn create<const KIND: u8>(parent: u64, _: usize, _: usize, out: *mut u64) -> i32 {
@@ -191,6 +289,45 @@ unsafe extern "system" fn destroy<const KIND: u8>(first: u64, second: u64, _: us
     }
 }
 
+unsafe extern "system" fn create_device(
+    gpu: u64,
+    info: *const vk::DeviceCreateInfo<'static>,
+    allocator: usize,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: the parameters of every creation.
+    let result = unsafe { create::<{ Kind::Device as u8 }>(gpu, 0, allocator, out) };
+    if result == 0 && !state::is_trusting() {
+        // SAFETY: callers pass a description, and with success there is a handle.
+        unsafe { addresses::device_made(*out, &*info) };
+    }
+    result
+}
+
+unsafe extern "system" fn create_buffer(
+    device: u64,
+    info: *const vk::BufferCreateInfo<'static>,
+    allocator: usize,
+    out: *mut u64,
+) -> i32 {
+    let address = match state::is_trusting() {
+        true => Ok(0),
+        // SAFETY: callers pass a description.
+        false => unsafe { addresses::of_buffer(device, &*info) },
+    };
+    let address = match address {
+        Ok(address) => address,
+        Err(refused) => return refused,
+    };
+    // SAFETY: the parameters of every creation.
+    let result = unsafe { create::<{ Kind::Buffer as u8 }>(device, 0, allocator, out) };
+    if result == 0 {
+        // SAFETY: with success there is a handle.
+        state::set_address(unsafe { *out }, address);
+    }
+    result
+}
+
 /// Memory of the last type is mapped by the driver when it is allocated, out of a device that is opened for it and closed again.
 unsafe extern "system" fn allocate_memory(
     device: u64,
@@ -198,13 +335,31 @@ unsafe extern "system" fn allocate_memory(
     allocator: usize,
     out: *mut u64,
 ) -> i32 {
-    // SAFETY: the parameters of every creation.
-    let result = unsafe { create::<{ Kind::Memory as u8 }>(device, 0, allocator, out) };
     // SAFETY: callers pass a description.
     let info = unsafe { &*info };
+    let address = match state::is_trusting() {
+        true => Ok(0),
+        // SAFETY: as above.
+        false => unsafe { addresses::of_memory(device, info) },
+    };
+    let address = match address {
+        Ok(address) => address,
+        Err(refused) => return refused,
+    };
+    // SAFETY: the parameters of every creation.
+    let result = unsafe { create::<{ Kind::Memory as u8 }>(device, 0, allocator, out) };
+    if result == 0 {
+        // SAFETY: with success there is a handle.
+        state::set_address(unsafe { *out }, address);
+    }
     if result == 0 && info.memory_type_index == 2 {
         // SAFETY: with success there is a handle.
         map_zeros(unsafe { *out }, info.allocation_size as usize);
+    }
+    #[cfg(test)]
+    if result == 0 {
+        // SAFETY: as above.
+        null_memory::allocated(unsafe { *out }, info);
     }
     result
 }
@@ -223,6 +378,8 @@ fn map_zeros(handle: u64, len: usize) {
 static MAPPED: LazyLock<Mutex<FxHashMap<u64, (usize, usize)>>> = LazyLock::new(Mutex::default);
 
 unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize) {
+    #[cfg(test)]
+    null_memory::freed(memory);
     if let Some((at, len)) = MAPPED.lock().remove(&memory) {
         // SAFETY: mapped when it was allocated, and nothing refers to it.
         unsafe { libc::munmap(at as *mut c_void, len) };
@@ -424,7 +581,7 @@ unsafe extern "system" fn queue_submit2(
     submitted(fence)
 }
 
-/// A submission is done at once, or the device is lost.
+/// A submission is done at once, unless nothing completes, or the device is lost.
 fn submitted(fence: u64) -> i32 {
     if state::failure().is_some() {
         return vk::Result::ERROR_DEVICE_LOST.as_raw();
@@ -439,6 +596,72 @@ unsafe extern "system" fn fence_status(device: u64, fence: u64) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     state::assert_of(device, fence, Kind::Fence);
     if state::is_signalled(fence) { 0 } else { vk::Result::NOT_READY.as_raw() }
+}
+
+unsafe extern "system" fn event_status(device: u64, event: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, event, Kind::Event);
+    let status = if state::is_signalled(event) { vk::Result::EVENT_SET } else { vk::Result::EVENT_RESET };
+    status.as_raw()
+}
+
+unsafe extern "system" fn set_event<const SET: bool>(device: u64, event: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, event, Kind::Event);
+    state::set_signalled(event, SET);
+    0
+}
+
+unsafe extern "system" fn create_semaphore(
+    device: u64,
+    info: *const vk::SemaphoreCreateInfo<'static>,
+    allocator: usize,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: the parameters of every creation.
+    let result = unsafe { create::<{ Kind::Semaphore as u8 }>(device, 0, allocator, out) };
+    // SAFETY: callers pass a description.
+    let mut next = unsafe { (*info).p_next };
+    while result == 0 && !next.is_null() {
+        // SAFETY: a chain is made of structs that begin with their type and the next one.
+        let base = unsafe { next.cast::<vk::BaseInStructure<'static>>().read() };
+        if base.s_type == vk::StructureType::SEMAPHORE_TYPE_CREATE_INFO {
+            // SAFETY: the type says what it is, and with success there is a handle.
+            unsafe {
+                let info = next.cast::<vk::SemaphoreTypeCreateInfo<'static>>().read();
+                state::set_counter(*out, info.initial_value);
+            }
+        }
+        next = base.p_next.cast();
+    }
+    result
+}
+
+unsafe extern "system" fn counter(device: u64, semaphore: u64, out: *mut u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, semaphore, Kind::Semaphore);
+    // SAFETY: callers pass a place for the value.
+    unsafe { *out = state::counter(semaphore) };
+    0
+}
+
+unsafe extern "system" fn signal_semaphore(
+    device: u64,
+    info: *const vk::SemaphoreSignalInfo<'static>,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    // SAFETY: callers pass a description.
+    let info = unsafe { &*info };
+    let semaphore = vk::Handle::as_raw(info.semaphore);
+    state::assert_of(device, semaphore, Kind::Semaphore);
+    state::set_counter(semaphore, info.value);
+    0
+}
+
+/// Everything is complete, or nothing for as long as anybody waits.
+unsafe extern "system" fn wait_for_fences(device: u64, _: u32, _: *const u64, _: u32, _: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    if state::is_stalled() { vk::Result::TIMEOUT.as_raw() } else { 0 }
 }
 
 unsafe extern "system" fn reset_fences(device: u64, count: u32, fences: *const u64) -> i32 {
@@ -611,6 +834,29 @@ unsafe extern "system" fn properties2(physical: u64, out: *mut vk::PhysicalDevic
     }
 }
 
+/// Images of every kind may be of some size.
+unsafe extern "system" fn image_format(
+    physical: u64,
+    _: vk::Format,
+    _: vk::ImageType,
+    _: vk::ImageTiling,
+    _: vk::ImageUsageFlags,
+    _: vk::ImageCreateFlags,
+    out: *mut vk::ImageFormatProperties,
+) -> i32 {
+    state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
+    let properties = vk::ImageFormatProperties {
+        max_extent: vk::Extent3D { width: 256, height: 256, depth: 256 },
+        max_mip_levels: 9,
+        max_array_layers: 16,
+        sample_counts: vk::SampleCountFlags::TYPE_1,
+        max_resource_size: 1 << 30,
+    };
+    // SAFETY: callers pass a place for them.
+    unsafe { out.write(properties) };
+    0
+}
+
 unsafe extern "system" fn queue_families(
     physical: u64,
     count: *mut u32,
@@ -686,15 +932,19 @@ unsafe extern "system" fn external_buffer(_: u64, _: usize, out: *mut vk::Extern
 unsafe extern "system" fn query_results(
     device: u64,
     pool: u64,
-    _: u32,
+    first: u32,
     count: u32,
     size: usize,
     out: *mut u8,
     stride: u64,
-    _: u32,
+    flags: u32,
 ) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     state::assert_of(device, pool, Kind::QueryPool);
+    if flags & vk::QueryResultFlags::WITH_AVAILABILITY.as_raw() != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { results_and_availability(first, count, size, out, stride, flags) };
+    }
     for query in 0..u64::from(count.min(1024)) {
         let at = (query * stride) as usize;
         assert!(at <= size, "query {query} at {at} of {size} bytes");
@@ -702,6 +952,35 @@ unsafe extern "system" fn query_results(
         unsafe { out.add(at).cast::<u64>().write_unaligned(query) };
     }
     0
+}
+
+/// Writes results of one word, a thousand more than the query's number, and whether they are available, as [`state::AVAILABLE`] says.
+#[inline(never)]
+unsafe fn results_and_availability(
+    first: u32,
+    count: u32,
+    size: usize,
+    out: *mut u8,
+    stride: u64,
+    flags: u32,
+) -> i32 {
+    let wide = flags & vk::QueryResultFlags::TYPE_64.as_raw() != 0;
+    let available = state::AVAILABLE.load(std::sync::atomic::Ordering::Relaxed);
+    for query in 0..u64::from(count.min(1024)) {
+        let (at, number) = ((query * stride) as usize, u64::from(first) + query);
+        assert!(at <= size, "query {query} at {at} of {size} bytes");
+        let is_available = number < u64::from(available);
+        let result = [if is_available { 1000 + number } else { 0 }, u64::from(is_available)];
+        // SAFETY: callers leave room for the largest result behind every start.
+        unsafe {
+            match wide {
+                true => out.add(at).cast::<[u64; 2]>().write_unaligned(result),
+                false => out.add(at).cast::<[u32; 2]>().write_unaligned(result.map(|word| word as u32)),
+            }
+        }
+    }
+    let all = u64::from(first) + u64::from(count) <= u64::from(available);
+    if all { 0 } else { vk::Result::NOT_READY.as_raw() }
 }
 
 unsafe extern "system" fn cache_data(device: u64, cache: u64, size: *mut usize, out: *mut u8) -> i32 {

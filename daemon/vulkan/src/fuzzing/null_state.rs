@@ -46,9 +46,16 @@ struct State {
     live: FxHashMap<u64, u64>,
     /// Handles that are asked for rather than created: by parent, kind and index.
     found: FxHashMap<(u64, u8, u64), u64>,
-    /// Fences that are signalled: at once, by what they are submitted with.
+    /// Fences that are signalled: at once, by what they are submitted with. And events that are set.
     signalled: FxHashSet<u64>,
+    /// The values of timelines, which the host alone signals here.
+    counters: FxHashMap<u64, u64>,
+    /// Fences that will be signalled, while nothing completes.
+    stalled: Option<Vec<u64>>,
     last: u64,
+    /// The addresses of buffers and memory that have one, and something else for devices that give them again; and how many were chosen.
+    addresses: FxHashMap<u64, u64>,
+    chosen: u64,
     random: u64,
     /// Objects were lost sight of with their context, so parents may go before them.
     leaky: bool,
@@ -76,6 +83,9 @@ static TAKEN: Mutex<()> = Mutex::new(());
 /// The version of the newest instance that the driver makes.
 pub(super) static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
 
+/// The first query whose result is not available, if whoever asks for results asks for that as well.
+pub(super) static AVAILABLE: AtomicU32 = AtomicU32::new(u32::MAX);
+
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
 
@@ -90,6 +100,14 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 type AtBarrier = Arc<dyn Fn(u32) + Send + Sync>;
 
 static AT_BARRIERS: Mutex<Option<AtBarrier>> = Mutex::new(None);
+
+/// Everything that was recorded to be written into buffers, with its places.
+#[cfg(test)]
+pub(crate) static RESULTS: Mutex<Vec<(u64, Written)>> = Mutex::new(Vec::new());
+
+/// Bytes, or the results of queries, from the first on and so many.
+#[cfg(test)]
+pub(crate) type Written = Result<Vec<u8>, (u32, u32)>;
 
 /// Makes barriers call `tell` from now on, until the driver is taken anew.
 #[cfg(test)]
@@ -114,9 +132,15 @@ pub struct Exclusive(MutexGuard<'static, ()>);
 pub(super) fn begin(seed: u64) -> Exclusive {
     let exclusive = Exclusive(TAKEN.lock());
     *AT_BARRIERS.lock() = None;
+    #[cfg(test)]
+    {
+        RESULTS.lock().clear();
+        super::null_memory::forget();
+    }
     *STATE.lock() = State { random: seed | 1, ..State::default() };
     TRUSTING.store(false, Ordering::Relaxed);
     NEWEST_INSTANCE.store(u32::MAX, Ordering::Relaxed);
+    AVAILABLE.store(u32::MAX, Ordering::Relaxed);
     exclusive
 }
 
@@ -126,7 +150,8 @@ pub(super) fn trust() {
     TRUSTING.store(true, Ordering::Relaxed);
 }
 
-fn is_trusting() -> bool {
+/// Returns whether nothing is looked at.
+pub(super) fn is_trusting() -> bool {
     TRUSTING.load(Ordering::Relaxed)
 }
 
@@ -141,9 +166,20 @@ pub(super) fn leak() {
 }
 
 /// Switches off all failures from now on.
-#[cfg(test)]
 pub(super) fn rely() {
     STATE.lock().reliable = true;
+}
+
+/// The value of a timeline.
+pub(super) fn counter(semaphore: u64) -> u64 {
+    STATE.lock().counters.get(&semaphore).copied().unwrap_or_default()
+}
+
+/// Changes the value of a timeline.
+pub(super) fn set_counter(semaphore: u64, value: u64) {
+    if !is_trusting() {
+        STATE.lock().counters.insert(semaphore, value);
+    }
 }
 
 /// The number of objects that are alive.
@@ -198,6 +234,32 @@ pub(super) fn assert_live(handle: u64, kind: Option<u8>) {
     assert!(kind.is_none_or(|kind| handle as u8 == kind), "{handle:#x} is of another kind than {kind:?}");
 }
 
+/// Gives a handle an address, unless it is 0.
+pub(super) fn set_address(handle: u64, address: u64) {
+    if address != 0 && !is_trusting() {
+        STATE.lock().addresses.insert(handle, address);
+    }
+}
+
+/// The address of a handle; 0 if it has none.
+pub(crate) fn address(handle: u64) -> u64 {
+    STATE.lock().addresses.get(&handle).copied().unwrap_or_default()
+}
+
+/// Returns whether something of a kind and a device has an address.
+pub(super) fn has_address(device: u64, kind: Kind, address: u64) -> bool {
+    let State { live, addresses, .. } = &*STATE.lock();
+    let mut all = addresses.iter().filter(|(handle, _)| **handle as u8 == kind as u8);
+    all.any(|(handle, known)| *known == address && live.get(handle) == Some(&device))
+}
+
+/// The number of the next address, from 1.
+pub(super) fn next_address() -> u64 {
+    let mut state = STATE.lock();
+    state.chosen += 1;
+    state.chosen
+}
+
 /// Panics like [`assert_live`], and also unless the handle is of the same device as `other`.
 #[track_caller]
 pub(super) fn assert_of(other: u64, handle: u64, kind: Kind) {
@@ -222,7 +284,9 @@ pub(super) fn remove(handle: u64, kind: u8, parent: u64) {
         return;
     }
     assert_live(handle, Some(kind));
-    assert_eq!(STATE.lock().live.remove(&handle), Some(parent), "{handle:#x} has another parent");
+    let mut state = STATE.lock();
+    state.addresses.remove(&handle);
+    assert_eq!(state.live.remove(&handle), Some(parent), "{handle:#x} has another parent");
 }
 
 /// Ends the handle of what was allocated from a pool; null is skipped.
@@ -249,7 +313,8 @@ pub(super) fn remove_parent(handle: u64, kind: u8) {
     }
     assert_live(handle, Some(kind));
     let mut state = STATE.lock();
-    let State { live, found, leaky, .. } = &mut *state;
+    let State { live, found, leaky, addresses, .. } = &mut *state;
+    addresses.remove(&handle);
     found.retain(|(parent, ..), child| {
         let gone = *parent == handle;
         if gone && *child as u8 != Kind::PhysicalDevice as u8 {
@@ -274,18 +339,38 @@ pub(super) fn remove_parent(handle: u64, kind: u8) {
     live.remove(&handle);
 }
 
-/// Marks a fence as signalled or reset.
+/// Marks a fence or an event as signalled or reset.
 pub(super) fn set_signalled(fence: u64, signalled: bool) {
     if is_trusting() {
-        SIGNALLED.store(signalled, Ordering::Relaxed);
-    } else if signalled {
-        STATE.lock().signalled.insert(fence);
-    } else {
-        STATE.lock().signalled.remove(&fence);
+        return SIGNALLED.store(signalled, Ordering::Relaxed);
+    }
+    let State { signalled: all, stalled, .. } = &mut *STATE.lock();
+    match (signalled, stalled) {
+        (true, Some(stalled)) => stalled.push(fence),
+        (true, None) => _ = all.insert(fence),
+        (false, _) => _ = all.remove(&fence),
     }
 }
 
-/// Returns whether a fence is signalled.
+/// Lets nothing complete that is submitted from now on.
+#[cfg(test)]
+pub(crate) fn stall() {
+    STATE.lock().stalled = Some(Vec::new());
+}
+
+/// Lets everything complete.
+#[cfg(test)]
+pub(crate) fn release() {
+    let State { signalled, stalled, .. } = &mut *STATE.lock();
+    signalled.extend(stalled.take().unwrap_or_default());
+}
+
+/// Returns whether nothing completes.
+pub(super) fn is_stalled() -> bool {
+    !is_trusting() && STATE.lock().stalled.is_some()
+}
+
+/// Returns whether a fence or an event is signalled.
 pub(super) fn is_signalled(fence: u64) -> bool {
     if is_trusting() { SIGNALLED.load(Ordering::Relaxed) } else { STATE.lock().signalled.contains(&fence) }
 }

@@ -8,7 +8,7 @@ use super::World;
 use protocol::cursor::{Arena, Reader};
 use protocol::error::DecodeErrorKind as Kind;
 use protocol::venus::generated::{
-    AllocateCommandBuffers, AllocateDescriptorSets, Command, CreateBuffer, CreateCommandPool,
+    AllocateCommandBuffers, AllocateDescriptorSets, AllocateMemory, Command, CreateBuffer, CreateCommandPool,
     CreateDescriptorPool, CreateDescriptorSetLayout, CreateDevice, CreateInstance, DestroyDevice,
     DestroyInstance, EnumeratePhysicalDevices, GetDeviceQueue2, ObjectType,
 };
@@ -29,18 +29,21 @@ pub(super) struct Composer<'r> {
 }
 
 /// The commands that every program begins with, and without which hardly anything can be done, in words that begin with number and flags.
-static PROLOGUE: LazyLock<[Vec<u32>; 9]> = LazyLock::new(|| {
+static PROLOGUE: LazyLock<[Vec<u32>; 10]> = LazyLock::new(|| {
     let one_f32 = 1f32.to_bits();
     let queue = [2, 0, 0, 0, 0, 1, 1, 0, one_f32];
     let timeline = [TIMELINE_INFO, 0, 0, 1];
+    let addresses = [ADDRESS_FEATURES, 0, 0, 1, 0, 0];
     [
         // Description (nothing in it), allocator, instance 1.
         vec![CreateInstance::NUMBER as u32, 0, 0, 0, 0, 0, 1, 0, 1, 0],
         // Instance 1, one physical device: 2.
         vec![EnumeratePhysicalDevices::NUMBER as u32, 0, 1, 0, 1, 0, 1, 1, 0, 2, 0],
-        // Physical device 2, a queue, no layers, extensions and features, allocator, device 3.
+        // Physical device 2, addresses of buffers, a queue, no layers, extensions and other features, allocator, device 3.
         [
-            &[CreateDevice::NUMBER as u32, 0, 2, 0, 1, 0, 3, 0, 0, 0, 1, 1, 0][..],
+            &[CreateDevice::NUMBER as u32, 0, 2, 0, 1, 0, 3, 1, 0][..],
+            &addresses,
+            &[0, 1, 1, 0],
             &queue,
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0],
         ]
@@ -62,12 +65,22 @@ static PROLOGUE: LazyLock<[Vec<u32>; 9]> = LazyLock::new(|| {
         vec![CreateDescriptorPool::NUMBER as u32, 0, 3, 0, 1, 0, 33, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1, 0, 8, 0],
         // Device 3, pool 8, layout 7, set 9.
         vec![AllocateDescriptorSets::NUMBER as u32, 0, 3, 0, 1, 0, 34, 0, 0, 8, 0, 1, 1, 0, 7, 0, 1, 0, 9, 0],
+        // Device 3, 64 KiB of pages that have an address, allocator, memory 10.
+        [
+            &[AllocateMemory::NUMBER as u32, 0, 3, 0, 1, 0, 5, 1, 0][..],
+            &[ALLOCATE_FLAGS, 0, 0, 2, 0],
+            &[1 << 16, 0, 1, 0, 0, 1, 0, 10, 0],
+        ]
+        .concat(),
     ]
 });
 
-/// `VK_STRUCTURE_TYPE_DEVICE_QUEUE_INFO_2` and `..._DEVICE_QUEUE_TIMELINE_INFO_MESA`.
+/// `VK_STRUCTURE_TYPE_DEVICE_QUEUE_INFO_2`, `..._DEVICE_QUEUE_TIMELINE_INFO_MESA`,
+/// `..._PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES` and `..._MEMORY_ALLOCATE_FLAGS_INFO`.
 const QUEUE_INFO: u32 = 1_000_145_003;
 const TIMELINE_INFO: u32 = 1_000_384_005;
+const ADDRESS_FEATURES: u32 = 1_000_257_000;
+const ALLOCATE_FLAGS: u32 = 1_000_060_000;
 
 /// Every command in its plainest form, and with as many pointers as it takes.
 static FORMS: LazyLock<FxHashMap<i32, [Vec<u8>; 2]>> = LazyLock::new(|| {
@@ -186,7 +199,7 @@ impl<'r> Composer<'r> {
         for _ in 0..16 {
             self.arena.reset();
             let Err(lost) = world.execute(&self.bytes[..length], &self.arena) else { return true };
-            if !self.put_ids_right(world, &lost.reason, length) {
+            if !self.put_ids_right(world, lost.reason(), length) {
                 return false;
             }
             // An id may have been a count as well.

@@ -3,7 +3,7 @@
 use super::NoResources;
 use crate::backing::memory::Memory;
 use crate::memory::export::Exported;
-use crate::{Cancel, Renderer, fuzzing};
+use crate::{Cancel, ContextLost, Renderer, fuzzing};
 use config::MemoryId;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::sync::Arc;
 use venus::{ChainStruct, Command};
 
-const INSTANCE: venus::Instance = venus::Instance(1);
+pub(crate) const INSTANCE: venus::Instance = venus::Instance(1);
 const GPU: venus::PhysicalDevice = venus::PhysicalDevice(2);
 /// The device.
 pub(crate) const DEVICE: venus::Device = venus::Device(3);
@@ -44,21 +44,24 @@ impl World {
 
     /// A world with a seed that is chosen so that the first creations succeed.
     pub(crate) fn with_luck(seed: u64) -> Self {
-        Self::on(fuzzing::begin(seed))
+        Self::on(fuzzing::begin(seed), fuzzing::renderer(Arc::new(NoResources)))
     }
 
     /// A world in which creations always succeed.
     pub(crate) fn reliable() -> Self {
-        Self::on(fuzzing::begin_reliable())
+        Self::on(fuzzing::begin_reliable(), fuzzing::renderer(Arc::new(NoResources)))
     }
 
-    fn on(exclusive: fuzzing::Exclusive) -> Self {
-        let world = Self {
-            renderer: fuzzing::renderer(Arc::new(NoResources)),
-            _control_node: File::open(CONTROL_NODE).unwrap(),
-            _exclusive: exclusive,
-        };
-        let create = venus::CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
+    /// A world in which creations always succeed, whose devices have a queue of ours.
+    pub(crate) fn with_own_queue() -> Self {
+        Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_clears(fuzzing::LIMITS))
+    }
+
+    fn on(exclusive: fuzzing::Exclusive, renderer: Renderer) -> Self {
+        let world =
+            Self { renderer, _control_node: File::open(CONTROL_NODE).unwrap(), _exclusive: exclusive };
+        let info = venus::InstanceCreateInfo::default();
+        let create = venus::CreateInstance { p_create_info: Some(&info), p_instance: Some(&INSTANCE) };
         world.execute(&Command::CreateInstance(create));
         world.execute(&Command::EnumeratePhysicalDevices(venus::EnumeratePhysicalDevices {
             instance: INSTANCE,
@@ -71,12 +74,18 @@ impl World {
 
     /// Creates a device with a queue.
     pub(crate) fn create_device(&self, device: venus::Device) {
+        self.create_device_with(device, &[]);
+    }
+
+    /// Creates a device with a queue and features.
+    pub(crate) fn create_device_with(&self, device: venus::Device, features: &[ChainStruct<'_>]) {
         let queue = venus::DeviceQueueCreateInfo {
             queue_count: 1,
             p_queue_priorities: Some(&[1.0]),
             ..Default::default()
         };
         let info = venus::DeviceCreateInfo {
+            p_next: features,
             queue_create_info_count: 1,
             p_queue_create_infos: Some(std::slice::from_ref(&queue)),
             ..Default::default()
@@ -91,13 +100,21 @@ impl World {
 
     /// Executes a command, which must not end the context.
     pub(crate) fn execute(&self, command: &Command<'_>) {
-        let (arena, cancel, mut reply) = (Arena::new(1 << 16), Cancel::default(), vec![0; 4096]);
+        self.try_execute(command, &Cancel::default()).unwrap();
+    }
+
+    /// Executes a command whose waits end as `cancel` says.
+    pub(crate) fn try_execute(&self, command: &Command<'_>, cancel: &Cancel) -> Result<(), ContextLost> {
+        let (arena, mut reply) = (Arena::new(1 << 16), vec![0; 4096]);
         let mut bytes = vec![0; 4096];
         let mut writer = Writer::window(&mut bytes);
         command.encode(venus::CommandFlagsEXT(0), &mut writer);
         let length = writer.finish().unwrap();
         let mut writer = Writer::window(&mut reply);
-        self.renderer.execute(command, &bytes[..length], &arena, &cancel, Some(&mut writer)).unwrap();
+        let done = self.renderer.execute(command, &bytes[..length], &arena, cancel, Some(&mut writer));
+        let said = writer.finish().unwrap();
+        assert!(done.is_ok() || said == 0, "a reply of a command that was not executed");
+        done
     }
 
     /// Allocates memory that the driver maps.
@@ -119,6 +136,23 @@ impl World {
         let allocate = venus::AllocateMemory { device: DEVICE, p_allocate_info, p_memory };
         self.execute(&Command::AllocateMemory(allocate));
         self.renderer.context().objects.shared(memory).unwrap()
+    }
+
+    /// Creates an image of two dimensions.
+    pub(crate) fn image(&self, id: u64, format: venus::Format, flags: venus::ImageCreateFlags) {
+        let info = venus::ImageCreateInfo {
+            flags,
+            image_type: venus::ImageType::TYPE_2D,
+            format,
+            extent: venus::Extent3D { width: 16, height: 16, depth: 1 },
+            mip_levels: 1,
+            array_layers: 1,
+            samples: venus::SampleCountFlags::TYPE_1,
+            usage: venus::ImageUsageFlags::TRANSFER_DST,
+            ..Default::default()
+        };
+        let (p_create_info, p_image) = (Some(&info), Some(&venus::Image(id)));
+        self.execute(&Command::CreateImage(venus::CreateImage { device: DEVICE, p_create_info, p_image }));
     }
 
     /// Creates a buffer; returns the driver's handle.

@@ -10,7 +10,7 @@ use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
-use shm::{Counters, Doorbell, GateSide, TraceNote, Work, page_clock};
+use shm::{Counters, Doorbell, GateSide, TraceNote, Work};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -38,6 +38,8 @@ pub(crate) type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 /// The gate of one context before one GPU.
 pub struct Gate {
     page: GateSide,
+    /// The processor time that a predecessor had used, as far as it had told.
+    used_before: Duration,
     doorbell: Arc<Doorbell>,
     queues: Mutex<Vec<Weak<dyn Lane>>>,
     counts: Mutex<Counts>,
@@ -72,9 +74,11 @@ impl Gate {
     /// A gate that the scheduler looks after, by `page` and `doorbell`.
     pub fn new(page: GateSide, doorbell: Arc<Doorbell>) -> Arc<Self> {
         let (counters, rung_ready) = Default::default();
+        let used_before = page.told_cpu();
         let counts = Counts { counters, rung_ready, estimate: FIRST_ESTIMATE, untold: None };
         Arc::new(Self {
             page,
+            used_before,
             doorbell,
             queues: Mutex::default(),
             counts: Mutex::new(counts),
@@ -84,6 +88,15 @@ impl Gate {
             failed: OnceLock::new(),
             thread: Mutex::default(),
         })
+    }
+
+    /// Goes on where another process has stopped that had this page: nothing of it waits or runs any more.
+    pub fn take_over(&self) {
+        let told = self.page.told();
+        let mut counts = self.counts.lock();
+        counts.counters = Counters { ready: 0, dispatched: told.dispatched, completed: told.dispatched };
+        counts.rung_ready = 0;
+        self.page.tell(counts.counters);
     }
 
     /// Starts the thread that dispatches what waits; `failed` is called if it finds that the context is lost.
@@ -204,13 +217,10 @@ impl Gate {
         }
     }
 
-    /// Charges what the GPU does for the context beside its submissions, such as clearing its memory.
-    pub fn charge<T>(&self, work: impl FnOnce() -> T) -> T {
-        let begin = page_clock();
-        let done = work();
-        let end = page_clock();
+    /// Charges what the GPU has done for the context from `begin` to `end`, nanoseconds of the pages' clock, beside its submissions: clearing
+    /// its memory, for example.
+    pub fn charge(&self, begin: u64, end: u64) {
         self.completed(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: false });
-        done
     }
 
     /// Takes note that something waits in a held queue that was not there before: tells the scheduler, and wakes the gate's thread if it has to
@@ -233,7 +243,7 @@ impl Gate {
     /// Tells how much this process has computed.
     pub fn tell_processor_time(&self) {
         let used = clock_gettime(ClockId::ProcessCPUTime);
-        self.page.tell_cpu(Duration::try_from(used).unwrap_or_default());
+        self.page.tell_cpu(self.used_before + Duration::try_from(used).unwrap_or_default());
     }
 
     /// Reports that the context is lost.
@@ -455,6 +465,26 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         world.arrives();
         assert!(world.is_empty_soon());
+    }
+
+    #[test]
+    fn a_successor_counts_on_where_the_other_has_stopped() {
+        let file = grant_page().unwrap();
+        let gate = || Gate::new(GateSide::open(&file).unwrap(), Arc::new(Doorbell::new().unwrap()));
+        let mut scheduler = SchedulerSide::open(&file).unwrap();
+        let (old, new) = (gate(), gate());
+        // Counters wrap.
+        let start = u32::MAX - 1;
+        GateSide::open(&file).unwrap().tell(Counters { ready: 0, dispatched: start, completed: start });
+        old.take_over();
+        scheduler.grant(start.wrapping_add(3));
+        assert!(old.pass(3) && !old.pass(1));
+        old.completed(&Work { begin: 1, end: 2, busy: 1, count: 3, copy: false });
+        new.take_over();
+        assert!(!new.pass(1), "granted by the old one's counting");
+        scheduler.grant(start.wrapping_add(4));
+        assert!(new.pass(1));
+        assert_eq!(scheduler.counters(), Counters { ready: 0, dispatched: 2, completed: 1 });
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Buffers: their size, their use and the memory that they are bound to.
 
+use super::bound::Bound;
 use crate::context::error::{Fault, demand};
 use crate::objects::object::{Kind, State};
 use config::MemoryId;
@@ -14,15 +15,20 @@ pub struct BufferFacts {
     pub size: u64,
     /// The usage of the buffer is more than copies.
     pub is_computed_on: bool,
+    /// The buffer has an address that can be had again.
+    pub replays: bool,
     memory: AtomicBool,
-    /// The place where the buffer begins in memory that the device process knows.
-    place: Mutex<Option<(MemoryId, u64)>>,
+    /// True if the guest knows the buffer's address.
+    is_addressed: AtomicBool,
+    /// The memory that the buffer is bound to, and as what the device process knows it.
+    bound: Mutex<Option<(Bound, Option<MemoryId>)>>,
 }
 
 impl BufferFacts {
     /// A buffer without memory.
-    pub fn new(size: u64, is_computed_on: bool) -> Self {
-        Self { size, is_computed_on, memory: AtomicBool::new(false), place: Mutex::new(None) }
+    pub fn new(size: u64, is_computed_on: bool, replays: bool) -> Self {
+        let (memory, is_addressed, bound) = Default::default();
+        Self { size, is_computed_on, replays, memory, is_addressed, bound }
     }
 
     /// Marks the buffer as bound, which it is about to be. Returns whether it was not yet.
@@ -30,20 +36,35 @@ impl BufferFacts {
         !self.memory.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes where the buffer is bound: at an offset in a piece of memory.
-    pub fn set_place(&self, memory: MemoryId, offset: u64) {
-        *self.place.lock() = Some((memory, offset));
+    /// Notes where the buffer is bound, and the piece of memory that this is a part of.
+    pub fn set_bound(&self, bound: Bound, piece: Option<MemoryId>) {
+        *self.bound.lock() = Some((bound, piece));
+    }
+
+    /// Returns where the buffer is bound.
+    pub fn bound(&self) -> Option<Bound> {
+        self.bound.lock().filter(|_| self.has_memory()).map(|(bound, _)| bound)
     }
 
     /// The place of a byte of the buffer, in memory that the device process knows.
     pub fn place(&self, offset: u64) -> Option<(MemoryId, u64)> {
-        let (memory, start) = (*self.place.lock())?;
-        Some((memory, start.checked_add(offset)?))
+        let (bound, piece) = (*self.bound.lock())?;
+        Some((piece?, bound.offset.checked_add(offset)?))
     }
 
     /// Marks the buffer as not bound, which it was not after all.
     pub fn unbind(&self) {
         self.memory.store(false, Ordering::Release);
+    }
+
+    /// Notes that the guest comes to know the buffer's address.
+    pub fn note_address(&self) {
+        self.is_addressed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the guest knows the buffer's address.
+    pub fn is_addressed(&self) -> bool {
+        self.is_addressed.load(Ordering::Relaxed)
     }
 
     /// Returns whether the buffer has memory.

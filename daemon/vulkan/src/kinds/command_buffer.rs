@@ -4,7 +4,9 @@
 //! is called. A command buffer that names an object whose creation failed is *spoilt*: the rest of its recording is skipped and it
 //! never reaches a queue. Beginning or resetting it heals it.
 
-use super::query::ActiveQueries;
+use super::query::{ActiveQueries, Touched};
+use super::recorded::RecordedCommands;
+use crate::context::budget::Counted;
 use crate::context::error::{Fault, inconsistent};
 use crate::logical::device::Device;
 use crate::logical::submitted::Submitted;
@@ -60,6 +62,8 @@ pub struct Recording {
     pub usage: Arc<Usage>,
     /// The state that its commands may rely on.
     pub state: RecordingState,
+    /// The commands of the recording, from the one that begins it.
+    pub commands: RecordedCommands,
 }
 
 /// The state after what was recorded so far, as far as later commands depend on it.
@@ -71,6 +75,10 @@ pub struct RecordingState {
     pub most_groups: [u32; 3],
     /// The stage of the life cycle that the command buffer is in.
     pub stage: Stage,
+    /// `VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT`.
+    pub one_time: bool,
+    /// True if the recording was submitted since it was begun.
+    pub was_submitted: bool,
     /// The `VkResult` of a tombstone that the recording named.
     pub spoilt: Option<i32>,
     /// The place where the recording stores `VK_SUCCESS`, if the guest may look for the result of a fence there.
@@ -81,6 +89,10 @@ pub struct RecordingState {
     pub bound: Bound,
     /// Queries that were begun.
     pub queries: ActiveQueries,
+    /// Queries whose results change when the recording is executed.
+    pub touched: Touched,
+    /// Bytes of results that the recording writes in place of copies.
+    pub written: usize,
 }
 
 /// The life cycle of a command buffer. Its usage tells whether it is pending, and the usages of what it names tell whether it is invalid.
@@ -122,10 +134,19 @@ impl Recordings {
         self.live.vacant_key()
     }
 
-    /// Adds a command buffer.
-    pub fn add(&mut self, raw: u64, id: u64, usage: Arc<Usage>, secondary: bool, most_groups: [u32; 3]) {
+    /// Adds a command buffer; `kept` counts the room for its commands.
+    pub fn add(
+        &mut self,
+        raw: u64,
+        id: u64,
+        usage: Arc<Usage>,
+        secondary: bool,
+        most_groups: [u32; 3],
+        kept: Counted,
+    ) {
         let state = RecordingState { secondary, most_groups, ..RecordingState::default() };
-        self.live.insert(Recording { raw, id, uses: Uses::default(), usage, state });
+        let commands = RecordedCommands::new(kept);
+        self.live.insert(Recording { raw, id, uses: Uses::default(), usage, state, commands });
     }
 
     /// The recording of a command buffer, whatever its state.

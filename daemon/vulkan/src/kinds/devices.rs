@@ -1,5 +1,6 @@
-//! Instances, physical devices and devices in the object table.
+//! Instances, physical devices, devices and their memory in the object table.
 
+use crate::backing::memory::Memory;
 use crate::driver::instance::Instance;
 use crate::driver::physical_device::PhysicalDevice;
 use crate::logical::device::Device;
@@ -22,4 +23,10 @@ impl State for Device {}
 
 impl Kind for venus::Device {
     type State = Device;
+}
+
+impl State for Memory {}
+
+impl Kind for venus::DeviceMemory {
+    type State = Memory;
 }

@@ -1,5 +1,6 @@
 //! Fences of a guest.
 
+use crate::context::cancel::Interrupted;
 use crate::context::error::Fault;
 use crate::logical::device::Device;
 use crate::logical::submitted::Place;
@@ -98,15 +99,19 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// The submission is pending.
+    /// The submission is pending, or `wait` failed.
     pub fn reset(
         &self,
         device: &Device,
-        wait: impl FnOnce(Place) -> bool,
+        wait: impl FnOnce(Place) -> Result<bool, Interrupted>,
         reset: impl FnOnce() -> i32,
     ) -> Result<i32, Fault> {
         let last = self.last.lock();
-        match last.is_none_or(|place| device.has_completed(place) || wait(place)) {
+        let may = match *last {
+            Some(place) if !device.has_completed(place) => wait(place)?,
+            _ => true,
+        };
+        match may {
             true => {
                 // It is signalled, so whoever waits for it is about to see that.
                 let mut held = self.held.lock();

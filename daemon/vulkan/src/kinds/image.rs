@@ -1,8 +1,10 @@
 //! Images: their extent, levels, layers and planes, and whether they have memory.
 
+use super::bound::Bound;
 use crate::context::error::{Fault, demand};
 use crate::objects::object::{Kind, State};
 use crate::shape::planes::Planes;
+use parking_lot::Mutex;
 use protocol::venus::generated::{self as venus, FormatBlock, ImageAspectFlags};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,14 +33,26 @@ pub struct ImageFacts {
     pub volume: bool,
     /// The host may copy its texels.
     pub is_copied_by_the_host: bool,
-    /// Memory of the whole, or of each plane, was bound.
+    /// Memory of the whole, or of each plane, was bound, or is about to be.
     pub memory: [AtomicBool; PLANES],
+    /// The memory that these are bound to.
+    pub bound: Mutex<[Option<Bound>; PLANES]>,
 }
 
 impl ImageFacts {
     /// Returns whether the image has memory.
     pub fn has_memory(&self) -> bool {
         self.memory[0].load(Ordering::Acquire)
+    }
+
+    /// Marks the whole or a plane as bound, which it is about to be. Returns whether it was not yet.
+    pub fn bind(&self, plane: usize) -> bool {
+        !self.memory[plane].swap(true, Ordering::AcqRel)
+    }
+
+    /// Marks the whole or a plane as not bound, which it was not after all.
+    pub fn unbind(&self, plane: usize) {
+        self.memory[plane].store(false, Ordering::Release);
     }
 
     /// The number of layers that `layers` names of the image.

@@ -76,6 +76,17 @@ pub struct Binding {
     pub flags: u32,
 }
 
+impl SetFacts {
+    /// Returns the place of the binding with this number among the bindings. Most layouts number them from 0 on.
+    #[inline]
+    pub fn place(&self, number: u32) -> Option<usize> {
+        match self.bindings.get(number as usize) {
+            Some(binding) if binding.number == number => Some(number as usize),
+            _ => self.bindings.binary_search_by_key(&number, |binding| binding.number).ok(),
+        }
+    }
+}
+
 impl Binding {
     /// The number of descriptors that the binding has in a set whose variable count is `variable_count`.
     pub fn room(&self, variable_count: u32) -> u32 {

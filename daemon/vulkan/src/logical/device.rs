@@ -12,8 +12,9 @@ use crate::driver::host_copy::HostCopy;
 use crate::driver::markers::Markers;
 use crate::driver::physical_device::PhysicalDevice;
 use crate::gates::gate::Gate;
-use crate::programs::clear::{Cleaner, Spare};
+use crate::programs::clear::Cleaner;
 use crate::programs::notices::{Notices, destroy_notices};
+use crate::programs::own_queue::{OwnQueue, Spare};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -50,6 +51,9 @@ pub struct Device {
     handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
     /// Buffers that are made twice, if the GPU has memory for which they must be.
     pub dual_buffers: Option<DualBuffers>,
+    /// True if addresses of buffers and memory can be had again: the host has `bufferDeviceAddressCaptureReplay`, and the guest has enabled
+    /// `bufferDeviceAddress`.
+    pub replays_addresses: bool,
     /// The device nodes that drivers map memory out of, of all GPUs of the context.
     pub mapped_devices: Vec<u64>,
     /// True once the descriptors that keep its memory alive were handed out.
@@ -120,12 +124,18 @@ impl Device {
             notices,
             handles,
             dual_buffers: (own != 0).then(|| DualBuffers::new(own)),
+            replays_addresses: false,
             mapped_devices,
             is_anchored: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             created,
             physical,
         }
+    }
+
+    /// The queue that is not the guest's, if the device was created with one.
+    pub fn own_queue(&self) -> Option<&OwnQueue> {
+        self.cleaner.as_ref().and_then(Cleaner::queue)
     }
 
     /// The handle as a number.
@@ -280,8 +290,8 @@ impl Device {
         let _ = unsafe { self.ash.device_wait_idle() };
         queues.iter().for_each(|(_, queue)| queue.forget_submissions(self));
         self.markers.destroy(&self.ash);
-        if let Some(cleaner) = &self.cleaner {
-            cleaner.destroy(&self.ash);
+        if let Some(queue) = self.own_queue() {
+            queue.destroy(&self.ash);
         }
         destroy_notices(&self.ash, &self.notices);
     }

@@ -23,6 +23,8 @@ pub trait Timeline: Any + Send + Sync {
     fn refresh(&self);
     /// Looks how long its first submission has run; with `restart` that counts from 0 again.
     fn look(&self, now: Instant, restart: bool) -> Look;
+    /// Returns whether something of it is pending, and whether that can go on.
+    fn standing(&self) -> Standing;
     /// Returns whether its submissions pass this gate.
     fn passes_through(&self, gate: &Arc<Gate>) -> bool;
     /// Calls `done` when everything submitted so far has completed, in order; at once if the device is gone or lost.
@@ -31,12 +33,23 @@ pub trait Timeline: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// The wait was cancelled.
+    /// The wait was cancelled or interrupted.
     fn wait_idle(&self, cancel: &Cancel) -> Result<(), Fault>;
     /// Answers the fences that are pending, in order, and ends its threads.
     fn close(&self);
     /// Forgets its submissions; it is idle and its device is about to be destroyed.
     fn forget_submissions(&self, device: &Device);
+}
+
+/// The state of what was submitted to a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All of it has completed.
+    Idle,
+    /// The first that has not completed runs, can run, or waits for a scheduler.
+    Going,
+    /// The first that has not completed waits for what is not there yet.
+    Waits,
 }
 
 /// The state of pending submissions at one look.

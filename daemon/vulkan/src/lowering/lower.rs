@@ -15,6 +15,7 @@ use crate::driver::families::FamilyOrder;
 use crate::driver::header::Header;
 use crate::logical::device::Device;
 use crate::objects::object::Handle;
+use crate::objects::origin::may_leave;
 use crate::objects::reading::Reading;
 use crate::objects::usage::Uses;
 use config::MemoryBackEnd;
@@ -51,7 +52,7 @@ pub(crate) struct Lowering<'l> {
     pub owner: Option<*const Device>,
     /// The order of the device's queue families, which gives the host's number of each.
     pub families: FamilyOrder,
-    /// The uses of the recording that the command goes into, if it is recorded.
+    /// The uses that take what the command names: those of its recording, or of what it creates; none if nobody asks.
     pub uses: Option<&'l Uses>,
 }
 
@@ -69,7 +70,9 @@ impl Lowering<'_> {
         {
             return Err(Fault::invalid("an object of another device"));
         }
-        if let Some(uses) = self.uses {
+        if may_leave(H::KIND)
+            && let Some(uses) = self.uses
+        {
             uses.add(&object.usage);
             if matches!(H::KIND, ObjectType::EVENT | ObjectType::QUERY_POOL) {
                 uses.set_heard();

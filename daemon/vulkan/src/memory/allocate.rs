@@ -8,10 +8,11 @@ use super::{dma_buf, memfd};
 use crate::backing::memory::{Made, Memory};
 use crate::backing::reuse_key::ReuseKey;
 use crate::context::error::Fault;
+use crate::context::restored::{self, RestoredMemory};
 use crate::driver::back_end::BackEnd;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
-use crate::objects::object::StateOf;
+use crate::objects::object::{Handle as _, StateOf};
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
@@ -25,12 +26,16 @@ pub(crate) fn allocate_memory<'a>(
     let Some(info) = c.p_allocate_info else {
         return Err(Fault::lost("vkAllocateMemory without a description"));
     };
-    let result = match find_or_make(call, &device, info) {
+    let restored = c.p_memory.and_then(|id| call.context.restored.take(id.id()));
+    let address = c.p_memory.and_then(|id| call.context.restored.take_address(id.id()));
+    let filled = c.p_memory.is_some_and(|id| call.context.restored.take_filled(id.id()));
+    let result = match find_or_make(call, &device, info, restored.as_deref(), (address, filled)) {
         Ok((raw, memory)) => {
             call.bind(c.p_memory, raw, &device, 0, StateOf::shared(memory))?;
             0
         }
         Err(Fault::Failed(result)) => {
+            restored::demand_given(address, result)?;
             call.note_failure(result);
             call.not_created(c.p_memory, result)?;
             result
@@ -45,11 +50,15 @@ fn find_or_make(
     call: &Call<'_>,
     device: &Arc<Device>,
     info: &venus::MemoryAllocateInfo<'_>,
+    restored: Option<&RestoredMemory>,
+    (address, filled): (Option<u64>, bool),
 ) -> Result<(u64, Arc<Memory>), Fault> {
-    let request = Request::new(call, device, info)?;
+    let request = Request { filled, ..Request::new(call, device, info, restored, address)? };
     let key = reuse_key(call, device, info, &request)?;
     let pool = &call.context.pool;
     if let Some(key) = key
+        && restored.is_none()
+        && address.is_none()
         && let Some((raw, memory)) = pool.take(device, &key)
     {
         clear(&memory, device, raw, &key)?;
@@ -57,14 +66,19 @@ fn find_or_make(
         return Ok((raw, memory));
     }
     let make = || match &device.memory {
-        BackEnd::Memfd(functions) => memfd::allocate(functions, call, device, info, &request),
+        BackEnd::Memfd(functions) => memfd::allocate(functions, call, device, info, &request, restored),
         BackEnd::DmaBuf(_) => dma_buf::allocate(call, device, info, &request),
     };
     let made = match make() {
         Err(Fault::Failed(result)) if is_scarcity(result) && pool.flush() => make(),
         made => made,
     };
-    made.map(|(raw, made)| (raw, Arc::new(Memory::new(request.size, made, key))))
+    let (raw, made) = made?;
+    let memory = Arc::new(Memory::new(request.size, made, key, request.replays));
+    if let Some(restored) = restored {
+        pool.show_again(&memory, restored.shown);
+    }
+    Ok((raw, memory))
 }
 
 /// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.

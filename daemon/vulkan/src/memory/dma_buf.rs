@@ -24,7 +24,7 @@ pub(super) fn allocate(
     info: &venus::MemoryAllocateInfo<'_>,
     request: &Request,
 ) -> Result<(u64, Made), Fault> {
-    let lowered = lowered(&call.lowering(), info, true)?;
+    let lowered = lowered(&call.lowering(), info, request, true)?;
     let dedicated = info.p_next.iter().any(|n| matches!(n, ChainStruct::MemoryDedicatedAllocateInfo(_)));
     if request.import.is_none() && !dedicated {
         // A blob covers whole pages. Dedicated allocations are as large as what they are for demands.
@@ -36,7 +36,7 @@ pub(super) fn allocate(
     let (piece, credit) = match (&request.import, exportable) {
         (Some(_), _) => (None, None),
         (None, true) => {
-            let piece = call.context.env.allowance.piece(request.heap, size, call.cancel);
+            let piece = call.context.env.allowance.piece(request.heap, size, call.cancel)?;
             (Some(piece.ok_or_else(|| request.out_of_memory())?), None)
         }
         (None, false) => (None, Some(request.credit(call, size)?)),

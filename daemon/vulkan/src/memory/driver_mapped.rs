@@ -29,10 +29,10 @@ pub(super) fn allocate(
     if size == 0 || !size.is_multiple_of(GRAIN) {
         return Ok(None);
     }
-    let piece = call.context.env.allowance.piece(request.heap, size, call.cancel);
+    let piece = call.context.env.allowance.piece(request.heap, size, call.cancel)?;
     let piece = piece.ok_or_else(|| request.out_of_memory())?;
     let dedicated = dedicated::stays_dedicated(call, device, info)?;
-    let lowered = lowered(&call.lowering(), info, dedicated)?;
+    let lowered = lowered(&call.lowering(), info, request, dedicated)?;
     // SAFETY: `lowered` and its chain live in the arena, and import nothing.
     let (raw, caught) = watching(lowered.allocation_size, || unsafe { call_driver(device, lowered) });
     let raw = raw?;

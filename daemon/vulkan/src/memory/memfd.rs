@@ -9,46 +9,73 @@ use super::request::{Request, alike, call_driver, lowered};
 use super::{dedicated, driver_mapped};
 use crate::backing::memory::Made;
 use crate::backing::pages::{Pages, rounded};
+use crate::context::allowance::MemoryFile;
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
+use crate::context::restored::RestoredMemory;
 use crate::driver::host_pointers::HostPointers;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
 use ash::vk;
 use config::Heap;
 use protocol::venus::generated as venus;
+use shm::MapError;
 use std::sync::Arc;
 
-/// Makes zeroed pages for a guest.
-fn granted(call: &Call<'_>, request: &Request, alignment: u64) -> Result<Pages, Fault> {
+/// Makes zeroed pages for a guest, or has those that a snapshot brings along.
+fn granted(
+    call: &Call<'_>,
+    request: &Request,
+    alignment: u64,
+    restored: Option<&RestoredMemory>,
+) -> Result<Pages, Fault> {
     let size = rounded(request.size, alignment).ok_or_else(|| request.out_of_memory())?;
-    let file = call.context.env.allowance.pages(size, call.cancel);
+    if let Some(restored) = restored {
+        return mapped(&restored.file, size, alignment, Some(restored))
+            .map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY.into());
+    }
+    let file = call.context.env.allowance.pages(size, call.cancel)?;
     let file = Arc::new(file.ok_or_else(|| request.out_of_memory())?);
     Pages::of_file(&file, size, alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY.into())
 }
 
-/// Allocates memory for a guest.
+/// Maps the pages of a file, with what is in them; where a snapshot had them, if it brings them along.
+fn mapped(
+    file: &Arc<MemoryFile>,
+    size: u64,
+    alignment: u64,
+    restored: Option<&RestoredMemory>,
+) -> Result<Pages, MapError> {
+    match restored.map(|restored| restored.address).filter(|address| *address != 0) {
+        Some(address) => Pages::of_file_at(file, size, alignment, address),
+        None => Pages::of_file(file, size, alignment),
+    }
+}
+
+/// Allocates memory for a guest, of what a snapshot brings along for it if it does.
 pub(super) fn allocate(
     functions: &HostPointers,
     call: &Call<'_>,
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,
     request: &Request,
+    restored: Option<&RestoredMemory>,
 ) -> Result<(u64, Made), Fault> {
     let for_this_context = !request.exported && request.import.is_none();
     if request.driver_mapped
         && for_this_context
+        && restored.is_none()
         && let Some(allocated) = driver_mapped::allocate(call, device, info, request)?
     {
         return Ok(allocated);
     }
     let pages = match &request.import {
         Some(import) => Some(
-            Pages::of_file(&import.file, import.size, functions.alignment())
+            mapped(&import.file, import.size, functions.alignment(), restored)
                 .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
         ),
         None if request.visible || request.driver_mapped || request.exported => {
-            Some(granted(call, request, functions.alignment())?)
+            Some(granted(call, request, functions.alignment(), restored)?)
         }
         None => None,
     };
@@ -59,7 +86,7 @@ pub(super) fn allocate(
         (None, _) => Some(request.credit(call, request.size)?),
     };
     let dedicated = pages.is_none() && dedicated::stays_dedicated(call, device, info)?;
-    let lowered = lowered(&call.lowering(), info, dedicated)?;
+    let lowered = lowered(&call.lowering(), info, request, dedicated)?;
     let import = pages.as_ref().map(|pages| {
         let mut import = pages.import();
         import.p_next = lowered.p_next;
@@ -77,7 +104,9 @@ pub(super) fn allocate(
     // SAFETY: `lowered` and its chain live in the arena or in this function; the pages go into the memory's entry, which is
     // dropped after the memory was freed.
     let raw = unsafe { call_driver(device, lowered) }?;
-    if let (Some(cleaner), None, false) = (&device.cleaner, &pages, dedicated) {
+    if let (Some(cleaner), None, false) = (&device.cleaner, &pages, dedicated)
+        && !request.filled
+    {
         // SAFETY: the driver has just made it, and nobody else knows it.
         unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
     }

@@ -5,6 +5,7 @@
 use crate::context::allowance::Lease;
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
+use crate::context::restored::RestoredMemory;
 use crate::driver::generated::sys;
 use crate::driver::physical_device::heap;
 use crate::execution::call::Call;
@@ -32,12 +33,18 @@ pub(super) struct Request {
     pub exported: bool,
     /// The resource that it imports, if any.
     pub import: Option<Arc<ResourceMemory>>,
+    /// True if the memory has an address that can be had again.
+    pub replays: bool,
+    /// The opaque address that a snapshot brings along for it; 0 if the driver chooses.
+    pub address: u64,
+    /// True if a snapshot has its contents, so that it need not be cleared.
+    pub filled: bool,
 }
 
 impl Request {
     /// Obtains leave to allocate memory that only the driver uses.
     pub(super) fn credit(&self, call: &Call<'_>, bytes: u64) -> Result<Lease, Fault> {
-        let credit = call.context.env.allowance.credit(self.heap, bytes, call.cancel);
+        let credit = call.context.env.allowance.credit(self.heap, bytes, call.cancel)?;
         credit.ok_or_else(|| self.out_of_memory())
     }
 
@@ -50,15 +57,17 @@ impl Request {
         .into()
     }
 
-    /// Reads the guest's description of an allocation.
+    /// Reads the guest's description of an allocation, and what a snapshot brings along for it.
     ///
     /// # Errors
     ///
-    /// The guest names a type or a resource that is not there.
+    /// The guest names a type or a resource that is not there, or a snapshot brings along an address for memory that has none.
     pub(super) fn new(
         call: &Call<'_>,
         device: &Device,
         info: &venus::MemoryAllocateInfo<'_>,
+        restored: Option<&RestoredMemory>,
+        address: Option<u64>,
     ) -> Result<Self, Fault> {
         let types = device.physical.memory.memory_types_as_slice();
         let Some(ty) = types.get(info.memory_type_index as usize) else {
@@ -74,17 +83,32 @@ impl Request {
             driver_mapped,
             exported: false,
             import: None,
+            replays: false,
+            address: address.unwrap_or_default(),
+            filled: false,
         };
         for next in info.p_next {
             match next {
                 ChainStruct::ExportMemoryAllocateInfo(export) => {
                     request.exported = handle_types::is_dma_buf(export.handle_types);
                 }
+                ChainStruct::MemoryAllocateFlagsInfo(info) => {
+                    request.replays |= device.replays_addresses && has_address(info);
+                }
                 ChainStruct::ImportMemoryResourceInfoMESA(import) => {
-                    request.import = Some(call.resource(import.resource_id)?);
+                    request.import = Some(match restored {
+                        // The resource may be gone.
+                        Some(RestoredMemory { file, size, .. }) => {
+                            Arc::new(ResourceMemory { file: Arc::clone(file), size: *size, mappable: true })
+                        }
+                        None => call.resource(import.resource_id)?,
+                    });
                 }
                 _ => {}
             }
+        }
+        if address.is_some() && !request.replays {
+            return Err(Fault::lost("a snapshot has an address for memory without one"));
         }
         match &request.import {
             Some(import) if import.size < request.size => {
@@ -95,24 +119,52 @@ impl Request {
     }
 }
 
+fn has_address(info: &venus::MemoryAllocateFlagsInfo<'_>) -> bool {
+    info.flags.contains(venus::MemoryAllocateFlags::DEVICE_ADDRESS)
+}
+
 /// Returns the guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
-/// may go is decided here, and addresses are not chosen.
+/// may go is decided here, and an address can be chosen by a snapshot only.
 pub(super) fn lowered<'l>(
     l: &Lowering<'l>,
     info: &venus::MemoryAllocateInfo<'_>,
+    request: &Request,
     dedicated: bool,
 ) -> Result<&'l mut sys::MemoryAllocateInfo, Fault> {
-    let kept = |next: &&ChainStruct<'_>| match next {
-        ChainStruct::MemoryAllocateFlagsInfo(_) => true,
-        ChainStruct::MemoryDedicatedAllocateInfo(_) => dedicated,
-        _ => false,
-    };
-    let kept: Vec<_> = info.p_next.iter().filter(kept).copied().collect();
+    let mut kept = Vec::new();
+    for next in info.p_next {
+        match next {
+            ChainStruct::MemoryAllocateFlagsInfo(info) => kept.push(flags(l, info, request.replays)?),
+            ChainStruct::MemoryDedicatedAllocateInfo(_) if dedicated => kept.push(*next),
+            _ => {}
+        }
+    }
+    if request.address != 0 {
+        let again = venus::MemoryOpaqueCaptureAddressAllocateInfo {
+            p_next: &[],
+            opaque_capture_address: request.address,
+        };
+        kept.push(ChainStruct::MemoryOpaqueCaptureAddressAllocateInfo(l.arena.value(again)?));
+    }
     let mut stripped = *info;
     stripped.p_next = l.arena.slice_copy(&kept)?;
     let lowered = l.out_pointer(Some(&stripped))?;
     // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
     Ok(unsafe { &mut *lowered })
+}
+
+/// Returns flags of a guest's as the host hears them: with that for addresses that can be had again if there is one and the device can, and
+/// never because the guest says so.
+fn flags<'l>(
+    l: &Lowering<'l>,
+    info: &venus::MemoryAllocateFlagsInfo<'_>,
+    replays: bool,
+) -> Result<ChainStruct<'l>, Fault> {
+    const FLAG: u32 = venus::MemoryAllocateFlags::DEVICE_ADDRESS_CAPTURE_REPLAY.0;
+    let flags = info.flags.0 & !FLAG | if replays && has_address(info) { FLAG } else { 0 };
+    let (flags, device_mask) = (venus::MemoryAllocateFlags(flags), info.device_mask);
+    let info = venus::MemoryAllocateFlagsInfo { p_next: &[], flags, device_mask };
+    Ok(ChainStruct::MemoryAllocateFlagsInfo(l.arena.value(info)?))
 }
 
 /// Calls the driver to allocate memory.

@@ -45,6 +45,17 @@ impl Kept {
     }
 }
 
+impl Encoding {
+    /// Returns what tells apart the commands that made several objects: the same for all that one command made, none for one that made only
+    /// one.
+    pub fn command(&self) -> Option<usize> {
+        match &self.bytes {
+            Bytes::Own(_) => None,
+            Bytes::Shared(shared) => Some(Arc::as_ptr(&shared.0).addr()),
+        }
+    }
+}
+
 impl Shared {
     /// Returns the encoding for one of the objects.
     pub fn encoding(&self) -> Encoding {

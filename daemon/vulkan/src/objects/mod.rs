@@ -2,6 +2,7 @@
 
 pub(crate) mod encoding;
 pub(crate) mod object;
+pub(crate) mod origin;
 pub(crate) mod reading;
 pub(crate) mod table;
 pub(crate) mod usage;

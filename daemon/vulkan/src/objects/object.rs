@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the kind of an object says the type of its state")]
 
 use super::encoding::Encoding;
+use super::origin::Origin;
 use super::usage::Usage;
 use crate::context::error::{Fault, inconsistent};
 use crate::logical::device::Device;
@@ -92,8 +93,8 @@ pub struct Object {
     held: Option<Held>,
     /// The object's usage: whether it is alive, and who uses it.
     pub usage: Arc<Usage>,
-    /// The encoding of the command that created it.
-    pub created_by: Encoding,
+    /// The encoding of the command that created it; none once the object has left it behind.
+    pub created_by: Option<Encoding>,
 }
 
 impl Object {
@@ -102,9 +103,11 @@ impl Object {
         raw: u64,
         device: Option<Arc<Device>>,
         state: StateOf<H>,
-        created_by: Encoding,
+        origin: impl Into<Origin>,
     ) -> Self {
-        Self { kind: H::KIND, raw, device, held: state.held, usage: Arc::default(), created_by }
+        let Origin { created_by, made_of } = origin.into();
+        let (usage, created_by) = (Arc::new(Usage::of(made_of)), Some(created_by));
+        Self { kind: H::KIND, raw, device, held: state.held, usage, created_by }
     }
 
     /// Returns the object's kind.
@@ -162,6 +165,15 @@ impl Object {
     #[inline]
     pub fn shared<H: Kind>(&self) -> Result<Arc<H::State>, Fault> {
         self.get_shared::<H>().ok_or_else(inconsistent)
+    }
+
+    /// Returns the bytes that are kept of the object, without what its state refers to.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        let counts = 2 * size_of::<usize>();
+        let state = self.held.as_ref().map_or(0, |held| counts + size_of_val(&*held.state));
+        let encoding = self.created_by.as_ref().map_or(0, |created_by| created_by.len());
+        size_of::<Self>() + state + counts + self.usage.kept_bytes() + encoding
     }
 
     /// Returns whether threads of ours wait for the object.

@@ -44,6 +44,14 @@ impl Reading<'_> {
             Self::Shared(recent) => recent.get(handle),
         }
     }
+
+    /// The table.
+    pub(crate) fn table(&self) -> &Table {
+        match self {
+            Self::Own(table) => table,
+            Self::Shared(recent) => recent.table,
+        }
+    }
 }
 
 impl Reading<'_> {

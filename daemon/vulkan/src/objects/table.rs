@@ -7,14 +7,16 @@
 
 use super::encoding::Kept;
 use super::object::{Handle, Kind, Object};
+use super::origin::Remains;
 use crate::context::error::{ContextLost, Fault};
 use crate::logical::device::Device;
 use config::ContextLimits;
 use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::venus::generated::ObjectType;
 use rustc_hash::FxHashMap;
-use std::collections::hash_map::{Entry as Slot, VacantEntry};
+use std::collections::hash_map::{Entry as Slot, OccupiedEntry, VacantEntry};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The reason why an object has no place in the table.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub struct Table {
     described: Kept,
     max_objects: usize,
     max_described: u64,
+    /// The place of the last creation or binding among all that a snapshot repeats.
+    last_serial: AtomicU64,
 }
 
 /// The object table, shared by all rings of a context.
@@ -104,17 +108,31 @@ impl Objects {
         }
     }
 
+    /// Lets an object of a kind only be destroyed from now on, like [`Self::fail`]. Returns whether it is there.
+    pub fn fail_as(&self, id: u64, kind: ObjectType, result: i32) -> bool {
+        let mut table = self.table.write();
+        let Some(entry) = table.entries.get_mut(&id).filter(|entry| entry.kind() == kind) else {
+            return false;
+        };
+        let failed = Entry::Failed(kind, result);
+        match std::mem::replace(entry, failed) {
+            Entry::Live(object) => *entry = Entry::Unbound(object, result),
+            other => {
+                *entry = other;
+                return false;
+            }
+        }
+        true
+    }
+
     /// Removes and returns an object: none for `VK_NULL_HANDLE` and for one that was never created.
     pub fn remove<H: Handle>(&self, handle: H) -> Result<Option<Object>, ContextLost> {
         if handle.id() == 0 {
             return Ok(None);
         }
-        let mut table = self.table.write();
-        match table.entries.entry(handle.id()) {
-            Slot::Occupied(entry) if entry.get().kind() == H::KIND => {
-                let entry = entry.remove();
-                Ok(table.ended(entry))
-            }
+        let Table { entries, failed, .. } = &mut *self.table.write();
+        match entries.entry(handle.id()) {
+            Slot::Occupied(entry) if entry.get().kind() == H::KIND => Ok(end(entry, failed)),
             Slot::Occupied(entry) => Err(mismatch(handle.id(), H::KIND, Some(entry.get()))),
             Slot::Vacant(_) => Err(mismatch(handle.id(), H::KIND, None)),
         }
@@ -177,7 +195,6 @@ impl Objects {
     }
 
     /// Returns the ids of the live objects of a kind, oldest first.
-    #[cfg(any(test, feature = "null-driver"))]
     pub fn ids(&self, kind: ObjectType) -> Vec<u64> {
         let table = self.read();
         let of_kind = |(id, entry): (&u64, &Entry)| match entry {
@@ -192,7 +209,7 @@ impl Objects {
     /// Returns the encoding of the command that created an object, if it lives.
     pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
         match self.read().entries.get(&id) {
-            Some(Entry::Live(object)) => Some((*object.created_by).into()),
+            Some(Entry::Live(object)) => object.created_by.as_ref().map(|bytes| (**bytes).into()),
             _ => None,
         }
     }
@@ -216,12 +233,55 @@ impl Table {
 
     fn insert(&mut self, id: u64, object: Object) -> Result<(), Unplaced> {
         let full = self.limit_reached();
+        let serial = self.last_serial.get_mut();
+        *serial += 1;
+        let serial = *serial;
         let slot = self.vacant(id).map_err(Unplaced::Lost)?;
         if let Some(limit) = full {
             return Err(Unplaced::Full(limit, Box::new(object)));
         }
+        object.usage.set_serial(serial);
         slot.insert(Entry::Live(object));
         Ok(())
+    }
+
+    /// Returns the place of what happens now among all that a snapshot repeats. Who binds memory holds the table locked for reading
+    /// meanwhile: nothing is created by then that relies on it.
+    pub fn next_serial(&self) -> u64 {
+        self.last_serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Returns all objects, in no order: the id, the object, and the result that whatever names it fails with, if it does.
+    pub fn objects(&self) -> impl Iterator<Item = (u64, &Object, Option<i32>)> {
+        self.entries.iter().filter_map(|(id, entry)| match entry {
+            Entry::Live(object) => Some((*id, object, None)),
+            Entry::Unbound(object, result) => Some((*id, object, Some(*result))),
+            Entry::Failed(..) => None,
+        })
+    }
+
+    /// Returns all that was not made, in no order: the id, the kind, and the result that whatever names it fails with.
+    pub fn failures(&self) -> impl Iterator<Item = (u64, ObjectType, i32)> {
+        self.entries.iter().filter_map(|(id, entry)| match entry {
+            Entry::Failed(kind, result) => Some((*id, *kind, *result)),
+            _ => None,
+        })
+    }
+
+    /// Returns whether there is an object with an id and of a kind.
+    pub fn has(&self, id: u64, kind: ObjectType) -> bool {
+        let entry = self.entries.get(&id);
+        entry.is_some_and(|entry| entry.kind() == kind && !matches!(entry, Entry::Failed(..)))
+    }
+
+    /// Returns whether an object can only be destroyed.
+    pub fn is_only_destroyed(&self, id: u64) -> bool {
+        matches!(self.entries.get(&id), Some(Entry::Unbound(..)))
+    }
+
+    /// Returns the number of objects.
+    pub fn count(&self) -> usize {
+        self.entries.len() - self.failed
     }
 
     /// Returns the name of the limit that keeps another object out.
@@ -261,22 +321,27 @@ impl Table {
 
     /// Removes an entry whatever it is.
     fn take(&mut self, id: u64) -> Option<Object> {
-        let entry = self.entries.remove(&id)?;
-        self.ended(entry)
-    }
-
-    /// Returns the object of an entry that was removed.
-    fn ended(&mut self, entry: Entry) -> Option<Object> {
-        match entry {
-            Entry::Live(object) | Entry::Unbound(object, _) => {
-                object.usage.end();
-                Some(object)
-            }
-            Entry::Failed(..) => {
-                self.failed -= 1;
-                None
-            }
+        match self.entries.entry(id) {
+            Slot::Occupied(entry) => end(entry, &mut self.failed),
+            Slot::Vacant(_) => None,
         }
+    }
+}
+
+/// Removes an entry, and returns its object, which is gone for the guest then. `failed` is the number of entries without one.
+fn end(mut entry: OccupiedEntry<'_, u64, Entry>, failed: &mut usize) -> Option<Object> {
+    let id = *entry.key();
+    match entry.get_mut() {
+        Entry::Live(object) | Entry::Unbound(object, _) => {
+            let (kind, created_by) = (object.kind(), &mut object.created_by);
+            let remains = || created_by.take().map(|created_by| Remains { id, kind, created_by });
+            object.usage.end_leaving(remains);
+        }
+        Entry::Failed(..) => *failed -= 1,
+    }
+    match entry.remove() {
+        Entry::Live(object) | Entry::Unbound(object, _) => Some(object),
+        Entry::Failed(..) => None,
     }
 }
 

@@ -7,11 +7,12 @@
 //! This file knows no commands. What shaders reach through descriptors and addresses is not counted: it is the driver's and the GPU's
 //! affair.
 
+use super::origin::{MadeOf, Remains};
 use crate::logical::submitted::{Place, Submitted};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The usage of one object: whether it is alive, its last submissions, and which recording names it.
@@ -27,9 +28,123 @@ pub struct Usage {
     elsewhere: OnceLock<Box<Mutex<Submitted>>>,
     /// The mark of the last recording that the object was added to; a hint, as it may have been added to another since.
     named_by: AtomicU64,
+    /// The place of the object's creation in the order of all that a snapshot repeats.
+    serial: AtomicU64,
+    /// The number of commands that have made others of the object, as long as one of these, or what is left of it, is there.
+    users: AtomicU32,
+    /// The length of the longest chain of what the object was made of.
+    depth: u8,
+    /// The objects that this one was made of, and its remains; none if there are neither.
+    lineage: Mutex<Option<Box<Lineage>>>,
+}
+
+/// The origin of an object, as far as it is not kept with the object.
+#[derive(Debug, Default)]
+struct Lineage {
+    made_of: MadeOf,
+    remains: Option<Remains>,
 }
 
 impl Usage {
+    /// Creates the usage of an object that was made of others, and that nobody uses.
+    #[inline]
+    pub fn of(made_of: MadeOf) -> Self {
+        match made_of {
+            MadeOf::Nothing => Self::default(),
+            made_of => Self::of_others(made_of),
+        }
+    }
+
+    #[inline(never)]
+    fn of_others(made_of: MadeOf) -> Self {
+        let (depth, lineage) = (made_of.depth(), Box::new(Lineage { made_of, remains: None }));
+        Self { depth, lineage: Mutex::new(Some(lineage)), ..Self::default() }
+    }
+
+    /// Creates the usage of an object that becomes another for those that use it, such as a command buffer that is begun again.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self { serial: AtomicU64::new(self.serial()), ..Self::default() }
+    }
+
+    /// Notes the place of the object's creation.
+    pub fn set_serial(&self, serial: u64) {
+        self.serial.store(serial, Ordering::Relaxed);
+    }
+
+    /// The place of the object's creation among all that a snapshot repeats; 0 if it is in no table.
+    pub fn serial(&self) -> u64 {
+        self.serial.load(Ordering::Relaxed)
+    }
+
+    /// The length of the longest chain of what the object was made of.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Counts commands that make others of the object.
+    pub fn use_up(&self, commands: u32) {
+        self.users.fetch_add(commands, Ordering::SeqCst);
+    }
+
+    /// Counts one such command no more, for what it made is gone. If it was the last, nothing is left of an object that is gone itself.
+    pub fn release(&self) {
+        if self.users.fetch_sub(1, Ordering::SeqCst) == 1 && !self.is_alive() {
+            self.vanish();
+        }
+    }
+
+    /// Notes that the object is gone for the guest; what is left of it stays if something was made of it.
+    #[inline]
+    pub fn end_leaving(&self, remains: impl FnOnce() -> Option<Remains>) {
+        self.end();
+        if self.depth > 0 || self.users.load(Ordering::SeqCst) > 0 {
+            self.leave(remains);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave(&self, remains: impl FnOnce() -> Option<Remains>) {
+        if self.users.load(Ordering::SeqCst) > 0 {
+            self.lineage.lock().get_or_insert_default().remains = remains();
+        }
+        // The last that was made of it may be gone by now.
+        if self.users.load(Ordering::SeqCst) == 0 {
+            self.vanish();
+        }
+    }
+
+    /// Drops what is left, and releases what the object was made of.
+    fn vanish(&self) {
+        // Not under the lock: this goes on with what the object was made of, `depth` times at most.
+        let left = self.lineage.lock().take();
+        drop(left);
+    }
+
+    /// Returns the bytes of the usage and of what it knows of the object's origin.
+    #[cfg(test)]
+    pub fn kept_bytes(&self) -> usize {
+        let lineage = self.lineage.lock().as_deref().map_or(0, |lineage| {
+            let remains = lineage.remains.as_ref().map_or(0, |remains| remains.created_by.len());
+            size_of::<Lineage>() + lineage.made_of.kept_bytes() + remains
+        });
+        size_of::<Self>() + lineage
+    }
+
+    /// Calls `look` with what is left of an object that is gone; none if nothing is.
+    pub fn with_remains<T>(&self, look: impl FnOnce(&Remains) -> T) -> Option<T> {
+        self.lineage.lock().as_deref()?.remains.as_ref().map(look)
+    }
+
+    /// Returns the usages of the objects that the object was made of; none if they are not known.
+    pub fn made_of(&self) -> Option<SmallVec<[Arc<Self>; 2]>> {
+        match self.lineage.lock().as_deref() {
+            Some(lineage) => lineage.made_of.usages(),
+            None => Some(SmallVec::new()),
+        }
+    }
+
     /// Notes that the object is named by a submission from now on. Returns whether the object is still alive.
     pub fn submit(&self, place: Place) -> bool {
         let packed = place.packed();
@@ -73,7 +188,7 @@ impl Usage {
     }
 }
 
-/// The objects that a recording names.
+/// The objects that a recording names, or a command that creates others.
 #[derive(Debug)]
 pub struct Uses {
     /// A mark that no other value has, nor had this one with other contents.
@@ -92,12 +207,25 @@ impl Default for Uses {
     }
 }
 
+/// The mark of commands that create: no object carries it.
+const CREATES: u64 = u64::MAX;
+
 fn new_mark() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 impl Uses {
+    /// The uses of a command that creates, each of which counts as one ([`Usage::use_up`]).
+    pub fn of_creation() -> Self {
+        Self { mark: Cell::new(CREATES), all: RefCell::default(), heard: Cell::new(false) }
+    }
+
+    /// Returns the objects, and forgets them.
+    pub fn take(&self) -> SmallVec<[Arc<Usage>; 4]> {
+        self.all.take()
+    }
+
     /// Adds an object.
     #[inline]
     pub fn add(&self, usage: &Arc<Usage>) {
@@ -112,7 +240,10 @@ impl Uses {
         let mut uses = self.all.borrow_mut();
         if !uses.iter().rev().take(RECENT).any(|known| Arc::ptr_eq(known, usage)) {
             uses.push(Arc::clone(usage));
-            usage.named_by.store(self.mark.get(), Ordering::Relaxed);
+            match self.mark.get() {
+                CREATES => usage.use_up(1),
+                mark => usage.named_by.store(mark, Ordering::Relaxed),
+            }
         }
     }
 

@@ -10,8 +10,9 @@ use super::recorder::Recorder;
 use crate::context::error::{Fault, INVALID};
 use crate::execution::call::Call;
 use crate::kinds::command_buffer::{Bound, CommandBuffer, Recording, RecordingState, Stage, recordings_of};
+use crate::kinds::query::Touched;
 use crate::logical::submitted::Place;
-use crate::objects::usage::{Usage, Uses};
+use crate::objects::usage::Uses;
 use crate::programs::notices::Success;
 use crate::validity::buffers;
 use protocol::venus::generated as venus;
@@ -25,10 +26,11 @@ use std::sync::Arc;
 /// The command buffer is gone.
 pub(crate) fn restart(call: &Call<'_>, recording: &mut Recording) -> Result<(), Fault> {
     recording.uses.clear();
+    recording.commands.restart();
     let RecordingState { secondary, most_groups, .. } = recording.state;
     recording.state = RecordingState { secondary, most_groups, ..RecordingState::default() };
     if secondary {
-        let fresh = Arc::new(Usage::default());
+        let fresh = Arc::new(recording.usage.again());
         recording.usage.end();
         recording.usage = Arc::clone(&fresh);
         call.context.objects.update(venus::CommandBuffer(recording.id), |object| object.usage = fresh)?;
@@ -65,6 +67,7 @@ pub(crate) fn begin_command_buffer<'a>(
     }
     call.await_submitted(&command_buffer.device, &recording.usage.submitted(), "vkBeginCommandBuffer")?;
     restart(call, recording)?;
+    let one_time = info.flags.contains(venus::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
     let info = match recording.state.secondary {
         true => *info,
         // Ignored by Vulkan, and so better not shown.
@@ -78,6 +81,8 @@ pub(crate) fn begin_command_buffer<'a>(
     let result = unsafe { function(command_buffer.raw, info) };
     if result == 0 {
         recording.state.stage = Stage::Recording;
+        recording.state.one_time = one_time;
+        recording.commands.append_one(call.bytes);
     }
     Ok(venus::BeginCommandBufferReply { result: venus::VkResult(result) })
 }
@@ -97,6 +102,7 @@ pub(crate) fn end_command_buffer(
     let result = unsafe { function(command_buffer.raw) };
     if result == 0 {
         recording.state.stage = Stage::Executable;
+        recording.commands.append_one(call.bytes);
     }
     Ok(venus::EndCommandBufferReply { result: venus::VkResult(result) })
 }
@@ -138,6 +144,8 @@ pub(crate) fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) ->
     if !recording.uses.submit(place) {
         return Err(Fault::lost("a submitted command buffer uses an object that was destroyed"));
     }
+    recording.state.was_submitted = true;
+    recording.state.touched.forget_results();
     Ok(())
 }
 
@@ -203,7 +211,7 @@ pub(crate) fn cmd_execute_commands<'a>(
     pools.sort_by_key(|pool| Arc::as_ptr(pool));
     pools.dedup_by_key(|pool| Arc::as_ptr(pool));
     let mut locked: Vec<_> = pools.iter().map(|pool| (Arc::as_ptr(pool), pool.lock())).collect();
-    let named = Uses::default();
+    let (named, mut touched) = (Uses::default(), Touched::default());
     for secondary in &secondaries {
         let recording = recordings_of(&mut locked, &secondary.pool)?.find(secondary)?;
         match (recording.state.stage, recording.state.spoilt, recording.state.secondary) {
@@ -212,9 +220,11 @@ pub(crate) fn cmd_execute_commands<'a>(
             _ => return Err(Fault::invalid("vkCmdExecuteCommands with what is no executable secondary")),
         }
         named.add(&recording.usage);
+        touched.add_all(&recording.state.touched);
     }
     let recording = recordings_of(&mut locked, &primary.pool)?.open(&primary)?;
     recording.uses.add_all(&named);
+    recording.state.touched.add_all(&touched);
     // What is bound is undefined behind it.
     recording.state.bound = Bound::default();
     let raws: Vec<u64> = secondaries.iter().map(|secondary| secondary.raw).collect();
@@ -223,5 +233,6 @@ pub(crate) fn cmd_execute_commands<'a>(
     };
     // SAFETY: all command buffers are live, their pools are locked, and `raws` lives until the call returns.
     unsafe { function(primary.raw, raws.len() as u32, raws.as_ptr()) };
+    recording.commands.append_one(call.bytes);
     Ok(venus::CmdExecuteCommandsReply {})
 }

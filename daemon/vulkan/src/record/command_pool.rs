@@ -7,6 +7,7 @@ use crate::context::error::Fault;
 use crate::execution::call::Call;
 use crate::kinds::command_buffer::{CommandBuffer, CommandPool};
 use crate::objects::object::StateOf;
+use crate::objects::origin::Names;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
@@ -82,21 +83,22 @@ pub(crate) fn allocate_command_buffers<'a>(
         call.none_created(ids, result)?;
         return Ok(c.failed(venus::VkResult(result)));
     }
-    let encoding = call.encodings(ids.len());
+    let mut origin = call.origins(ids.len(), Names::default());
     let secondary = info.level == venus::CommandBufferLevel::SECONDARY;
     let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(&*raws) {
         let (device_of, pool, place) = (device.clone(), pool.clone(), recordings.next_place());
         let command_buffer = CommandBuffer { raw: *raw, device: device_of, pool, place };
         let state = StateOf::of(command_buffer);
-        let usage = match call.bind_one(Some(id), *raw, &device, 0, state, &encoding) {
+        let usage = match call.bind_one(Some(id), *raw, &device, 0, state, &mut origin) {
             Err(Fault::Failed(result)) => {
                 bound = Err(Fault::Failed(result));
                 continue;
             }
             usage => usage?,
         };
-        recordings.add(*raw, id.0, usage, secondary, device.physical.limits.max_compute_work_group_count);
+        let most_groups = device.physical.limits.max_compute_work_group_count;
+        recordings.add(*raw, id.0, usage, secondary, most_groups, call.context.recorded.count());
     }
     bound?;
     Ok(venus::AllocateCommandBuffersReply {
@@ -116,8 +118,11 @@ pub(crate) fn free_command_buffers<'a>(
     };
     let pool = call.state_of_owner(c.command_pool)?;
     let mut recordings = pool.lock_alive()?;
-    let mut patient = true;
-    for id in c.p_command_buffers.unwrap_or(&[]) {
+    let ids = c.p_command_buffers.unwrap_or(&[]);
+    let of_pool = |command_buffer: &CommandBuffer| Arc::ptr_eq(&command_buffer.pool, &pool);
+    // While they are the guest's still: if this is interrupted, they stay.
+    call.have_ended(&device, ids, of_pool, "vkFreeCommandBuffers")?;
+    for id in ids {
         let Some(object) = call.context.objects.remove(*id)? else { continue };
         let command_buffer = object.state::<venus::CommandBuffer>()?;
         if !Arc::ptr_eq(&command_buffer.pool, &pool) {
@@ -127,9 +132,8 @@ pub(crate) fn free_command_buffers<'a>(
         }
         recordings.remove(command_buffer);
         let submitted = object.usage.submitted();
-        patient = patient && call.await_submitted(&device, &submitted, "vkFreeCommandBuffers").is_ok();
         // One that stays pending ends with the pool.
-        if patient || device.completed(&submitted) {
+        if device.completed(&submitted) {
             // SAFETY: device, pool and command buffer are live, the pool is locked, and nobody can name the command buffer any more.
             unsafe { function(device.raw(), pool.raw, 1, &raw const object.raw) };
         } else {

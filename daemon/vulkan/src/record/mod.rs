@@ -2,4 +2,5 @@
 
 pub(crate) mod command_buffer;
 pub(crate) mod command_pool;
+pub(crate) mod queries;
 pub(crate) mod recorder;

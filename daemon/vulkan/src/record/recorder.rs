@@ -75,7 +75,11 @@ pub(crate) fn record_one(
         objects: &Recent::of(&objects),
         arena: call.arena,
     };
-    settle(record(&mut recorder), recording)
+    let outcome = record(&mut recorder);
+    if settle(outcome, recording)? == Settled::Recorded {
+        recording.commands.append_one(call.bytes);
+    }
+    Ok(())
 }
 
 /// Turns a refusal into none: a command buffer was never made, or cannot be recorded into. There is nothing to spoil then.
@@ -87,14 +91,24 @@ fn allowed<T>(outcome: Result<T, Fault>) -> Result<Option<T>, ContextLost> {
     }
 }
 
+/// The outcome of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settled {
+    /// The command is recorded, or nothing of the recording counts any more.
+    Recorded,
+    /// The command is no part of the recording, which may outlive what it names.
+    LeftOut,
+}
+
 /// Spoils a recording that names a tombstone, as it must never reach a queue. What breaks valid usage is only left out.
 #[inline]
-fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<(), ContextLost> {
+fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<Settled, ContextLost> {
     match outcome {
-        Ok(()) | Err(Fault::Failed(INVALID)) => Ok(()),
+        Ok(()) => Ok(Settled::Recorded),
+        Err(Fault::Failed(INVALID)) => Ok(Settled::LeftOut),
         Err(Fault::Failed(result)) => {
             recording.state.spoilt = Some(result);
-            Ok(())
+            Ok(Settled::Recorded)
         }
         Err(Fault::Lost(lost)) => Err(lost),
     }
@@ -137,16 +151,20 @@ fn run(
     let Ok(command_buffer) = context.objects.shared(id) else { return Ok(0) };
     let mut recordings = command_buffer.pool.lock();
     let Ok(recording) = recordings.open(&command_buffer) else { return Ok(0) };
-    let mut run = Run { context, command_buffer: &command_buffer, recording, arena, cancel };
+    let mut run = Run { context, command_buffer: &command_buffer, recording, arena, recorded: bytes };
     let mut objects = context.objects.read();
     let mut rest = bytes;
     for _ in 0..PARTS {
+        if run.recording.state.spoilt.is_some() || cancel.is_stopped() {
+            break;
+        }
         rest = run.part(rest, &objects, find)?;
         if rest.is_empty() {
             break;
         }
         RwLockReadGuard::bump(&mut objects);
     }
+    run.keep_until(rest);
     Ok(bytes.len() - rest.len())
 }
 
@@ -156,25 +174,28 @@ struct Run<'r> {
     command_buffer: &'r CommandBuffer,
     recording: &'r mut Recording,
     arena: &'r mut Arena,
-    cancel: &'r Cancel,
+    /// The stream, from the first command that is recorded and not kept.
+    recorded: &'r [u8],
 }
 
-impl Run<'_> {
+impl<'r> Run<'r> {
+    /// Keeps the commands that were recorded up to where `rest` begins.
+    fn keep_until(&mut self, rest: &[u8]) {
+        let length = self.recorded.len() - rest.len();
+        self.recording.commands.append(&self.recorded[..length]);
+    }
+
     /// Executes the next commands of the run, a few of them; returns what follows.
-    fn part<'b>(
+    fn part(
         &mut self,
-        bytes: &'b [u8],
+        bytes: &'r [u8],
         objects: &Table,
         find: impl Fn(i32) -> Option<Record>,
-    ) -> Result<&'b [u8], ContextLost> {
+    ) -> Result<&'r [u8], ContextLost> {
         let (id, objects) = (venus::CommandBuffer(self.recording.id), Recent::of(objects));
         let mut rest = bytes;
         for _ in 0..PART {
             let Some((number, record)) = next(rest, id, &find) else { break };
-            // Each of those that follow would only be skipped.
-            if self.recording.state.spoilt.is_some() || self.cancel.is_cancelled() {
-                break;
-            }
             log::trace!("{} in a run", venus::Command::name(number).unwrap_or_default());
             self.arena.reset();
             let mut reader = Reader::new(rest, self.arena);
@@ -187,8 +208,20 @@ impl Run<'_> {
                 objects: &objects,
                 arena: self.arena,
             };
-            settle(record(&mut recorder, &mut reader), self.recording).map_err(|lost| lost.within(number))?;
+            let outcome = record(&mut recorder, &mut reader);
+            let command = rest;
             rest = &rest[reader.offset()..];
+            if outcome.is_err() {
+                let settled = settle(outcome, self.recording).map_err(|lost| lost.within(number))?;
+                if settled == Settled::LeftOut {
+                    self.keep_until(command);
+                    self.recorded = rest;
+                }
+                // Each of those that follow would only be skipped.
+                if self.recording.state.spoilt.is_some() {
+                    break;
+                }
+            }
         }
         Ok(rest)
     }

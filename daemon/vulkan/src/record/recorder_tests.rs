@@ -207,6 +207,29 @@ fn a_run_is_recorded_at_once_and_in_order() {
 }
 
 #[test]
+fn a_run_that_is_interrupted_ends_between_two_parts_and_is_gone_on_with() {
+    let world = World::new();
+    let bytes = barriers(ONE, 20);
+    let of_two_parts = bytes.len() / 20 * 2 * PART;
+    let (cancel, seen) = (Cancel::default(), mpsc::channel());
+    let interrupts = cancel.clone();
+    fuzzing::at_barriers(move |at| {
+        seen.0.send(at).unwrap();
+        if at == 9 {
+            interrupts.interrupt();
+        }
+    });
+    let mut arena = Arena::new(1 << 16);
+    let length = world.renderer.record(&bytes, &mut arena, &cancel).unwrap();
+    assert_eq!(length, of_two_parts);
+    assert_eq!(world.renderer.record(&bytes[length..], &mut arena, &cancel), Ok(0));
+    cancel.resume();
+    assert_eq!(world.renderer.record(&bytes[length..], &mut arena, &cancel), Ok(bytes.len() - length));
+    fuzzing::at_barriers(|_| ());
+    assert_eq!(seen.1.iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_run_ends_where_something_else_begins() {
     let world = World::new();
     let asked = |at| {
@@ -250,7 +273,7 @@ fn a_recording_that_names_what_was_never_made_is_left_alone_from_there_on() {
     assert_eq!(world.barriers_of(&stream(&[begin(ONE), barrier(ONE, 4)])), [4]);
     // What never was at all ends the context, and is named.
     let lost = world.try_run(&stream(&[barrier(ONE, 5), set(venus::Event(99))])).unwrap_err();
-    assert!(lost.reason.starts_with("vkCmdSetEvent"), "{lost}");
+    assert!(lost.reason().starts_with("vkCmdSetEvent"), "{lost}");
 }
 
 #[test]

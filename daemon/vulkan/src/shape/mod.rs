@@ -6,5 +6,6 @@ pub(crate) mod formats;
 pub(crate) mod harden;
 pub(crate) mod physical_device;
 pub(crate) mod planes;
+pub(crate) mod replay;
 pub(crate) mod reshape;
 pub(crate) mod tables;

@@ -7,6 +7,7 @@ pub(crate) mod held_queue;
 pub(crate) mod lost;
 mod prepare;
 pub(crate) mod queue;
+pub(crate) mod restore;
 pub(crate) mod scheduled;
 pub(crate) mod state_query;
 pub(crate) mod submission;

@@ -15,7 +15,7 @@ use crate::gates::lane::Lane;
 use crate::kinds::fence::Fence;
 use crate::logical::device::Device;
 use crate::logical::submitted::{Number, Place};
-use crate::logical::timeline::{Done, Look, Timeline};
+use crate::logical::timeline::{Done, Look, Standing, Timeline};
 use crate::objects::object::{Kind, State};
 use crate::objects::table::Objects;
 use crate::programs::stamps::Stamps;
@@ -371,6 +371,26 @@ impl Timeline for Queue {
         look
     }
 
+    fn standing(&self) -> Standing {
+        let (Some(device), Some(objects)) = (self.device.upgrade(), self.objects.upgrade()) else {
+            return Standing::Idle;
+        };
+        let holds = self.scheduled.as_ref().is_some_and(|scheduled| !scheduled.held.lock().is_empty());
+        let mut submissions = self.submissions.lock();
+        self.collect(&device, &mut submissions);
+        let standing = match submissions.front() {
+            None if holds => Standing::Going,
+            None => Standing::Idle,
+            Some(first) if first.can_run(&Host { device: &device, objects: &objects }) => Standing::Going,
+            Some(_) => Standing::Waits,
+        };
+        drop(submissions);
+        if standing != Standing::Idle {
+            self.mark_up_to(&device, Number::MAX);
+        }
+        standing
+    }
+
     fn passes_through(&self, gate: &Arc<Gate>) -> bool {
         self.scheduled.as_ref().is_some_and(|scheduled| Arc::ptr_eq(&scheduled.gate, gate))
     }
@@ -391,8 +411,8 @@ impl Timeline for Queue {
             let _ = done.send(());
         }));
         while idle.recv_timeout(Duration::from_nanos(WAIT_SLICE_NS)).is_err() {
-            if cancel.is_cancelled() {
-                return Err(vk::Result::ERROR_DEVICE_LOST.into());
+            if let Some(stop) = cancel.stop() {
+                return Err(stop.into());
             }
         }
         Ok(())

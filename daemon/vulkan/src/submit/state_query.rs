@@ -97,7 +97,7 @@ impl Query for StateQuery<'_> {
 }
 
 /// Returns the value that a timeline semaphore has come to; none if the driver does not say.
-fn counter(device: &Device, semaphore: u64) -> Option<u64> {
+pub(super) fn counter(device: &Device, semaphore: u64) -> Option<u64> {
     let function = device.table.get_semaphore_counter_value?;
     let mut value = 0;
     // SAFETY: device and semaphore are live, and it is a timeline; the value has room.

@@ -294,7 +294,7 @@ impl Submission {
     }
 
     /// Returns whether nothing that the submission waits for is missing.
-    fn can_run(&self, driver: &impl Driver) -> bool {
+    pub(crate) fn can_run(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, .. } => driver.has_reached(*semaphore, *raw, *value),
             Wait::Signalled(by) => by.is_complete(),

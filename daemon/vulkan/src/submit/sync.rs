@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Time between two looks at fences of which some wait at the gate.
 const HELD_LOOK: Duration = Duration::from_micros(500);
 
-/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait is cancelled.
+/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end.
 fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) -> Result<i32, Fault> {
     let start = Instant::now();
     let total = Duration::from_nanos(timeout);
@@ -42,8 +42,8 @@ fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) ->
         {
             return Ok(result);
         }
-        if cancel.is_cancelled() {
-            return Err(vk::Result::ERROR_DEVICE_LOST.into());
+        if let Some(stop) = cancel.stop() {
+            return Err(stop.into());
         }
     }
 }
@@ -239,14 +239,19 @@ pub(crate) fn import_semaphore_resource_mesa<'a>(
     if info.resource_id != 0 {
         return Err(Fault::lost("a semaphore payload from a resource"));
     }
-    let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(info.semaphore)?)];
+    signal(call, &device, info.semaphore)?;
+    Ok(venus::ImportSemaphoreResourceMESAReply {})
+}
+
+/// Signals a binary semaphore by a submission of ours.
+pub(super) fn signal(call: &Call<'_>, device: &Arc<Device>, id: venus::Semaphore) -> Result<(), Fault> {
+    let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(id)?)];
     let submit = move |device: &ash::Device, queue, fence| {
         let batch = vk::SubmitInfo::default().signal_semaphores(&semaphores);
         // SAFETY: device, queue, fence and semaphore are live; the queue is locked.
         unsafe { device.queue_submit(queue, &[batch], fence) }
     };
-    submit_empty(call, &device, Single::Signal(info.semaphore), submit)?;
-    Ok(venus::ImportSemaphoreResourceMESAReply {})
+    submit_empty(call, device, Single::Signal(id), submit)
 }
 
 /// Submits a batch without command buffers to the device's first queue.

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::error::{Fault, demand};
+use crate::kinds::bound::Bound;
 use crate::kinds::buffer::BufferFacts;
 use crate::kinds::command_buffer::RecordingState;
 use crate::logical::device::Device;
@@ -10,6 +11,7 @@ use crate::lowering::lower::Lowering;
 use crate::objects::object::StateOf;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 const WHOLE_SIZE: u64 = u64::MAX;
@@ -19,11 +21,14 @@ const INLINE_BYTES: u64 = 65_536;
 
 const OUTSIDE: &str = "a range outside of its buffer, or a buffer without memory";
 
-/// `vkCreateBuffer`.
-pub(crate) fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<StateOf<venus::Buffer>, Fault> {
+/// `vkCreateBuffer`, of a buffer whose address can be had again if it `replays`.
+pub(crate) fn of_buffer(
+    info: &venus::BufferCreateInfo<'_>,
+    replays: bool,
+) -> Result<StateOf<venus::Buffer>, Fault> {
     demand(info.size != 0, "a buffer of no size")?;
     demand(info.flags.0 & SPARSE == 0, "a sparse buffer")?;
-    Ok(StateOf::of(BufferFacts::new(info.size, is_computed_on(info))))
+    Ok(StateOf::of(BufferFacts::new(info.size, is_computed_on(info), replays)))
 }
 
 /// Returns whether a buffer is for more than copies.
@@ -31,6 +36,18 @@ pub(crate) fn is_computed_on(info: &venus::BufferCreateInfo<'_>) -> bool {
     let copies = venus::BufferUsageFlags::TRANSFER_SRC.0 | venus::BufferUsageFlags::TRANSFER_DST.0;
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_));
     info.usage.0 & !copies != 0 || info.p_next.iter().any(says)
+}
+
+/// Returns whether a buffer may have an address.
+pub(crate) fn has_address(info: &venus::BufferCreateInfo<'_>) -> bool {
+    let usage = info.p_next.iter().find_map(|next| match next {
+        ChainStruct::BufferUsageFlags2CreateInfo(usage) => Some(usage.usage),
+        _ => None,
+    });
+    let address = venus::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+    usage.map_or(info.usage.contains(address), |usage| {
+        usage.contains(venus::BufferUsageFlags2::SHADER_DEVICE_ADDRESS)
+    })
 }
 
 const SPARSE: u32 = venus::BufferCreateFlags::SPARSE_BINDING.0
@@ -64,30 +81,40 @@ pub(crate) fn demand_in_memory(
     offset: u64,
     (size, alignment): (u64, u64),
 ) -> Result<(), Fault> {
+    // Memory of another device would be refused only when the command is lowered.
+    l.handle(memory)?;
     let end = offset.checked_add(size);
     let inside = memory_size(l, memory).map(|bytes| end.is_some_and(|end| end <= bytes))?;
     demand(inside && offset.is_multiple_of(alignment.max(1)), "it is bound outside of its memory")
 }
 
+/// Marks what is bound together, unless some of it was bound before, or is named twice: then nothing is marked. Returns whether it is.
+pub(crate) fn mark_all<T>(all: &[T], bind: impl Fn(&T) -> bool, unbind: impl Fn(&T)) -> bool {
+    let marked = all.iter().take_while(|one| bind(one)).count();
+    if marked < all.len() {
+        all[..marked].iter().for_each(unbind);
+    }
+    marked == all.len()
+}
+
+/// Marks buffers as bound, all of them or none.
 fn bind(l: &Lowering<'_>, device: &Device, infos: &[venus::BindBufferMemoryInfo<'_>]) -> Result<(), Fault> {
+    let mut all = SmallVec::<[_; 4]>::new();
     for info in infos {
         let raw = vk::Buffer::from_raw(l.handle(info.buffer)?);
         demand(!raw.is_null(), "a buffer is missing")?;
         // SAFETY: device and buffer are live.
         let needs = unsafe { device.ash.get_buffer_memory_requirements(raw) };
         demand_in_memory(l, info.memory, info.memory_offset, (needs.size, needs.alignment))?;
+        let piece = l.objects.get(info.memory)?.state::<venus::DeviceMemory>()?.piece();
+        all.push((l.objects.buffer(info.buffer)?, piece));
     }
-    for (at, info) in infos.iter().enumerate() {
-        if !l.objects.buffer(info.buffer)?.bind() {
-            let earlier = infos[..at].iter().filter(|other| other.buffer != info.buffer);
-            earlier.filter_map(|other| l.objects.buffer(other.buffer).ok()).for_each(BufferFacts::unbind);
-            return Err(Fault::invalid("a buffer is bound twice"));
-        }
-    }
-    for info in infos {
-        if let Some(piece) = l.objects.get(info.memory)?.state::<venus::DeviceMemory>()?.piece() {
-            l.objects.buffer(info.buffer)?.set_place(piece, info.memory_offset);
-        }
+    demand(
+        mark_all(&all, |(buffer, _)| buffer.bind(), |(buffer, _)| buffer.unbind()),
+        "a buffer is bound twice",
+    )?;
+    for (info, (buffer, piece)) in infos.iter().zip(all) {
+        buffer.set_bound(Bound::whole(l.objects.table(), info.memory, info.memory_offset), piece);
     }
     Ok(())
 }
@@ -118,7 +145,10 @@ pub(crate) fn get_buffer_device_address(
     c: &venus::GetBufferDeviceAddress<'_>,
 ) -> Result<(), Fault> {
     let info = c.p_info.ok_or_else(|| Fault::invalid("the address of no buffer"))?;
-    demand(l.objects.buffer(info.buffer)?.has_memory(), "the address of a buffer without memory")
+    let buffer = l.objects.buffer(info.buffer)?;
+    demand(buffer.has_memory(), "the address of a buffer without memory")?;
+    buffer.note_address();
+    Ok(())
 }
 
 /// `vkCmdFillBuffer`.
@@ -176,3 +206,7 @@ pub(crate) fn cmd_copy_buffer2(
     let regions = info.p_regions.unwrap_or(&[]).iter().map(|r| (r.src_offset, r.dst_offset, r.size));
     demand_regions(l, (info.src_buffer, info.dst_buffer), regions)
 }
+
+#[cfg(test)]
+#[path = "bound_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@
 
 use super::buffers;
 use crate::context::error::{Fault, demand};
+use crate::kinds::bound::Bound;
 use crate::kinds::command_buffer::RecordingState;
 use crate::kinds::image::{ImageFacts, REMAINING};
 use crate::logical::device::Device;
@@ -12,11 +13,12 @@ use crate::objects::object::StateOf;
 use crate::shape::formats::Asked;
 use crate::shape::planes::Planes;
 use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
 use protocol::venus::generated::{
     self as venus, ChainStruct, ImageAspectFlags, ImageCreateFlags, ImageType, format_block,
 };
+use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// `vkCreateImage`.
 pub(crate) fn of_image(
@@ -57,6 +59,7 @@ pub(crate) fn of_image(
         is_copied_by_the_host: asked.usage.contains(venus::ImageUsageFlags::HOST_TRANSFER),
         volume: info.image_type == ImageType::TYPE_3D,
         memory: Default::default(),
+        bound: Mutex::default(),
     }))
 }
 
@@ -142,27 +145,40 @@ pub(crate) fn create_image_view(
     Ok(StateOf::none())
 }
 
-fn bind(l: &Lowering<'_>, device: &Device, info: &venus::BindImageMemoryInfo<'_>) -> Result<(), Fault> {
-    let image = l.objects.image(info.image)?;
-    let plane = info.p_next.iter().find_map(|next| match next {
-        ChainStruct::BindImagePlaneMemoryInfo(plane) => Some(plane.plane_aspect.0),
-        _ => None,
-    });
-    let at = plane.map_or(0, |aspect| match vk::ImageAspectFlags::from_raw(aspect) {
-        vk::ImageAspectFlags::PLANE_1 => 1,
-        vk::ImageAspectFlags::PLANE_2 => 2,
-        _ => 0,
-    });
-    let needs = match plane {
-        // SAFETY: device and image are live.
-        None => unsafe {
-            device.ash.get_image_memory_requirements(vk::Image::from_raw(l.handle(info.image)?))
-        },
-        // A plane needs no less than nothing; drivers say how much in a call of its own.
-        Some(_) => vk::MemoryRequirements::default(),
-    };
-    buffers::demand_in_memory(l, info.memory, info.memory_offset, (needs.size, needs.alignment))?;
-    demand(!image.memory[at].swap(true, Ordering::AcqRel), "an image is bound twice")
+/// Marks images, or planes of them, as bound: all of them or none.
+fn bind(l: &Lowering<'_>, device: &Device, infos: &[venus::BindImageMemoryInfo<'_>]) -> Result<(), Fault> {
+    let mut all = SmallVec::<[_; 4]>::new();
+    for info in infos {
+        let image = l.objects.image(info.image)?;
+        let plane = info.p_next.iter().find_map(|next| match next {
+            ChainStruct::BindImagePlaneMemoryInfo(plane) => Some(plane.plane_aspect),
+            _ => None,
+        });
+        let raw = vk::Image::from_raw(l.handle(info.image)?);
+        let needs = match plane {
+            // SAFETY: device and image are live.
+            None => unsafe { device.ash.get_image_memory_requirements(raw) },
+            // A plane needs no less than nothing; drivers say how much in a call of its own.
+            Some(_) => vk::MemoryRequirements::default(),
+        };
+        buffers::demand_in_memory(l, info.memory, info.memory_offset, (needs.size, needs.alignment))?;
+        let plane = plane.unwrap_or_default();
+        let at = match plane {
+            ImageAspectFlags::PLANE_1 => 1,
+            ImageAspectFlags::PLANE_2 => 2,
+            _ => 0,
+        };
+        all.push((image, plane, at));
+    }
+    demand(
+        buffers::mark_all(&all, |(image, _, at)| image.bind(*at), |(image, _, at)| image.unbind(*at)),
+        "an image is bound twice",
+    )?;
+    for (info, (image, plane, at)) in infos.iter().zip(all) {
+        let whole = Bound::whole(l.objects.table(), info.memory, info.memory_offset);
+        image.bound.lock()[at] = Some(Bound { plane, ..whole });
+    }
+    Ok(())
 }
 
 /// `vkBindImageMemory`.
@@ -172,7 +188,7 @@ pub(crate) fn bind_image_memory(
     c: &venus::BindImageMemory,
 ) -> Result<(), Fault> {
     let (image, memory, memory_offset) = (c.image, c.memory, c.memory_offset);
-    bind(l, device, &venus::BindImageMemoryInfo { p_next: &[], image, memory, memory_offset })
+    bind(l, device, &[venus::BindImageMemoryInfo { p_next: &[], image, memory, memory_offset }])
 }
 
 /// `vkBindImageMemory2`.
@@ -181,7 +197,7 @@ pub(crate) fn bind_image_memory2(
     device: &Arc<Device>,
     c: &venus::BindImageMemory2<'_>,
 ) -> Result<(), Fault> {
-    c.p_bind_infos.unwrap_or(&[]).iter().try_for_each(|info| bind(l, device, info))
+    bind(l, device, c.p_bind_infos.unwrap_or(&[]))
 }
 
 fn demand_clear(

@@ -32,22 +32,36 @@ pub(crate) fn create_query_pool(
         info.query_type != venus::QueryType::PIPELINE_STATISTICS || info.pipeline_statistics.0 != 0;
     demand(statistics, "a pool of statistics queries without statistics")?;
     let words = match info.query_type {
-        venus::QueryType::PIPELINE_STATISTICS => info.pipeline_statistics.0.count_ones(),
+        venus::QueryType::PIPELINE_STATISTICS => info.pipeline_statistics.known().0.count_ones(),
         venus::QueryType::OCCLUSION | venus::QueryType::TIMESTAMP => 1,
         _ => 2,
     };
-    Ok(StateOf::of(QueryFacts { ty: info.query_type, count: info.query_count, words }))
+    Ok(StateOf::of(QueryFacts::new(info.query_type, info.query_count, words)))
 }
 
-/// Demands that queries lie in a pool; returns their kind.
-pub(crate) fn demand_range(
-    objects: &Reading<'_>,
+/// Demands that queries lie in a pool; returns the facts about it.
+#[inline]
+pub(crate) fn demand_range<'l>(
+    objects: &'l Reading<'_>,
+    pool: venus::QueryPool,
+    first: u32,
+    count: u32,
+) -> Result<&'l QueryFacts, Fault> {
+    let queries = objects.query_pool(pool)?;
+    demand(u64::from(first) + u64::from(count) <= queries.count.into(), OUTSIDE)?;
+    Ok(queries)
+}
+
+/// Demands that queries whose results the recording changes lie in a pool; returns their kind.
+fn touch(
+    l: &Lowering<'_>,
+    state: &mut RecordingState,
     pool: venus::QueryPool,
     first: u32,
     count: u32,
 ) -> Result<venus::QueryType, Fault> {
-    let queries = objects.query_pool(pool)?;
-    demand(u64::from(first) + u64::from(count) <= queries.count.into(), OUTSIDE)?;
+    let queries = demand_range(&l.objects, pool, first, count)?;
+    state.touched.add(queries, first, count);
     Ok(queries.ty)
 }
 
@@ -57,16 +71,18 @@ pub(crate) fn reset_query_pool(
     _: &Arc<Device>,
     c: &venus::ResetQueryPool,
 ) -> Result<(), Fault> {
-    demand_range(&l.objects, c.query_pool, c.first_query, c.query_count).map(drop)
+    let queries = demand_range(&l.objects, c.query_pool, c.first_query, c.query_count)?;
+    queries.forget(c.first_query, c.query_count);
+    Ok(())
 }
 
 /// `vkCmdResetQueryPool`.
 pub(crate) fn cmd_reset_query_pool(
     l: &Lowering<'_>,
-    _: &mut RecordingState,
+    state: &mut RecordingState,
     c: &venus::CmdResetQueryPool,
 ) -> Result<(), Fault> {
-    demand_range(&l.objects, c.query_pool, c.first_query, c.query_count).map(drop)
+    touch(l, state, c.query_pool, c.first_query, c.query_count).map(drop)
 }
 
 fn begin(
@@ -76,7 +92,7 @@ fn begin(
     query: u32,
     index: u32,
 ) -> Result<(), Fault> {
-    let ty = demand_range(&l.objects, pool, query, 1)?;
+    let ty = touch(l, state, pool, query, 1)?;
     demand(ty != venus::QueryType::TIMESTAMP, KIND)?;
     demand(index < 4, "a query of a vertex stream that is not there")?;
     state.queries.begin((pool.0, query, index))
@@ -123,20 +139,20 @@ pub(crate) fn cmd_end_query_indexed_ext(
 /// `vkCmdWriteTimestamp`.
 pub(crate) fn cmd_write_timestamp(
     l: &Lowering<'_>,
-    _: &mut RecordingState,
+    state: &mut RecordingState,
     c: &venus::CmdWriteTimestamp,
 ) -> Result<(), Fault> {
-    let ty = demand_range(&l.objects, c.query_pool, c.query, 1)?;
+    let ty = touch(l, state, c.query_pool, c.query, 1)?;
     demand(ty == venus::QueryType::TIMESTAMP, KIND)
 }
 
 /// `vkCmdWriteTimestamp2`.
 pub(crate) fn cmd_write_timestamp2(
     l: &Lowering<'_>,
-    _: &mut RecordingState,
+    state: &mut RecordingState,
     c: &venus::CmdWriteTimestamp2,
 ) -> Result<(), Fault> {
-    let ty = demand_range(&l.objects, c.query_pool, c.query, 1)?;
+    let ty = touch(l, state, c.query_pool, c.query, 1)?;
     demand(ty == venus::QueryType::TIMESTAMP, KIND)
 }
 
@@ -146,9 +162,8 @@ pub(crate) fn cmd_copy_query_pool_results(
     _: &mut RecordingState,
     c: &venus::CmdCopyQueryPoolResults,
 ) -> Result<(), Fault> {
-    demand_range(&l.objects, c.query_pool, c.first_query, c.query_count)?;
+    let words = demand_range(&l.objects, c.query_pool, c.first_query, c.query_count)?.words;
     let Some(last) = c.query_count.checked_sub(1) else { return Ok(()) };
-    let words = l.objects.query_pool(c.query_pool)?.words;
     let word = if c.flags.contains(venus::QueryResultFlags::TYPE_64) { 8 } else { 4 };
     let available = u32::from(c.flags.contains(venus::QueryResultFlags::WITH_AVAILABILITY));
     let result = u64::from(words + available) * word;

@@ -64,8 +64,8 @@ fn span(
     element: u32,
     count: u32,
 ) -> Result<&Binding, Fault> {
-    let at = facts.bindings.binary_search_by_key(&number, |binding| binding.number);
-    let following = at.map_or(&[][..], |at| &facts.bindings[at..]);
+    let at = facts.place(number);
+    let following = at.and_then(|at| facts.bindings.get(at..)).unwrap_or_default();
     let first = following.first().ok_or_else(|| Fault::invalid("a binding that the layout does not have"))?;
     if u64::from(element) + u64::from(count) <= u64::from(first.room(variable_count)) {
         return Ok(first);

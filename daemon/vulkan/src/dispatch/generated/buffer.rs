@@ -65,8 +65,9 @@ pub(crate) fn create_buffer_view<'a>(
     let Some(function) = table.create_buffer_view else {
         return Err(Fault::missing("vkCreateBufferView"))
     };
+    let names = Names::default();
     let (state, p_create_info) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         let state = crate::validity::buffers::create_buffer_view(&l, &device, c)?;
         (state, l.pointer(c.p_create_info)?)
     };
@@ -74,7 +75,7 @@ pub(crate) fn create_buffer_view<'a>(
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.bind(c.p_view, created, &device, result, state)?;
+    call.bind_made_of(c.p_view, created, &device, result, state, names)?;
     Ok(venus::CreateBufferViewReply {
         result: venus::VkResult(result),
         p_view: c.p_view,

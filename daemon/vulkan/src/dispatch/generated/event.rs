@@ -12,15 +12,16 @@ pub(crate) fn create_event<'a>(
     let Some(function) = table.create_event else {
         return Err(Fault::missing("vkCreateEvent"))
     };
+    let names = Names::default();
     let (p_create_info,) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (l.pointer(c.p_create_info)?,)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_event, created, &device, result)?;
+    call.created_of(c.p_event, created, &device, result, names)?;
     Ok(venus::CreateEventReply {
         result: venus::VkResult(result),
         p_event: c.p_event,

@@ -1469,7 +1469,7 @@ pub(crate) fn execute<'a>(
             record_one(
                 call,
                 c.command_buffer,
-                |r| super::recording::cmd_copy_query_pool_results(r, c),
+                |r| crate::record::queries::cmd_copy_query_pool_results(r, c),
             )?;
             if let Some(w) = reply {
                 venus::CmdCopyQueryPoolResultsReply {
@@ -3449,7 +3449,7 @@ pub(crate) fn record(number: i32) -> Option<Record> {
                 )
             }
             venus::CmdCopyQueryPoolResults::NUMBER => {
-                |r, reader| super::recording::cmd_copy_query_pool_results(
+                |r, reader| crate::record::queries::cmd_copy_query_pool_results(
                     r,
                     &venus::CmdCopyQueryPoolResults::decode(reader)?,
                 )

@@ -130,8 +130,9 @@ pub(crate) fn create_image_view<'a>(
     let Some(function) = table.create_image_view else {
         return Err(Fault::missing("vkCreateImageView"))
     };
+    let names = Names::default();
     let (state, p_create_info) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         let state = crate::validity::images::create_image_view(&l, &device, c)?;
         (state, l.pointer(c.p_create_info)?)
     };
@@ -139,7 +140,7 @@ pub(crate) fn create_image_view<'a>(
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.bind(c.p_view, created, &device, result, state)?;
+    call.bind_made_of(c.p_view, created, &device, result, state, names)?;
     Ok(venus::CreateImageViewReply {
         result: venus::VkResult(result),
         p_view: c.p_view,

@@ -12,8 +12,9 @@ pub(crate) fn create_query_pool<'a>(
     let Some(function) = table.create_query_pool else {
         return Err(Fault::missing("vkCreateQueryPool"))
     };
+    let names = Names::default();
     let (state, p_create_info) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         let state = crate::validity::query::create_query_pool(&l, &device, c)?;
         (state, l.pointer(c.p_create_info)?)
     };
@@ -21,7 +22,7 @@ pub(crate) fn create_query_pool<'a>(
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.bind(c.p_query_pool, created, &device, result, state)?;
+    call.bind_made_of(c.p_query_pool, created, &device, result, state, names)?;
     Ok(venus::CreateQueryPoolReply {
         result: venus::VkResult(result),
         p_query_pool: c.p_query_pool,

@@ -298,42 +298,6 @@ pub(crate) fn cmd_write_timestamp(
     unsafe { function(*raw, pipeline_stage, query_pool, query) };
     Ok(())
 }
-///`vkCmdCopyQueryPoolResults`.
-pub(crate) fn cmd_copy_query_pool_results(
-    r: &mut Recorder<'_>,
-    c: &venus::CmdCopyQueryPoolResults,
-) -> Result<(), Fault> {
-    let CommandBuffer { raw, device, .. } = r.command_buffer;
-    let Some(function) = device.table.cmd_copy_query_pool_results else {
-        return Err(Fault::missing("vkCmdCopyQueryPoolResults"))
-    };
-    let (query_pool, first_query, query_count, dst_buffer, dst_offset, stride, flags) = {
-        let (l, state) = r.lowering();
-        crate::validity::query::cmd_copy_query_pool_results(&l, state, c)?;
-        (
-            l.handle(c.query_pool)?,
-            c.first_query,
-            c.query_count,
-            l.handle(c.dst_buffer)?,
-            c.dst_offset,
-            c.stride,
-            c.flags.known().0,
-        )
-    };
-    unsafe {
-        function(
-            *raw,
-            query_pool,
-            first_query,
-            query_count,
-            dst_buffer,
-            dst_offset,
-            stride,
-            flags,
-        )
-    };
-    Ok(())
-}
 ///`vkCmdPushConstants`.
 pub(crate) fn cmd_push_constants(
     r: &mut Recorder<'_>,

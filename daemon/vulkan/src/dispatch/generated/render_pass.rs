@@ -12,15 +12,16 @@ pub(crate) fn create_framebuffer<'a>(
     let Some(function) = table.create_framebuffer else {
         return Err(Fault::missing("vkCreateFramebuffer"))
     };
+    let names = Names::default();
     let (p_create_info,) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (l.pointer(c.p_create_info)?,)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_framebuffer, created, &device, result)?;
+    call.created_of(c.p_framebuffer, created, &device, result, names)?;
     Ok(venus::CreateFramebufferReply {
         result: venus::VkResult(result),
         p_framebuffer: c.p_framebuffer,
@@ -45,15 +46,16 @@ pub(crate) fn create_render_pass<'a>(
     let Some(function) = table.create_render_pass else {
         return Err(Fault::missing("vkCreateRenderPass"))
     };
+    let names = Names::default();
     let (p_create_info,) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (l.pointer(c.p_create_info)?,)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_render_pass, created, &device, result)?;
+    call.created_of(c.p_render_pass, created, &device, result, names)?;
     Ok(venus::CreateRenderPassReply {
         result: venus::VkResult(result),
         p_render_pass: c.p_render_pass,
@@ -98,15 +100,16 @@ pub(crate) fn create_render_pass2<'a>(
     let Some(function) = table.create_render_pass2 else {
         return Err(Fault::missing("vkCreateRenderPass2"))
     };
+    let names = Names::default();
     let (p_create_info,) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (l.pointer(c.p_create_info)?,)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_render_pass, created, &device, result)?;
+    call.created_of(c.p_render_pass, created, &device, result, names)?;
     Ok(venus::CreateRenderPass2Reply {
         result: venus::VkResult(result),
         p_render_pass: c.p_render_pass,

@@ -12,15 +12,16 @@ pub(crate) fn create_sampler<'a>(
     let Some(function) = table.create_sampler else {
         return Err(Fault::missing("vkCreateSampler"))
     };
+    let names = Names::default();
     let (p_create_info,) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (l.pointer(c.p_create_info)?,)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_sampler, created, &device, result)?;
+    call.created_of(c.p_sampler, created, &device, result, names)?;
     Ok(venus::CreateSamplerReply {
         result: venus::VkResult(result),
         p_sampler: c.p_sampler,
@@ -45,15 +46,16 @@ pub(crate) fn create_sampler_ycbcr_conversion<'a>(
     let Some(function) = table.create_sampler_ycbcr_conversion else {
         return Err(Fault::missing("vkCreateSamplerYcbcrConversion"))
     };
+    let names = Names::default();
     let (p_create_info,) = {
-        let l = call.lowering();
+        let l = call.creating(&names);
         (l.pointer(c.p_create_info)?,)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_ycbcr_conversion, created, &device, result)?;
+    call.created_of(c.p_ycbcr_conversion, created, &device, result, names)?;
     Ok(venus::CreateSamplerYcbcrConversionReply {
         result: venus::VkResult(result),
         p_ycbcr_conversion: c.p_ycbcr_conversion,

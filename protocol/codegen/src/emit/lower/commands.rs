@@ -122,12 +122,13 @@ fn function(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenS
     let lowering = lower_params(c, created);
     let arguments = c.params.iter().skip(1).map(|p| argument(p, created));
     let new = created.map(|_| quote!(let mut created = 0u64;));
+    let names = created.map(|_| quote!(let names = Names::default();));
     let invoke = quote!(unsafe { function(handle, #(#arguments),*) });
     let bind = created.map(|p| {
         let id = field(&p.member.rust);
         match c.execution.checked {
-            Some(_) => quote!(call.bind(c.#id, created, &device, result, state)?;),
-            None => quote!(call.created(c.#id, created, &device, result)?;),
+            Some(_) => quote!(call.bind_made_of(c.#id, created, &device, result, state, names)?;),
+            None => quote!(call.created_of(c.#id, created, &device, result, names)?;),
         }
     });
     let (result, ret) = match c.ret {
@@ -143,6 +144,7 @@ fn function(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenS
         pub(crate) fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
             #owner
             let Some(function) = table.#name else { return Err(Fault::missing(#vk)) };
+            #names
             #lowering
             #new
             #result
@@ -200,6 +202,7 @@ fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
         (_, None) if !names_lowering(&values) => quote!(),
         (true, None) => quote!(let (l, _) = r.lowering();),
         (true, Some(_)) => quote!(let (l, state) = r.lowering();),
+        (false, _) if created.is_some() => quote!(let l = call.creating(&names);),
         (false, _) => quote!(let l = call.lowering();),
     };
     quote! {

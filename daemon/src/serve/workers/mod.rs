@@ -1,11 +1,18 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
+//!
+//! `successors` has the workers that are to take a context over, `backlogs` the bound on what waits for all of them.
 
-use super::backlogs::Backlogs;
-use super::broker::Gate;
+mod backlogs;
+mod successors;
+
+use self::backlogs::Backlogs;
+pub(super) use self::successors::HANDS_OVER_TOKEN;
+use self::successors::Successor;
 use super::logging::output::{Budget, Heard, Output};
 use crate::device::Owner;
 use crate::ipc::{
-    Channel, ChildRole, DriverFamily, Outbox, OutboxError, ReceiveError, ToDevice, ToWorker, WorkerSetup,
+    Channel, ChildRole, DriverFamily, GpuChange, Outbox, OutboxError, Placement, ReceiveError, ToDevice,
+    ToWorker, WorkerSetup,
 };
 use crate::sandbox::{FromChildren, Launcher};
 use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
@@ -13,7 +20,7 @@ use protocol::ids::ContextId;
 use readiness::{self, Events};
 use rustc_hash::FxHashMap;
 use signal_hook::consts::SIGSYS;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -33,12 +40,36 @@ const MESSAGES_PER_TURN: usize = 64;
 pub(super) const CHANNEL_TOKEN: u64 = 1 << 32;
 pub(super) const OUTPUT_TOKEN: u64 = 1 << 33;
 
+/// A worker's ends of what the broker schedules it by.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// The page of grants for each of its GPUs, by the GPU's index among those of the VM.
+    pub pages: BTreeMap<u8, OwnedFd>,
+    pub doorbell: OwnedFd,
+}
+
+impl Gate {
+    /// Returns the same for another worker of the context, with these pages for GPUs that it comes to.
+    fn again(&self, more: BTreeMap<u8, OwnedFd>) -> io::Result<Self> {
+        let mut pages = more;
+        for (gpu, page) in &self.pages {
+            if !pages.contains_key(gpu) {
+                pages.insert(*gpu, page.try_clone()?);
+            }
+        }
+        Ok(Self { pages, doorbell: self.doorbell.try_clone()? })
+    }
+}
+
 /// All workers of the VM.
 #[derive(Debug)]
 pub(super) struct Workers {
     launcher: Arc<Launcher>,
     family: DriverFamily,
+    /// The GPUs of the VM, and behind them spare ones.
     gpus: Vec<GpuChoice>,
+    /// The GPUs of contexts that begin.
+    placement: Placement,
     limits: ContextLimits,
     cache_key: CacheKey,
     waiting_off: Vec<Heuristic>,
@@ -46,6 +77,11 @@ pub(super) struct Workers {
     epoll: Arc<OwnedFd>,
     next_serial: u32,
     running: FxHashMap<ContextId, Worker>,
+    successors: FxHashMap<ContextId, Successor>,
+    /// Contexts that are swapped out, and for which something has come.
+    awaited: Vec<ContextId>,
+    /// Contexts whose hand-over was called off here, and why.
+    called_off: Vec<(ContextId, String)>,
     contexts: FxHashMap<u32, ContextId>,
     ending: VecDeque<Ending>,
     /// The ends at which the output of workers is read, by their serial numbers; those of workers that have ended are included.
@@ -66,6 +102,23 @@ struct Worker {
     outbox: Outbox<ToWorker>,
     /// The worker was killed, for a reason that is told.
     killed: bool,
+    /// The worker's `debug_name` and its gate, for a successor.
+    name: String,
+    gate: Option<Gate>,
+    /// The worker's GPUs.
+    placement: Placement,
+    /// The worker has been told to hand over, and has not answered.
+    owes_answer: bool,
+    /// The worker has no driver: it keeps a context that is swapped out. What is for one with a driver waits in `held` until there is one.
+    swapped_out: Option<SwappedOut>,
+    held: Outbox<ToWorker>,
+}
+
+/// The part of a worker without a driver.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SwappedOut {
+    /// Bytes of contents that the context may have, at most.
+    pub contents_max: u64,
 }
 
 /// A child of the launcher.
@@ -81,8 +134,9 @@ struct Ending {
     number: u64,
     process: Process,
     kill_at: Instant,
-    /// The worker's context if it was lost without a word, and how the worker ends is the cause.
+    /// The worker's context if it was lost without a word, and how the worker ends is the cause; or if it was a successor.
     unexplained: Option<ContextId>,
+    is_successor: bool,
     /// The worker did not end by itself.
     killed: bool,
 }
@@ -92,8 +146,10 @@ struct Ending {
 pub(super) struct WorkerOptions {
     /// The drivers of the GPUs.
     pub family: DriverFamily,
-    /// The GPUs that guests see, in this order.
+    /// The GPUs that guests see, in this order, and behind them spare ones.
     pub gpus: Vec<GpuChoice>,
+    /// The number of GPUs that guests see.
+    pub seen: usize,
     /// Bounds on each context.
     pub limits: ContextLimits,
     /// The key of pipeline caches.
@@ -111,6 +167,17 @@ pub(super) struct Unexplained {
     pub ctx_id: ContextId,
     /// The worker's end in words, for the log.
     pub how: String,
+    /// The worker was to take the context over, which is not lost.
+    pub is_successor: bool,
+}
+
+/// The part of a worker in its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The worker serves the context.
+    Worker(ContextId),
+    /// The worker is to take the context over.
+    Successor(ContextId),
 }
 
 /// A message from a worker, or its end.
@@ -130,11 +197,12 @@ impl Workers {
         device_limits: &DeviceLimits,
         options: WorkerOptions,
     ) -> Self {
-        let WorkerOptions { family, gpus, limits, cache_key, waiting_off, vm } = options;
+        let WorkerOptions { family, gpus, seen, limits, cache_key, waiting_off, vm } = options;
         Self {
             launcher,
             family,
             gpus,
+            placement: Placement::own(seen),
             limits,
             cache_key,
             waiting_off,
@@ -142,6 +210,9 @@ impl Workers {
             epoll,
             next_serial: 0,
             running: FxHashMap::default(),
+            successors: FxHashMap::default(),
+            awaited: Vec::new(),
+            called_off: Vec::new(),
             contexts: FxHashMap::default(),
             ending: VecDeque::new(),
             outputs: FxHashMap::default(),
@@ -160,6 +231,22 @@ impl Workers {
         page: BorrowedFd<'_>,
         gate: Option<Gate>,
     ) -> io::Result<()> {
+        let placement = self.placement.clone();
+        let worker = self.launch(ctx_id, debug_name, number, page, (placement, gate), None)?;
+        self.running.insert(ctx_id, worker);
+        Ok(())
+    }
+
+    /// Has a worker started for a context, and sends it what is needed to begin.
+    fn launch(
+        &mut self,
+        ctx_id: ContextId,
+        name: String,
+        number: u64,
+        page: BorrowedFd<'_>,
+        (placement, gate): (Placement, Option<Gate>),
+        swapped_out: Option<SwappedOut>,
+    ) -> io::Result<Worker> {
         let (channel, theirs) = Channel::pair()?;
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
@@ -170,24 +257,106 @@ impl Workers {
         self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket(), &printed)?;
         self.outputs.insert(serial, output);
         let process = Process { launcher: Arc::clone(&self.launcher), serial };
-        let worker = Worker { serial, number, channel, process, outbox: Outbox::default(), killed: false };
+        let mut worker = Worker {
+            serial,
+            number,
+            channel,
+            process,
+            outbox: Outbox::default(),
+            killed: false,
+            name,
+            gate,
+            placement,
+            owes_answer: false,
+            swapped_out,
+            held: Outbox::default(),
+        };
         self.contexts.insert(serial, ctx_id);
-        self.running.insert(ctx_id, worker);
         log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is started");
-        let Self { limits, cache_key, .. } = *self;
-        let gpus = self.gpus.clone();
-        let (scheduled, waiting_off) = (gate.is_some(), self.waiting_off.clone());
-        let setup = WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled, waiting_off };
-        self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)?;
-        for (message, file) in gate.into_iter().flatten() {
-            self.send(ctx_id, message, Some(file.as_fd())).map_err(io::Error::other)?;
+        if let Err(limit) = self.set_up(ctx_id, &mut worker, page) {
+            self.put_away(worker, None, false);
+            return Err(io::Error::other(limit));
         }
+        Ok(worker)
+    }
+
+    fn set_up(
+        &mut self,
+        ctx_id: ContextId,
+        worker: &mut Worker,
+        page: BorrowedFd<'_>,
+    ) -> Result<(), &'static str> {
+        let Self { limits, cache_key, .. } = *self;
+        let gpu = |index: &u8| self.gpus.get(usize::from(*index)).copied();
+        let gpus = worker.placement.0.iter().filter_map(gpu).collect();
+        let swapped_out = worker.swapped_out.map(|it| it.contents_max);
+        let scheduled = worker.gate.is_some() && swapped_out.is_none();
+        let (waiting_off, debug_name) = (self.waiting_off.clone(), worker.name.clone());
+        let setup =
+            WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled, waiting_off, swapped_out };
+        worker.post(&self.epoll, &mut self.backlogs, ToWorker::Setup(setup), Some(page))?;
+        if !scheduled {
+            return Ok(());
+        }
+        // Which are kept for a successor.
+        let Some(gate) = worker.gate.take() else { return Ok(()) };
+        let placement = worker.placement.clone();
+        for page in placement.0.iter().filter_map(|gpu| gate.pages.get(gpu)) {
+            worker.post(&self.epoll, &mut self.backlogs, ToWorker::Grants, Some(page.as_fd()))?;
+        }
+        worker.post(&self.epoll, &mut self.backlogs, ToWorker::Doorbell, Some(gate.doorbell.as_fd()))?;
+        worker.gate = Some(gate);
         Ok(())
     }
 
-    /// The GPUs that workers use.
+    /// The GPUs that workers can use.
     pub(super) fn gpus(&self) -> &[GpuChoice] {
         &self.gpus
+    }
+
+    /// The GPUs of contexts that begin now.
+    pub(super) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Places contexts that begin from now on.
+    ///
+    /// # Errors
+    ///
+    /// There are no such GPUs.
+    pub(super) fn place(&mut self, placement: Placement) -> Result<(), String> {
+        self.admit(&placement)?;
+        self.placement = placement;
+        Ok(())
+    }
+
+    /// The GPUs of a context that has a worker.
+    pub(super) fn placement_of(&self, ctx_id: ContextId) -> Option<&Placement> {
+        self.running.get(&ctx_id).map(|worker| &worker.placement)
+    }
+
+    /// The next GPU that is not a context's takes the place of its first, for tests; nothing if each is the context's.
+    pub(super) fn next_change(&self, ctx_id: ContextId) -> Option<GpuChange> {
+        let Placement(placed) = self.placement_of(ctx_id)?;
+        let from = *placed.first()?;
+        let count = u8::try_from(self.gpus.len()).ok()?;
+        let mut others = (1..count).map(|step| (from + step) % count);
+        others.find(|gpu| !placed.contains(gpu)).map(|to| GpuChange { from, to })
+    }
+
+    /// Returns whether a context can be placed so.
+    ///
+    /// # Errors
+    ///
+    /// There are no such GPUs, or one is there twice, or there are not as many as guests see.
+    pub(super) fn admit(&self, placement: &Placement) -> Result<(), String> {
+        let known =
+            |(at, gpu): (usize, &u8)| usize::from(*gpu) < self.gpus.len() && !placement.0[..at].contains(gpu);
+        let fits = placement.0.len() == self.placement.0.len();
+        match fits && placement.0.iter().enumerate().all(known) {
+            true => Ok(()),
+            false => Err(format!("there are no GPUs {:?} of {}", placement.0, self.gpus.len())),
+        }
     }
 
     /// Returns whether the context has a worker that was not told to end.
@@ -195,62 +364,75 @@ impl Workers {
         self.running.contains_key(&ctx_id)
     }
 
+    /// Returns whether a context's worker has no driver.
+    pub(super) fn is_swapped_out(&self, ctx_id: ContextId) -> bool {
+        self.running.get(&ctx_id).is_some_and(|worker| worker.swapped_out.is_some())
+    }
+
+    /// Takes the contexts that are swapped out, and for which something has come.
+    pub(super) fn take_awaited(&mut self) -> Vec<ContextId> {
+        std::mem::take(&mut self.awaited)
+    }
+
+    /// The contexts that have one.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
+        self.running.keys().copied()
+    }
+
     /// Returns how many contexts have one.
     pub(super) fn count(&self) -> usize {
         self.running.len()
     }
 
-    /// The context of a running worker.
-    pub(super) fn context(&self, serial: u32) -> Option<ContextId> {
-        self.contexts.get(&serial).copied()
+    /// The context of a running worker or a successor, and which of them it is.
+    pub(super) fn whose(&self, serial: u32) -> Option<Whose> {
+        let ctx_id = self.contexts.get(&serial).copied()?;
+        let is_worker = self.running.get(&ctx_id).is_some_and(|worker| worker.serial == serial);
+        Some(if is_worker { Whose::Worker(ctx_id) } else { Whose::Successor(ctx_id) })
     }
 
-    /// Sends a message, now or as soon as the worker reads. A worker that fails here is heard of as gone; the error names the
-    /// limit for which it was killed.
+    /// Sends a message, now or as soon as the worker reads, or when it is known whose the context is. A worker that fails here is heard of
+    /// as gone; the error names the limit for which it was killed.
     pub(super) fn send(
         &mut self,
         ctx_id: ContextId,
         message: ToWorker,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), &'static str> {
-        let Some(worker) = self.running.get_mut(&ctx_id).filter(|worker| !worker.killed) else {
-            return Ok(());
-        };
-        let was_empty = worker.outbox.is_empty();
-        let mut bound = self.backlogs.of(worker.owner());
-        match worker.outbox.send(&worker.channel, message, fd, &mut bound) {
-            Ok(()) => {
-                if was_empty && !worker.outbox.is_empty() {
-                    watch_again(&self.epoll, worker, Events::EPOLLIN | Events::EPOLLOUT);
-                }
-            }
-            Err(OutboxError::Send(error)) => {
-                log::debug!(context = ctx_id.0, error:%; "cannot send to the worker of context {ctx_id}");
-            }
-            Err(OutboxError::Limit(limit)) => {
-                worker.killed = true;
-                worker.forget_backlog(&mut self.backlogs);
-                worker.process.kill();
-                return Err(limit);
-            }
-        }
-        Ok(())
+        let Some(message) = self.hold_back(ctx_id, message, fd) else { return Ok(()) };
+        self.send_now(ctx_id, message, fd)
     }
 
-    /// The worker's socket has room again: sends what waited.
-    pub(super) fn flush(&mut self, ctx_id: ContextId) {
-        let Some(worker) = self.running.get_mut(&ctx_id) else { return };
-        let mut bound = self.backlogs.of(worker.owner());
-        // Each error costs one message. A worker that is gone is heard of so.
-        while worker.outbox.flush(&worker.channel, &mut bound).is_err() {}
-        if worker.outbox.is_empty() {
-            watch_again(&self.epoll, worker, Events::EPOLLIN);
+    fn send_now(
+        &mut self,
+        ctx_id: ContextId,
+        message: ToWorker,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), &'static str> {
+        let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
+        worker.post(&self.epoll, &mut self.backlogs, message, fd)
+    }
+
+    /// A worker's socket has room again: sends what waited.
+    pub(super) fn flush(&mut self, whose: Whose) {
+        let worker = match whose {
+            Whose::Worker(ctx_id) => self.running.get_mut(&ctx_id),
+            Whose::Successor(ctx_id) => {
+                self.successors.get_mut(&ctx_id).map(|successor| &mut successor.worker)
+            }
+        };
+        if let Some(worker) = worker {
+            worker.flush(&self.epoll, &mut self.backlogs);
         }
     }
 
     /// Takes what a worker sent; a bounded number of messages, the rest is reported again.
-    pub(super) fn receive(&self, ctx_id: ContextId) -> Vec<FromWorker> {
-        let Some(worker) = self.running.get(&ctx_id) else { return Vec::new() };
+    pub(super) fn receive(&self, whose: Whose) -> Vec<FromWorker> {
+        let worker = match whose {
+            Whose::Worker(ctx_id) => self.running.get(&ctx_id),
+            Whose::Successor(ctx_id) => self.successors.get(&ctx_id).map(|successor| &successor.worker),
+        };
+        let Some(worker) = worker else { return Vec::new() };
         let mut received = Vec::new();
         while received.len() < MESSAGES_PER_TURN {
             match worker.channel.try_receive() {
@@ -295,13 +477,20 @@ impl Workers {
     }
 
     fn end_worker(&mut self, ctx_id: ContextId, unexplained: Option<ContextId>) {
-        let Some(mut worker) = self.running.remove(&ctx_id) else { return };
+        self.end_successor(ctx_id, false);
+        if let Some(worker) = self.running.remove(&ctx_id) {
+            self.put_away(worker, unexplained, false);
+        }
+    }
+
+    /// A worker is to end, or has ended. What waits for it is forgotten.
+    fn put_away(&mut self, mut worker: Worker, unexplained: Option<ContextId>, is_successor: bool) {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
         let Worker { serial, number, process, killed, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
-        self.ending.push_back(Ending { serial, number, process, kill_at, unexplained, killed });
+        self.ending.push_back(Ending { serial, number, process, kill_at, unexplained, is_successor, killed });
         let surplus = self.ending.len().saturating_sub(ENDING_MAX);
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
@@ -345,7 +534,9 @@ impl Workers {
             Ok(status) => format!("its worker ended ({status})"),
             Err(reason) => format!("its worker could not be started: {reason}"),
         };
-        Some((ending.number, ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how })))
+        let is_successor = ending.is_successor;
+        let unexplained = ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how, is_successor });
+        Some((ending.number, unexplained))
     }
 
     /// Returns when [`Self::kill_late`] has something to do next.
@@ -388,8 +579,53 @@ impl Workers {
 }
 
 impl Worker {
+    /// Sends a message, now or as soon as the worker reads.
+    ///
+    /// # Errors
+    ///
+    /// The name of the limit for which it is killed.
+    fn post(
+        &mut self,
+        epoll: &OwnedFd,
+        backlogs: &mut Backlogs,
+        message: ToWorker,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), &'static str> {
+        if self.killed {
+            return Ok(());
+        }
+        let was_empty = self.outbox.is_empty();
+        let mut bound = backlogs.of(self.owner());
+        match self.outbox.send(&self.channel, message, fd, &mut bound) {
+            Ok(()) => {
+                if was_empty && !self.outbox.is_empty() {
+                    watch_again(epoll, self, Events::EPOLLIN | Events::EPOLLOUT);
+                }
+            }
+            Err(OutboxError::Send(error)) => {
+                log::debug!(serial = self.serial, error:%; "cannot send to a worker");
+            }
+            Err(OutboxError::Limit(limit)) => {
+                self.killed = true;
+                self.forget_backlog(backlogs);
+                self.process.kill();
+                return Err(limit);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, epoll: &OwnedFd, backlogs: &mut Backlogs) {
+        let mut bound = backlogs.of(self.owner());
+        // Each error costs one message. A worker that is gone is heard of so.
+        while self.outbox.flush(&self.channel, &mut bound).is_err() {}
+        let out = if self.outbox.is_empty() { Events::empty() } else { Events::EPOLLOUT };
+        watch_again(epoll, self, Events::EPOLLIN | out);
+    }
+
     fn forget_backlog(&mut self, backlogs: &mut Backlogs) {
         self.outbox.clear();
+        self.held.clear();
         backlogs.forget(self.owner());
     }
 

@@ -6,21 +6,21 @@ use config::DeviceLimits;
 
 /// The counts of what waits for all workers of the VM.
 #[derive(Debug)]
-pub(super) struct Backlogs {
+pub(in crate::serve) struct Backlogs {
     messages: Quota,
     bytes: Quota,
     files: Quota,
 }
 
 /// The part of one worker.
-pub(super) struct Backlog<'a> {
+pub(in crate::serve) struct Backlog<'a> {
     all: &'a mut Backlogs,
     owner: Owner,
 }
 
 impl Backlogs {
     /// Nothing waits.
-    pub(super) fn new(limits: &DeviceLimits) -> Self {
+    pub(in crate::serve) fn new(limits: &DeviceLimits) -> Self {
         Self {
             messages: Quota::new("worker_backlog", limits.worker_backlog as u64),
             bytes: Quota::new("worker_backlog_bytes", limits.worker_backlog_bytes as u64),
@@ -28,13 +28,13 @@ impl Backlogs {
         }
     }
 
-    /// The bound on one worker's messages. When it has named a limit, all that waits for the worker is to be forgotten.
-    pub(super) fn of(&mut self, owner: Owner) -> Backlog<'_> {
+    /// The bound on one worker's messages.
+    pub(in crate::serve) fn of(&mut self, owner: Owner) -> Backlog<'_> {
         Backlog { all: self, owner }
     }
 
     /// Nothing waits for this worker any more.
-    pub(super) fn forget(&mut self, owner: Owner) {
+    pub(in crate::serve) fn forget(&mut self, owner: Owner) {
         let Self { messages, bytes, files } = self;
         [messages, bytes, files].into_iter().for_each(|quota| quota.give_back(owner, u64::MAX));
     }
@@ -42,9 +42,14 @@ impl Backlogs {
 
 impl Bound<ToWorker> for Backlog<'_> {
     fn take(&mut self, _: usize, message: &ToWorker, has_file: bool) -> Result<(), &'static str> {
-        self.all.messages.take(self.owner, 1)?;
-        self.all.bytes.take(self.owner, stream_bytes(message))?;
-        self.all.files.take(self.owner, has_file.into())
+        let (owner, bytes) = (self.owner, stream_bytes(message));
+        let Backlogs { messages, bytes: all_bytes, files } = &mut *self.all;
+        messages.check(owner, 1, &[])?;
+        all_bytes.check(owner, bytes, &[])?;
+        files.take(owner, has_file.into())?;
+        // As was checked.
+        messages.take(owner, 1)?;
+        all_bytes.take(owner, bytes)
     }
 
     fn give_back(&mut self, message: &ToWorker, has_file: bool) {
@@ -84,6 +89,8 @@ mod tests {
         assert_eq!(fill(&mut all, 1, &submit(4), false), Some((70, "worker_backlog")));
         assert_eq!(fill(&mut all, 2, &submit(4), true), Some((7, "worker_backlog_files")));
         assert_eq!(fill(&mut all, 3, &submit(1 << 20), false), Some((0, "worker_backlog_bytes")));
+        // What was refused has taken nothing.
+        assert_eq!((all.messages.held(Owner(3)), all.files.held(Owner(2))), (0, 7));
         [1, 2, 3].into_iter().for_each(|owner| all.forget(Owner(owner)));
         let mut bound = all.of(Owner(4));
         for _ in 0..1000 {

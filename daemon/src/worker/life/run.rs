@@ -1,13 +1,19 @@
 //! The life of a worker process: set-up, messages strictly in order, orderly end.
 
-use super::allowance::Allowances;
-use super::backend::Backend;
-use super::context::Context;
-use super::inbox::{Inbox, Letter};
-use super::resources::{Arriving, Resources};
-use super::stream::{Executor, Place};
+use super::hand_over::hand_over;
+use super::link::{self, Link};
+use super::prelude;
+use super::take_over::{Taken, take_over};
 use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
+use crate::worker::allowance::Allowances;
+use crate::worker::at_rest::Begin;
+use crate::worker::backend::Backend;
+use crate::worker::context::Context;
+use crate::worker::inbox::{Inbox, Letter};
+use crate::worker::resources::{Arriving, Resources};
+use crate::worker::stream::{Executor, Place};
+use crate::worker::swapped_out::SwappedOut;
 use config::GPUS_MAX;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use shm::{Doorbell, GateSide, StatusPage};
@@ -17,6 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use vulkan::snapshot::{NotMovable, Prelude};
 use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 
 /// Serves one guest context until the device process closes the channel. The calling thread is the executor of the virtqueue's
@@ -35,6 +42,9 @@ pub fn run(channel: Channel) -> ExitCode {
     if setup.gpus.is_empty() || setup.gpus.len() > GPUS_MAX {
         return failed("a set-up without a GPU");
     }
+    if let Some(contents_max) = setup.swapped_out {
+        return serve_swapped_out(&setup, page, channel, contents_max);
+    }
     let gates = match gates(&channel, &setup) {
         Ok(gates) => gates,
         Err(reason) => return failed(&format!("no way to ask for grants: {reason}")),
@@ -46,10 +56,19 @@ pub fn run(channel: Channel) -> ExitCode {
     let (gpus, limits, cache_key) = (setup.gpus.clone(), setup.limits, setup.cache_key);
     let renderer = match Renderer::new(gpus, limits, cache_key, table, allowance) {
         Ok(renderer) => renderer.telling(Arc::clone(page.results())).gated(gates.clone()),
-        Err(lost) => return failed(&lost.reason),
+        Err(lost) => return failed(lost.reason()),
     };
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
     serve(&setup, page, channel, resources, allowances, (renderer, gates), end)
+}
+
+/// Serves a context that is swapped out, without a driver.
+fn serve_swapped_out(setup: &WorkerSetup, page: StatusPage, channel: Channel, contents_max: u64) -> ExitCode {
+    let channel = Arc::new(channel);
+    let allowances = Allowances::new(Arc::clone(&channel));
+    let backend = SwappedOut::new(Arc::clone(&channel), &setup.limits, contents_max);
+    let end = End { begins: start_end_watchdog, kill: watchdog::kill };
+    serve(setup, page, channel, Arc::default(), allowances, (backend, Vec::new()), end)
 }
 
 /// The gates that submissions to each GPU wait at, if they are scheduled.
@@ -86,7 +105,7 @@ fn start_end_watchdog() {
 }
 
 /// The reason that ends the process.
-pub(super) struct End {
+pub(in crate::worker) struct End {
     /// Called once when the channel is closed.
     pub begins: fn(),
     /// Ends it at once.
@@ -94,7 +113,7 @@ pub(super) struct End {
 }
 
 /// Serves a context with any backend.
-pub(super) fn serve<B: Backend>(
+pub(in crate::worker) fn serve<B: Backend>(
     setup: &WorkerSetup,
     page: StatusPage,
     channel: Arc<Channel>,
@@ -103,14 +122,17 @@ pub(super) fn serve<B: Backend>(
     (backend, gates): (B, Vec<Arc<Gate>>),
     end: End,
 ) -> ExitCode {
-    let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, backend));
+    let context = Context::new(setup, Arc::clone(&channel), resources, backend);
+    let context = Arc::new(context.telling(page.activity()));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
-    let on_arrival = move |letter| handle_on_arrival(&arriving, &allowances, letter);
+    let asked = Arc::clone(&allowances);
+    let on_arrival = move |letter| handle_on_arrival(&arriving, &asked, letter);
     let inbox = match Inbox::new(channel, Box::new(on_arrival), move || end_context(&closed, end.kill)) {
         Ok(inbox) => Arc::new(inbox),
         Err(error) => return failed(&format!("no thread for messages: {error}")),
     };
+    let longest = page.limit();
     log::debug!(ctx_id = setup.ctx_id.0, debug_name = setup.debug_name.as_str(); "worker is ready");
     let watchdog = match Watchdog::start(Arc::clone(&context), page, end.kill) {
         Ok(watchdog) => watchdog,
@@ -123,15 +145,17 @@ pub(super) fn serve<B: Backend>(
         }
     }
     context.answer(&ToDevice::Ready, None);
-    let executor = Executor::new(Arc::clone(&context), Place::Virtqueue(Arc::clone(&inbox)));
-    let mut worker = Worker { context, executor };
+    let executor = virtqueue(&context, &inbox, Begin::default());
+    let prelude = Prelude::default();
+    let handed_over = HandOvers { inbox: Arc::clone(&inbox), allowances, gates, longest, prelude };
+    let mut worker = Worker { context, executor, handed_over, stage: Stage::Begins };
     while let Some(letter) = inbox.next() {
         worker.handle(letter);
     }
     (end.begins)();
     end_context(&worker.context, end.kill);
     worker.context.join();
-    gates.iter().for_each(|gate| gate.end());
+    worker.handed_over.gates.iter().for_each(|gate| gate.end());
     if worker.context.backend.is_lending() {
         // Others hold what keeps it alive, and let go once it is mapped nowhere. Not even exit handlers of the driver may run.
         (end.kill)();
@@ -151,21 +175,67 @@ fn end_context<B: Backend>(context: &Context<B>, kill: fn()) {
     }
 }
 
+/// The executor of the virtqueue's stream.
+fn virtqueue<B: Backend>(context: &Arc<Context<B>>, inbox: &Arc<Inbox>, begin: Begin) -> Executor<B> {
+    Executor::new(Arc::clone(context), Place::Virtqueue(Arc::clone(inbox)), begin)
+}
+
 struct Worker<B> {
     context: Arc<Context<B>>,
     executor: Executor<B>,
+    handed_over: HandOvers,
+    stage: Stage,
+}
+
+/// Parts of the worker that only a hand-over needs.
+struct HandOvers {
+    inbox: Arc<Inbox>,
+    allowances: Arc<Allowances>,
+    gates: Vec<Arc<Gate>>,
+    /// The time for which a submission may run.
+    longest: Duration,
+    /// The objects that a successor has made already.
+    prelude: Prelude,
+}
+
+/// The stage of a worker, which decides what it may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The worker has been shown resources at most, and can take over.
+    Begins,
+    /// The worker serves its context.
+    Serves,
+    /// The worker has handed over or taken over, and waits for [`ToWorker::GoOn`].
+    Rests,
 }
 
 impl<B: Backend> Worker<B> {
     fn handle(&mut self, letter: Letter) {
         let Letter { message, fd, number } = letter;
+        match (self.stage, &message) {
+            // A hand-over that was called off when it had failed already.
+            (_, ToWorker::GoOn) => return self.go_on(),
+            (Stage::Rests, _) => {
+                return self.context.lose(&ContextLost::new("a message to a worker that rests"));
+            }
+            (Stage::Begins, ToWorker::BuildPrelude) => return self.build_prelude(fd),
+            (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd),
+            // What the context sees comes and goes until there is something to take over.
+            (Stage::Begins, message) if is_about_resources(message) => {}
+            _ => self.stage = Stage::Serves,
+        }
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
             ToWorker::Grants | ToWorker::Doorbell => {
                 self.context.lose(&ContextLost::new("grants without a scheduler"));
             }
-            // Handled on arrival.
-            ToWorker::AttachResource { .. }
+            ToWorker::WritePrelude { goes_on } => self.write_prelude(goes_on, fd),
+            ToWorker::HandOver => self.hand_over(fd),
+            ToWorker::BuildPrelude => self.context.lose(&ContextLost::new("a prelude where a context is")),
+            ToWorker::TakeOver => self.context.lose(&ContextLost::new("a context to take over where one is")),
+            // Handled before, or on arrival.
+            ToWorker::GoOn
+            | ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }
             | ToWorker::MemoryRefused { .. }
             | ToWorker::Budget { .. }
@@ -177,6 +247,79 @@ impl<B: Backend> Worker<B> {
                 self.answer_export(resource_id, exported, (size, mappable), number);
             }
         }
+    }
+
+    /// Writes down what a successor can make already.
+    fn write_prelude(&mut self, goes_on: bool, socket: Option<OwnedFd>) {
+        let Self { context, handed_over: HandOvers { inbox, prelude, .. }, .. } = self;
+        let so_far = if goes_on { std::mem::take(prelude) } else { Prelude::default() };
+        let written = |link| inbox.while_away(|| prelude::write(context, so_far, &link));
+        *prelude = open(context, socket, link::PATIENCE).map(written).unwrap_or_default();
+    }
+
+    /// Makes what the worker whose successor this is has written down, or is over.
+    fn build_prelude(&mut self, socket: Option<OwnedFd>) {
+        let Self { context, handed_over: HandOvers { inbox, .. }, .. } = self;
+        let built = match open(context, socket, link::PATIENCE) {
+            Some(link) => inbox.while_away(|| prelude::build(context, &link)),
+            None => Err(ContextLost::new("a prelude from nobody")),
+        };
+        match built {
+            Ok(()) => self.context.answer(&ToDevice::PreludeBuilt, None),
+            Err(lost) => self.context.lose(&lost),
+        }
+    }
+
+    /// Comes to rest and hands over, or goes on.
+    fn hand_over(&mut self, socket: Option<OwnedFd>) {
+        let Self { context, executor, handed_over, .. } = self;
+        let HandOvers { inbox, allowances, longest, prelude, .. } = handed_over;
+        // Nothing is sent before everything has completed.
+        let patience = longest.saturating_add(link::PATIENCE);
+        let handed = match open(context, socket, patience) {
+            Some(link) => {
+                inbox.while_away(|| hand_over(context, executor, prelude, allowances, *longest, &link))
+            }
+            None => Err(NotMovable::ever("a hand-over to nobody")),
+        };
+        match handed {
+            Ok(()) => {
+                self.stage = Stage::Rests;
+                self.context.answer(&ToDevice::HandedOver, None);
+            }
+            Err(NotMovable { reason, for_now }) => {
+                self.context.go_on();
+                self.context.answer(&ToDevice::Stays { reason, for_now }, None);
+            }
+        }
+    }
+
+    /// Takes over the context of another worker, and rests, or is over.
+    fn take_over(&mut self, socket: Option<OwnedFd>) {
+        let Self { context, handed_over: HandOvers { inbox, allowances, gates, .. }, .. } = self;
+        let taken = match open(context, socket, link::PATIENCE) {
+            Some(link) => inbox.while_away(|| take_over(context, allowances, gates, &link)),
+            None => Err(ContextLost::new("a context to take over from nobody")),
+        };
+        match taken {
+            Ok(Taken { begin, said, files }) => {
+                self.executor = virtqueue(context, inbox, begin);
+                self.stage = Stage::Rests;
+                said.iter().for_each(|message| self.context.answer(message, None));
+                // Those that nothing is made of go back only now that they count as taken over.
+                drop(files);
+            }
+            Err(lost) => {
+                self.stage = Stage::Serves;
+                self.context.lose(&lost);
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.stage = Stage::Serves;
+        self.handed_over.prelude = Prelude::default();
+        self.context.go_on();
     }
 
     fn submit(&mut self, size: u32, inline: Vec<u8>, file: Option<OwnedFd>, fence: Option<Fence>) {
@@ -243,6 +386,19 @@ impl<B: Backend> Worker<B> {
             }
         }
     }
+}
+
+/// Opens the link that came with a message, if one did.
+fn open<B: Backend>(context: &Context<B>, socket: Option<OwnedFd>, patience: Duration) -> Option<Link> {
+    socket.map(|socket| Link::new(socket, context.cancel.clone(), patience))
+}
+
+/// Returns whether a message says what the context sees, or is handled on arrival.
+fn is_about_resources(message: &ToWorker) -> bool {
+    matches!(
+        message,
+        ToWorker::AttachResource { .. } | ToWorker::DetachResource { .. } | ToWorker::BlobGone { .. }
+    )
 }
 
 /// Attaches a resource before its turn, since rings may name it already; answers those who wait for memory, and frees what may be freed.

@@ -4,10 +4,10 @@
 //! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it has the
 //! driver do does not wait, unless the driver hangs.
 
-use super::backend::Backend;
-use super::context::Context;
 use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
+use crate::worker::backend::Backend;
+use crate::worker::context::Context;
 use shm::StatusPage;
 use std::io;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
+use crate::worker::backend::Contents;
 use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
     Queues,
@@ -12,26 +13,45 @@ use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
 use protocol::venus::generated::Command;
 use shm::{self, Mapping};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use vulkan::{Cancel, Exported, Lease, Look, Piece, StateQuery, WatchdogWake};
+use vulkan::snapshot::Saved;
+use vulkan::snapshot::step::Step;
+use vulkan::{Cancel, Exported, Interrupted, Lease, Look, Piece, StateQuery, Stop, WatchdogWake};
 
-/// Answers vkEnumerateInstanceVersion; vkSetEvent blocks until cancelled; vkResetEvent makes the context lost.
+/// Answers vkEnumerateInstanceVersion; vkSetEvent blocks until it is set, cancelled or interrupted; vkResetEvent makes the context lost.
 #[derive(Clone, Default)]
 struct Fake {
     calls: Arc<AtomicU32>,
     blocked: Arc<AtomicBool>,
     fences: Arc<Mutex<Vec<(u8, Done)>>>,
+    /// True when what is blocked is to go on.
+    set: Arc<AtomicBool>,
     coming_up: Arc<AtomicBool>,
     destroyed: Arc<AtomicBool>,
     /// Memory is lent, and what came back.
     lending: Arc<AtomicBool>,
     gone: Arc<Mutex<Vec<MemoryId>>>,
+    /// The reason why it cannot be handed over.
+    stays: Arc<Mutex<Option<NotMovable>>>,
+    /// The number of preludes that it has built up.
+    preludes: Arc<AtomicU32>,
+    /// The files of memory that it has.
+    files: Arc<Mutex<Vec<Arc<MemoryFile>>>>,
+    /// The contents of memory that only the driver uses.
+    contents: Arc<Mutex<Vec<u8>>>,
+    /// Nothing is made of the files that it is given.
+    forgets: Arc<AtomicBool>,
     /// The time for which a submission has run, as far as it was looked at.
     ran: Arc<Mutex<Option<Duration>>>,
     watchdog_wake: WatchdogWake,
 }
+
+/// The steps of a prelude.
+const PRELUDE: [Step; 1] = [Step::Failures { owed: 0, lost: false, host_fences: false }];
 
 /// Memory that is gone when the driver frees it.
 const LENT: u64 = 9;
@@ -62,10 +82,14 @@ impl Backend for Fake {
             }
             Command::SetEvent(_) => {
                 self.blocked.store(true, SeqCst);
-                while !cancel.is_cancelled() {
-                    std::thread::sleep(Duration::from_millis(1));
+                loop {
+                    match cancel.stop() {
+                        _ if self.set.load(SeqCst) => return Ok(()),
+                        None => std::thread::sleep(Duration::from_millis(1)),
+                        Some(Stop::Cancelled) => return Err(ContextLost::new("cancelled")),
+                        Some(Stop::Interrupted) => return Err(Interrupted.into()),
+                    }
                 }
-                Err(ContextLost::new("cancelled"))
             }
             _ => Err(ContextLost::new("device lost")),
         }
@@ -126,8 +150,91 @@ impl Backend for Fake {
         &self.watchdog_wake
     }
 
+    fn drain(&self, _: Duration) -> Result<(), NotMovable> {
+        match &*self.stays.lock() {
+            None => Ok(()),
+            Some(stays) => Err(stays.clone()),
+        }
+    }
+
+    fn save_prelude(&self, _: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+        match &*self.stays.lock() {
+            None => Ok((PRELUDE.to_vec(), Prelude::default())),
+            Some(stays) => Err(stays.clone()),
+        }
+    }
+
+    fn save(&self, _: &Prelude) -> Result<Saved, NotMovable> {
+        let mut steps = vec![Step::Commands(self.calls.load(SeqCst).to_le_bytes().to_vec())];
+        let bytes = self.contents.lock().len() as u64;
+        steps.extend((bytes > 0).then(|| Step::Contents(vec![(1, bytes - 4096), (2, 4096)])));
+        Ok(Saved { steps, files: self.files.lock().clone() })
+    }
+
+    fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        if steps == PRELUDE {
+            self.preludes.fetch_add(1, SeqCst);
+            return Ok(());
+        }
+        let ([Step::Commands(calls)] | [Step::Commands(calls), Step::Contents(_)]) = steps else {
+            return Err(ContextLost::new("not these steps"));
+        };
+        let calls = calls.as_slice().try_into().map_err(|_| ContextLost::new("no number"))?;
+        self.calls.store(u32::from_le_bytes(calls), SeqCst);
+        if !self.forgets.load(SeqCst) {
+            *self.files.lock() = files.to_vec();
+        }
+        Ok(())
+    }
+
+    fn contents(&self, _: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {
+        let (contents, written) = (Arc::clone(&self.contents), VecDeque::new());
+        let contents = FakeContents { contents, staging: None, written };
+        Ok((contents.bytes() > 0).then(|| Box::new(contents) as _))
+    }
+
     fn destroy_objects(&self) {
         self.destroyed.store(true, SeqCst);
+    }
+}
+
+struct FakeContents {
+    contents: Arc<Mutex<Vec<u8>>>,
+    staging: Option<Mapping>,
+    /// The parts that are to be written, and have not been.
+    written: VecDeque<(Range<u64>, u64)>,
+}
+
+impl Contents for FakeContents {
+    fn bytes(&self) -> u64 {
+        self.contents.lock().len() as u64
+    }
+
+    fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
+        let mapping = Mapping::new(file.as_ref(), bytes);
+        self.staging = Some(mapping.map_err(|_| ContextLost::new("too small a file"))?);
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        let part = &self.contents.lock()[bytes.start as usize..bytes.end as usize];
+        self.staging.as_ref().unwrap().copy_in(staged_at, part).unwrap();
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        self.written.push_back((bytes, staged_at));
+        assert!(self.written.len() <= 2, "few at a time");
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ContextLost> {
+        // As late as a device may be with it: the slot must be as it was.
+        if let Some((bytes, staged_at)) = self.written.pop_front() {
+            let part = &mut self.contents.lock()[bytes.start as usize..bytes.end as usize];
+            self.staging.as_ref().unwrap().copy_out(staged_at, part).unwrap();
+        }
+        Ok(())
     }
 }
 
@@ -145,6 +252,17 @@ impl Peer {
     }
 
     fn killed_by(kill: fn()) -> Self {
+        let fake = Fake::default();
+        let backend = fake.clone();
+        Self::of(fake, move |_| backend, kill)
+    }
+
+    /// A worker with the back end that `backend` makes for it.
+    fn of<B: Backend>(
+        fake: Fake,
+        backend: impl FnOnce(&Arc<Channel>) -> B + Send + 'static,
+        kill: fn(),
+    ) -> Self {
         let (channel, ours) = Channel::pair().unwrap();
         let setup = WorkerSetup {
             ctx_id: ContextId(1),
@@ -164,16 +282,15 @@ impl Peer {
             cache_key: CacheKey([0; 32]),
             scheduled: false,
             waiting_off: Vec::new(),
+            swapped_out: None,
         };
         let (status, file) = StatusPage::create().unwrap();
         status.set_limit(LIMIT);
         let page = StatusPage::open(&file).unwrap();
-        let fake = Fake::default();
-        let backend = fake.clone();
         let thread = std::thread::spawn(move || {
             let end = End { begins: || (), kill };
             let ours = Arc::new(ours);
-            let driver = (backend, Vec::new());
+            let driver = (backend(&ours), Vec::new());
             serve(&setup, page, Arc::clone(&ours), Arc::default(), Allowances::new(ours), driver, end);
         });
         let peer = Self { channel, fake, thread, status };
@@ -209,10 +326,13 @@ impl Peer {
 
     fn shared_memory(&self, id: u32, size: u64) -> Arc<Mapping> {
         let file = shm::create("test", size).unwrap();
-        let message =
-            ToWorker::AttachResource { resource_id: ResourceId(id), size, kind: ResourceKind::SharedMemory };
-        self.channel.send(&message, Some(file.as_fd())).unwrap();
+        self.attach(id, &file, size, ResourceKind::SharedMemory);
         Arc::new(Mapping::new(&file, size).unwrap())
+    }
+
+    fn attach(&self, id: u32, file: &OwnedFd, size: u64, kind: ResourceKind) {
+        let message = ToWorker::AttachResource { resource_id: ResourceId(id), size, kind };
+        self.channel.send(&message, Some(file.as_fd())).unwrap();
     }
 
     fn submit_bytes(&self, inline: Vec<u8>, fence: Option<Fence>) {
@@ -757,3 +877,8 @@ fn a_submission_whose_time_begins_anew_is_left_alone_and_a_shorter_limit_holds_a
     assert_eq!(peer.answer(), ToDevice::Hung { limit: Duration::from_millis(100) });
     peer.end();
 }
+
+#[path = "handover_tests.rs"]
+mod handover;
+#[path = "swapped_out_tests.rs"]
+mod swapped_out;

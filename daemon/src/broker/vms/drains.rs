@@ -1,0 +1,178 @@
+//! GPUs that operators drain: contexts that begin go to other GPUs of their VMs, and those that are there are moved, one after the other.
+//!
+//! A GPU stays drained until an operator says otherwise, or the broker ends. What cannot be moved goes on where it is, and the operator hears why.
+
+use super::super::connections::Peer;
+use super::super::control::{self, Answer};
+use super::super::gpu::Gpu;
+use super::super::run::Broker;
+use super::super::vm::{Draining, Restart, Restarting};
+use crate::ipc::{FromBroker, GpuChange, Placement, RestartTook};
+use config::meant;
+use protocol::ids::ContextId;
+use sched::Nanos;
+
+impl Broker {
+    /// Returns the GPU, among all that VMs have, that an operator means.
+    ///
+    /// # Errors
+    ///
+    /// None is meant, or several are.
+    pub(in crate::broker) fn gpu_named(&self, selection: &str) -> Result<usize, String> {
+        let all = || self.gpus.iter().map(Gpu::label).collect::<Vec<_>>().join(", ");
+        match meant(self.gpus.iter().map(Gpu::names), selection)[..] {
+            [gpu] => Ok(gpu),
+            [] => Err(format!("{selection}: no GPU of any VM; there are {}", all())),
+            _ => Err(format!("{selection}: more than one GPU; there are {}", all())),
+        }
+    }
+
+    /// Returns whether a GPU may be drained now.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(in crate::broker) fn admit_drain(&self) -> Result<(), String> {
+        match &self.draining {
+            Some(Draining { gpu, .. }) => {
+                Err(format!("{} is being drained: wait until that is over", self.gpus[*gpu].label()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Begins to drain a GPU, as was admitted.
+    pub(in crate::broker) fn begin_drain(&mut self, peer: Peer, gpu: usize, now: Nanos) {
+        self.gpus[gpu].is_drained = true;
+        self.place_all(now);
+        let vms = self.vms.by_name().into_iter();
+        let queue = vms.flat_map(|index| {
+            let vm = &self.vms[index];
+            let here = vm
+                .contexts
+                .iter()
+                .filter(|(_, context)| context.places(&vm.gpus).any(|(place, _)| place == gpu));
+            let mut here: Vec<_> = here.map(|(ctx_id, _)| (index, *ctx_id)).collect();
+            here.sort_unstable_by_key(|(_, ctx_id)| ctx_id.0);
+            here
+        });
+        self.draining = Some(Draining { peer, gpu, queue: queue.collect(), moved: 0 });
+        self.drain_on(now);
+    }
+
+    /// Has contexts begin on a GPU again.
+    pub(in crate::broker) fn undrain(&mut self, gpu: usize, now: Nanos) {
+        self.gpus[gpu].is_drained = false;
+        self.place_all(now);
+    }
+
+    /// Places the contexts of all VMs that begin from now on.
+    fn place_all(&mut self, now: Nanos) {
+        self.vms.indices().into_iter().for_each(|index| self.place(index));
+        self.set_shares(now);
+    }
+
+    /// Places contexts of a VM that begin from now on: on its own GPUs, but for those that are drained if there is another.
+    pub(in crate::broker) fn place(&mut self, index: usize) {
+        let vm = &self.vms[index];
+        let mut placement = Placement::own(vm.placement.0.len());
+        for at in 0..placement.0.len() {
+            let own = placement.0[at];
+            if self.gpu_of(index, own).is_drained {
+                placement.0[at] = self.instead_of(index, own, &placement.0).unwrap_or(own);
+            }
+        }
+        if placement != vm.placement {
+            self.vms[index].placement = placement.clone();
+            self.tell(index, FromBroker::Place { placement });
+        }
+    }
+
+    /// The place of the GPU of a VM that is to be used instead of another: like it, not drained, not among those that are `taken`, and with the
+    /// fewest contexts.
+    fn instead_of(&self, index: usize, from: u8, taken: &[u8]) -> Option<u8> {
+        let likeness = self.gpu_of(index, from).likeness;
+        let places = (0..).take(self.vms[index].gpus.len()).filter(|place| !taken.contains(place));
+        let fit = places.filter(|place| {
+            let gpu = self.gpu_of(index, *place);
+            !gpu.is_drained && gpu.likeness == likeness
+        });
+        fit.min_by_key(|place| self.gpu_of(index, *place).contexts())
+    }
+
+    /// Moves the next context of the GPU that is being drained, or says that none is left to be moved.
+    fn drain_on(&mut self, now: Nanos) {
+        while let Some(draining) = &mut self.draining {
+            let (peer, gpu) = (draining.peer, draining.gpu);
+            let Some((index, ctx_id)) = draining.queue.pop_front() else {
+                return self.drained(now);
+            };
+            let Some(place) = self.named(index, ctx_id) else { continue };
+            let admitted = |change| self.admit_restart(index, ctx_id).map(|()| change);
+            let change = self.change_away(index, ctx_id, gpu);
+            match change.and_then(|change| change.map(admitted).transpose()) {
+                Ok(Some(change)) => {
+                    self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now));
+                    return self.tell(index, FromBroker::Restart { ctx_id, change: Some(change) });
+                }
+                // It has left the GPU meanwhile, or has ended.
+                Ok(None) => {}
+                Err(why) => self.tell_drain(&Answer::Draining { context: place, stays: Some(why) }, now),
+            }
+        }
+    }
+
+    /// Returns how a context leaves a GPU; nothing if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// Its VM has no other GPU for it.
+    fn change_away(&self, index: usize, ctx_id: ContextId, gpu: usize) -> Result<Option<GpuChange>, String> {
+        let vm = &self.vms[index];
+        let Some(context) = vm.contexts.get(&ctx_id) else { return Ok(None) };
+        let taken: Vec<u8> = context.keys.keys().copied().collect();
+        let is_here = |place: &u8| vm.gpus.get(usize::from(*place)).is_some_and(|on| on.gpu == gpu);
+        let Some(from) = taken.iter().copied().find(is_here) else { return Ok(None) };
+        match self.instead_of(index, from, &taken) {
+            Some(to) => Ok(Some(GpuChange { from, to })),
+            None => {
+                Err("its VM has no other GPU like this one that is not drained: give it a spare-gpu".into())
+            }
+        }
+    }
+
+    /// A context of the GPU that is being drained was moved, or was not.
+    pub(super) fn drain_moved(
+        &mut self,
+        (index, ctx_id): (usize, ContextId),
+        outcome: Result<RestartTook, String>,
+        now: Nanos,
+    ) {
+        let place = self.named(index, ctx_id);
+        let Some(draining) = &mut self.draining else { return };
+        draining.moved += u32::from(outcome.is_ok());
+        if let Some(context) = place {
+            self.tell_drain(&Answer::Draining { context, stays: outcome.err() }, now);
+        }
+        self.drain_on(now);
+    }
+
+    /// Nothing is left to be moved.
+    fn drained(&mut self, now: Nanos) {
+        let Some(Draining { peer, gpu, moved, .. }) = self.draining.take() else { return };
+        let left = u32::try_from(self.gpus[gpu].contexts()).unwrap_or(u32::MAX);
+        log::info!(gpu = self.gpus[gpu].label().as_str(), moved, left; "a GPU is drained");
+        let line = control::line(&Answer::Drained { moved, left });
+        self.connections.stream(peer, &line, true, &self.epoll, now);
+    }
+
+    fn tell_drain(&mut self, answer: &Answer, now: Nanos) {
+        let Some(draining) = &self.draining else { return };
+        self.connections.stream(draining.peer, &control::line(answer), false, &self.epoll, now);
+    }
+
+    /// A context as operators name it, if its VM is there.
+    fn named(&self, index: usize, ctx_id: ContextId) -> Option<String> {
+        self.vms.get(index).map(|vm| vm.context_name(ctx_id))
+    }
+}

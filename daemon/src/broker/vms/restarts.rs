@@ -1,0 +1,151 @@
+//! Restarts of contexts that operators want: passed on to device processes, and told to whoever waits for them.
+//!
+//! A device process is asked once and answers when it likes. What it says meanwhile is told at a bounded rate, and what nobody asked for is
+//! told to nobody. That the operator goes away changes nothing.
+
+use super::super::connections::Peer;
+use super::super::control::{self, Answer};
+use super::super::report::words::visible;
+use super::super::run::Broker;
+use super::super::vm::{Restart, Restarting};
+use crate::ipc::{FromBroker, GpuChange, RestartStage, RestartTook};
+use protocol::ids::ContextId;
+use sched::Nanos;
+
+/// Bytes of a reason that a device process gives.
+const REASON_BYTES: usize = 512;
+
+impl Broker {
+    /// Returns whether a context of a VM may be restarted, as far as that is known here.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(in crate::broker) fn admit_restart(&self, index: usize, ctx_id: ContextId) -> Result<(), String> {
+        let vm = &self.vms[index];
+        if !vm.contexts.contains_key(&ctx_id) {
+            return Err(vm.no_such_context(ctx_id));
+        }
+        if self.restarts.iter().any(|restart| (restart.index, restart.ctx_id) == (index, ctx_id)) {
+            return Err(format!("{}: it is being restarted already", vm.context_name(ctx_id)));
+        }
+        Ok(())
+    }
+
+    /// Asks for a restart that was admitted.
+    pub(in crate::broker) fn begin_restart(
+        &mut self,
+        peer: Peer,
+        (index, ctx_id): (usize, ContextId),
+        what: Restart,
+        change: Option<GpuChange>,
+        now: Nanos,
+    ) {
+        let restart = Restarting::new(peer, what, (index, ctx_id), now);
+        self.tell_restart(peer, &Answer::Restarting { stage: restart.stage.to_string() }, false, now);
+        self.restarts.push(restart);
+        let wanted = match what {
+            Restart::SwapOut => FromBroker::SwapOut { ctx_id },
+            Restart::Again | Restart::Move | Restart::Drain => FromBroker::Restart { ctx_id, change },
+        };
+        self.tell(index, wanted);
+    }
+
+    /// A device process says how far it is.
+    pub(in crate::broker) fn restart_goes_on(
+        &mut self,
+        index: usize,
+        ctx_id: ContextId,
+        stage: RestartStage,
+    ) {
+        let mut restarts = self.restarts.iter_mut();
+        if let Some(restart) = restarts.find(|restart| (restart.index, restart.ctx_id) == (index, ctx_id)) {
+            restart.stage = stage;
+        }
+    }
+
+    /// A device process has answered, or cannot any more.
+    pub(in crate::broker) fn restart_ends(
+        &mut self,
+        index: usize,
+        ctx_id: ContextId,
+        outcome: Result<RestartTook, &str>,
+        now: Nanos,
+    ) {
+        let found = self.restarts.iter().position(|it| (it.index, it.ctx_id) == (index, ctx_id));
+        let (Some(found), Some(vm)) = (found, self.vms.get_mut(index)) else { return };
+        let Restarting { peer, what, .. } = self.restarts.swap_remove(found);
+        let counts = &mut vm.past.context_restarts;
+        match outcome {
+            Ok(took) => {
+                counts.done += 1;
+                counts.last_pause_seconds = Some(took.pause_ms as f64 / 1000.0);
+            }
+            Err(_) => counts.failed += 1,
+        }
+        let done = match what {
+            Restart::Again => "restarted",
+            Restart::Move => "moved",
+            Restart::SwapOut => "swapped out",
+            Restart::Drain => {
+                return self.drain_moved((index, ctx_id), outcome.map_err(bounded), now);
+            }
+        };
+        let answer = match outcome {
+            Ok(RestartTook { pause_ms, total_ms }) => Answer::Restarted { pause_ms, total_ms },
+            Err(reason) => {
+                let place = vm.context_name(ctx_id);
+                let error = format!("{place}: not {done}, and it goes on as before: {}", bounded(reason));
+                Answer::Error { error }
+            }
+        };
+        self.tell_restart(peer, &answer, true, now);
+    }
+
+    /// A device process is gone, and with it whatever it was asked for.
+    pub(in crate::broker) fn no_restarts_of(&mut self, index: usize, now: Nanos) {
+        let of_it = self.restarts.iter().filter(|restart| restart.index == index);
+        for ctx_id in of_it.map(|restart| restart.ctx_id).collect::<Vec<_>>() {
+            self.restart_ends(
+                index,
+                ctx_id,
+                Err("its device process has ended, and the context with it"),
+                now,
+            );
+        }
+    }
+
+    /// Tells operators what is due.
+    pub(in crate::broker) fn restarts_due(&mut self, now: Nanos) {
+        let late = self.restarts.iter().filter(|restart| restart.until <= now);
+        for (index, ctx_id) in late.map(|restart| (restart.index, restart.ctx_id)).collect::<Vec<_>>() {
+            self.restart_ends(index, ctx_id, Err("its device process does not answer (see its log)"), now);
+        }
+        let mut restarts = std::mem::take(&mut self.restarts);
+        for restart in restarts.iter_mut().filter(|restart| restart.next() <= now) {
+            (restart.told, restart.told_at) = (restart.stage, now);
+            let answer = Answer::Restarting { stage: restart.stage.to_string() };
+            self.tell_restart(restart.peer, &answer, false, now);
+        }
+        self.restarts = restarts;
+    }
+
+    /// Returns when [`Self::restarts_due`] has something to do next.
+    pub(in crate::broker) fn next_restart(&self) -> Option<Nanos> {
+        self.restarts.iter().map(Restarting::next).min()
+    }
+
+    fn tell_restart(&mut self, peer: Peer, answer: &Answer, last: bool, now: Nanos) {
+        self.connections.stream(peer, &control::line(answer), last, &self.epoll, now);
+    }
+}
+
+/// The words of a device process, for people's eyes.
+fn bounded(reason: &str) -> String {
+    let mut bytes = 0;
+    let fits = |c: &char| {
+        bytes += c.len_utf8();
+        bytes <= REASON_BYTES
+    };
+    reason.chars().map(visible).take_while(fits).collect()
+}

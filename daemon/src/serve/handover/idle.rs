@@ -1,0 +1,118 @@
+//! Finds contexts whose programs have done nothing with the GPU for some time.
+//!
+//! Knows no clock: time is passed in.
+
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+use std::time::{Duration, Instant};
+
+/// Time between two looks, at least and at most. What happens between two is not missed.
+const LOOK_MIN: Duration = Duration::from_millis(10);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// The contexts, and since when they are idle.
+#[derive(Debug)]
+pub(in crate::serve) struct Idle {
+    /// The time after which a context counts as idle.
+    after: Duration,
+    next: Option<Instant>,
+    contexts: FxHashMap<ContextId, Seen>,
+}
+
+/// The state of a context when it was looked at last.
+#[derive(Debug)]
+struct Seen {
+    /// The wakings of its rings; none while it does something.
+    wakings: Option<u32>,
+    /// The time since which it does nothing.
+    since: Instant,
+    /// The context was answered, and has done nothing since.
+    is_answered: bool,
+}
+
+impl Idle {
+    /// Finds contexts that do nothing for so long.
+    pub(in crate::serve) fn new(after: Duration) -> Self {
+        Self { after, next: None, contexts: FxHashMap::default() }
+    }
+
+    /// A context was sent something to do.
+    pub(in crate::serve) fn is_used(&mut self, ctx_id: ContextId) {
+        if let Some(seen) = self.contexts.get_mut(&ctx_id) {
+            seen.wakings = None;
+        }
+    }
+
+    /// Looks at all contexts, each with the wakings of its rings, or nothing while it does something. Returns those that have done nothing for
+    /// long enough: each once until it does something again.
+    pub(in crate::serve) fn due(
+        &mut self,
+        contexts: impl Iterator<Item = (ContextId, Option<u32>)>,
+        now: Instant,
+    ) -> Vec<ContextId> {
+        if self.next.is_some_and(|next| now < next) {
+            return Vec::new();
+        }
+        let before = std::mem::take(&mut self.contexts);
+        let mut due = Vec::new();
+        for (ctx_id, wakings) in contexts {
+            let same = before.get(&ctx_id).filter(|seen| wakings.is_some() && seen.wakings == wakings);
+            let (since, was_answered) = same.map_or((now, false), |seen| (seen.since, seen.is_answered));
+            let is_answered = was_answered || now.saturating_duration_since(since) >= self.after;
+            if is_answered && !was_answered {
+                due.push(ctx_id);
+            }
+            self.contexts.insert(ctx_id, Seen { wakings, since, is_answered });
+        }
+        self.next = (!self.contexts.is_empty()).then(|| now + (self.after / 4).clamp(LOOK_MIN, LOOK_MAX));
+        due
+    }
+
+    /// Returns when [`Self::due`] wants to be called next.
+    pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ContextId = ContextId(1);
+    const TWO: ContextId = ContextId(2);
+
+    #[test]
+    fn one_that_does_nothing_is_found_once_and_one_that_does_something_is_not() {
+        let begin = Instant::now();
+        let mut idle = Idle::new(Duration::from_millis(400));
+        let mut at = |ms: u64, wakings: [Option<u32>; 2], used: bool| {
+            if used {
+                idle.is_used(ONE);
+            }
+            let now = begin + Duration::from_millis(ms);
+            assert!(idle.next_due().is_none_or(|next| next <= now));
+            idle.due([ONE, TWO].into_iter().zip(wakings), now)
+        };
+        for ms in [0, 100, 200, 300] {
+            assert_eq!(at(ms, [Some(5), None], false), []);
+        }
+        assert_eq!(at(400, [Some(5), None], false), [ONE]);
+        assert_eq!(at(900, [Some(5), None], false), [], "once");
+        // It has worked between two looks, the other has ended what it did.
+        assert_eq!(at(1000, [Some(6), Some(0)], false), []);
+        assert_eq!(at(1399, [Some(6), Some(0)], false), []);
+        assert_eq!(at(1500, [Some(6), Some(0)], true), [TWO]);
+        assert_eq!(at(1899, [Some(6), Some(0)], false), []);
+        assert_eq!(at(2000, [Some(6), Some(0)], false), [ONE]);
+        assert_eq!(idle.due([].into_iter(), begin + Duration::from_secs(9)), []);
+        assert_eq!(idle.next_due(), None);
+    }
+
+    #[test]
+    fn it_does_not_look_all_the_time() {
+        let now = Instant::now();
+        let mut idle = Idle::new(Duration::from_secs(60));
+        assert_eq!(idle.due([(ONE, Some(0))].into_iter(), now), []);
+        assert_eq!(idle.next_due(), Some(now + LOOK_MAX));
+    }
+}

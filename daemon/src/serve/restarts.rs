@@ -1,0 +1,482 @@
+//! Hands contexts over from their workers to successors: does what [`super::handover`] decides, with processes, accounts and pages.
+//!
+//! The device process reads nothing of what the two write to each other. It believes neither: the worker is obeyed until it has handed over,
+//! and the successor gets no more than the context had.
+
+use super::effects::World;
+use super::handover::{Asker, Due, GpuMoves, HandOver, Prepared, Purpose, Stage, Took};
+use super::run::Server;
+use super::workers::{SwappedOut, Whose};
+use crate::device::Obstacle;
+use crate::ipc::{GpuChange, Placement, RestartStage, RestartTook, ToBroker, ToDevice, Unmovable};
+use config::MemoryBackEnd;
+use protocol::ids::ContextId;
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The reason why a hand-over fails.
+#[derive(Debug)]
+pub(super) struct Failure {
+    reason: String,
+    /// The reason may be gone in a moment.
+    for_now: bool,
+}
+
+impl<T: Into<String>> From<T> for Failure {
+    fn from(reason: T) -> Self {
+        Self { reason: reason.into(), for_now: false }
+    }
+}
+
+impl Failure {
+    fn for_now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), for_now: true }
+    }
+}
+
+impl Server {
+    /// Has a context handed over to a successor; whoever asks is told what comes of it.
+    pub(super) fn restart(&mut self, ctx_id: ContextId, change: Option<GpuChange>, asker: Asker) {
+        self.hand_over(ctx_id, change, (asker, Purpose::Restart));
+    }
+
+    /// Has a context handed over for any purpose; whoever asks is told what comes of it.
+    pub(super) fn hand_over(
+        &mut self,
+        ctx_id: ContextId,
+        change: Option<GpuChange>,
+        wanted: (Asker, Purpose),
+    ) {
+        let begun = match wanted.1 {
+            Purpose::Restart | Purpose::SwapOut => self.may_hand_over(ctx_id, wanted.1),
+            // Its program cannot go on otherwise.
+            Purpose::SwapIn => self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now),
+        };
+        let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
+        if let Err(failure) = begun {
+            self.world.handovers.failed += 1;
+            self.not_handed_over(ctx_id, wanted, failure);
+        }
+    }
+
+    /// Says why a context is not handed over. One that is swapped out, and cannot be swapped in, is lost.
+    fn not_handed_over(&mut self, ctx_id: ContextId, wanted: (Asker, Purpose), failure: Failure) {
+        match wanted.1 {
+            Purpose::Restart | Purpose::SwapOut => self.world.handed_over(ctx_id, wanted, Err(failure)),
+            Purpose::SwapIn => {
+                self.lose(ctx_id, &format!("it is swapped out, and cannot go on: {}", failure.reason));
+            }
+        }
+    }
+
+    /// Returns whether a context may be handed over that has a worker with a driver.
+    fn may_hand_over(&self, ctx_id: ContextId, purpose: Purpose) -> Result<(), Failure> {
+        self.world.handovers.admit(ctx_id, purpose).map_err(Failure::for_now)?;
+        match self.device.obstacle(ctx_id) {
+            Some(Obstacle::Unknown) => return Err("no such context".into()),
+            Some(Obstacle::Shell) => return Err("it has no worker: it belongs to the guest's kernel".into()),
+            _ => {}
+        }
+        if let Some(why) = self.unmovable(ctx_id) {
+            return Err(Failure { reason: why.to_string(), for_now: why == Unmovable::Exports });
+        }
+        if self.world.workers.owes_answer(ctx_id) {
+            let what = "its worker has not yet answered to the restart before: try again in a moment";
+            return Err(Failure::for_now(what));
+        }
+        Ok(self.world.may_start(ctx_id).map_err(|(_, why)| why)?)
+    }
+
+    fn begin_hand_over(
+        &mut self,
+        ctx_id: ContextId,
+        change: Option<GpuChange>,
+        (asker, purpose): (Asker, Purpose),
+    ) -> Result<(), Failure> {
+        let before = self.world.workers.placement_of(ctx_id).cloned().unwrap_or_default();
+        let placement = match change {
+            Some(change) => before.changed(change).ok_or("the context is not on that GPU, or on both")?,
+            None => before.clone(),
+        };
+        self.world.workers.admit(&placement)?;
+        let moves = GpuMoves {
+            comes_to: placement.without(&before).collect(),
+            leaves: before.without(&placement).collect(),
+        };
+        let number = self.device.successor_number();
+        let swapped_out = (purpose == Purpose::SwapOut)
+            .then(|| SwappedOut { contents_max: self.device.contents_max(ctx_id) });
+        let started = self.world.start_successor(ctx_id, number, (placement, &moves.comes_to), swapped_out);
+        if let Err(error) = started {
+            self.world.leaves(ctx_id, &moves.comes_to);
+            return Err(format!("a successor cannot be started: {error}").into());
+        }
+        self.world.handovers.begins(ctx_id, (asker, purpose), moves, Instant::now());
+        if purpose == Purpose::SwapIn {
+            // At once: what comes from now on is for the successor alone.
+            self.world.workers.swaps_in(ctx_id);
+            self.show_successor(ctx_id);
+        }
+        self.world.tell_stage(ctx_id, asker, RestartStage::Starts);
+        Ok(())
+    }
+
+    /// Returns why a context that has a worker cannot be handed over now, as far as that is known without asking.
+    pub(super) fn unmovable(&self, ctx_id: ContextId) -> Option<Unmovable> {
+        let of_files = self.world.workers.gpus().iter().all(|gpu| gpu.memory == MemoryBackEnd::Memfd);
+        match self.device.obstacle(ctx_id) {
+            Some(Obstacle::Unknown | Obstacle::Shell | Obstacle::Lost) => Some(Unmovable::Lost),
+            _ if self.world.workers.is_swapped_out(ctx_id) => Some(Unmovable::SwappedOut),
+            _ if !of_files => Some(Unmovable::BackEnd),
+            Some(Obstacle::Lends) => Some(Unmovable::Lends),
+            _ if self.world.lenders.is_anchored(ctx_id) => Some(Unmovable::Lends),
+            Some(Obstacle::Exports) => Some(Unmovable::Exports),
+            None => None,
+        }
+    }
+
+    /// Does what is due for hand-overs, and begins those that somebody wants.
+    pub(super) fn hand_overs_due(&mut self, now: Instant) {
+        for (ctx_id, reason) in self.world.workers.take_called_off() {
+            self.fail(ctx_id, Failure::for_now(reason));
+        }
+        for (ctx_id, change) in std::mem::take(&mut self.world.restarts_wanted) {
+            self.restart(ctx_id, change, Asker::Operator);
+        }
+        self.swaps_due(now);
+        for (ctx_id, due) in self.world.handovers.due(now) {
+            match due {
+                Due::Again => self.try_hand_over(ctx_id, now),
+                Due::CallOff(reason) => self.fail(ctx_id, reason),
+            }
+        }
+        self.restart_restlessly(now);
+    }
+
+    fn restart_restlessly(&mut self, now: Instant) {
+        let Some(restless) = &mut self.world.restless else { return };
+        // A context's time begins anew behind each restart: otherwise it may do nothing else.
+        let workers = &self.world.workers;
+        let can = |ctx_id: &ContextId| !workers.has_successor(*ctx_id) && !workers.is_swapped_out(*ctx_id);
+        let alone = workers.contexts().filter(can);
+        let purpose = restless.purpose;
+        for ctx_id in restless.due(alone, now) {
+            let change = self.world.workers.next_change(ctx_id).filter(|_| purpose == Purpose::Restart);
+            self.hand_over(ctx_id, change, (Asker::Test, purpose));
+        }
+    }
+
+    /// A successor has come to life: it is shown what the context sees, unless it was already, and makes what it can ahead if there is time for that.
+    fn successor_ready(&mut self, ctx_id: ContextId) {
+        match self.world.handovers.get(ctx_id).map(|it| (it.stage, it.purpose)) {
+            Some((Stage::Starts, Purpose::SwapIn)) => return self.try_hand_over(ctx_id, Instant::now()),
+            Some((Stage::Starts, Purpose::SwapOut)) => {
+                if self.show_successor(ctx_id) {
+                    self.try_hand_over(ctx_id, Instant::now());
+                }
+                return;
+            }
+            _ => {}
+        }
+        if !self.world.handovers.prepares(ctx_id, Instant::now()) {
+            return self.fail(ctx_id, "the successor says twice that it is there");
+        }
+        if self.show_successor(ctx_id) {
+            self.prepare(ctx_id, false);
+            self.tell_stage(ctx_id, RestartStage::Prepares);
+        }
+    }
+
+    /// Shows a successor what its context sees, and from now on what comes. Returns whether it is there still: one that does not read is ended.
+    fn show_successor(&mut self, ctx_id: ContextId) -> bool {
+        let Some(number) = self.world.workers.successor_number(ctx_id) else { return false };
+        self.world.workers.is_shown(ctx_id);
+        self.device.show_to_successor(ctx_id, number, &mut self.world);
+        self.world.workers.has_successor(ctx_id)
+    }
+
+    /// Has a successor make the first part of the prelude, or the next.
+    fn prepare(&mut self, ctx_id: ContextId, goes_on: bool) {
+        if let Err(reason) = self.world.workers.prepare(ctx_id, goes_on) {
+            self.fail(ctx_id, reason);
+        }
+    }
+
+    /// Has a successor that has made what it could make more, or the worker hand over to it.
+    fn prelude_built(&mut self, ctx_id: ContextId) {
+        let now = Instant::now();
+        match self.world.handovers.prepared(ctx_id, now) {
+            Ok(Prepared::Enough) => self.try_hand_over(ctx_id, now),
+            Ok(Prepared::More) => self.prepare(ctx_id, true),
+            Err(reason) => self.fail(ctx_id, reason),
+        }
+    }
+
+    /// Tells whoever wants the hand-over of a context how far it is.
+    fn tell_stage(&self, ctx_id: ContextId, stage: RestartStage) {
+        if let Some(asker) = self.world.handovers.get(ctx_id).map(|it| it.asker) {
+            self.world.tell_stage(ctx_id, asker, stage);
+        }
+    }
+
+    /// Tells the worker to hand over, if nothing is in the way now.
+    fn try_hand_over(&mut self, ctx_id: ContextId, now: Instant) {
+        let is_swap_in = self.world.handovers.get(ctx_id).is_some_and(|it| it.purpose == Purpose::SwapIn);
+        // What comes for one that is swapped out waits for the successor.
+        match self.unmovable(ctx_id).filter(|_| !is_swap_in) {
+            None => match self.world.workers.hand_over(ctx_id) {
+                Ok(()) => {
+                    self.world.handovers.rests(ctx_id, now);
+                    self.tell_stage(ctx_id, RestartStage::Rests);
+                }
+                Err(reason) => self.fail(ctx_id, reason),
+            },
+            Some(why @ Unmovable::Exports) => self.put_off(ctx_id, &why.to_string(), now),
+            Some(why) => self.fail(ctx_id, why.to_string()),
+        }
+    }
+
+    fn put_off(&mut self, ctx_id: ContextId, reason: &str, now: Instant) {
+        if let Err(reason) = self.world.handovers.waits(ctx_id, reason, now) {
+            self.fail(ctx_id, Failure::for_now(reason));
+        }
+    }
+
+    /// A worker has written something that is for its successor.
+    pub(super) fn worker_writes(&mut self, ctx_id: ContextId) {
+        match self.world.handovers.get(ctx_id).map(|it| it.stage) {
+            Some(Stage::Rests) => self.begin_to_move(ctx_id),
+            Some(Stage::Starts | Stage::Prepares { .. } | Stage::Waits) => {
+                self.fail(ctx_id, "its worker writes although it has not been told to hand over");
+            }
+            // Its answer was read before, and said so too.
+            Some(Stage::Moves { .. }) | None => {}
+        }
+    }
+
+    /// Has the successor read, if it does not yet.
+    fn begin_to_move(&mut self, ctx_id: ContextId) {
+        if !self.world.workers.take_over(ctx_id) {
+            return;
+        }
+        self.world.handovers.moves(ctx_id, Instant::now());
+        self.tell_stage(ctx_id, RestartStage::Moves);
+    }
+
+    /// A worker has answered that it has handed over.
+    pub(super) fn worker_handed_over(&mut self, ctx_id: ContextId) {
+        if !self.world.workers.answers(ctx_id) {
+            return self.lose(ctx_id, "an answer to nothing that was asked");
+        }
+        // If it was called off meanwhile, the worker has been told to go on.
+        if self.world.workers.holds_back(ctx_id) {
+            // What it has written may not have been heard of yet.
+            self.begin_to_move(ctx_id);
+            self.world.workers.handed_over(ctx_id);
+            self.device.context_rests(ctx_id);
+            if self.world.handovers.handed_over(ctx_id) {
+                self.succeed(ctx_id);
+            }
+        }
+    }
+
+    /// A worker has answered that it goes on.
+    pub(super) fn worker_stays(&mut self, ctx_id: ContextId, reason: &str, for_now: bool) {
+        if !self.world.workers.answers(ctx_id) {
+            return self.lose(ctx_id, "an answer to nothing that was asked");
+        }
+        if self.world.workers.holds_back(ctx_id) {
+            // One that is swapped out goes on without what waits for a driver.
+            if !self.world.workers.is_swapped_out(ctx_id) {
+                self.world.workers.resume(ctx_id);
+            }
+            // A successor that has read something cannot begin anew.
+            let may_wait = self.world.handovers.get(ctx_id).is_some_and(|it| it.stage == Stage::Rests);
+            match for_now && may_wait {
+                true => self.put_off(ctx_id, reason, Instant::now()),
+                false => self.fail(ctx_id, reason),
+            }
+        }
+    }
+
+    /// Does what a successor says that is not its context's worker yet.
+    pub(super) fn successor_says(&mut self, ctx_id: ContextId, message: ToDevice) {
+        match message {
+            ToDevice::Ready => self.successor_ready(ctx_id),
+            ToDevice::PreludeBuilt => self.prelude_built(ctx_id),
+            ToDevice::TakesOver { pieces } => self.device.takes_over(ctx_id, &pieces),
+            ToDevice::TakenOver { pieces, credit } => {
+                self.device.takes_over(ctx_id, &pieces);
+                self.device.takes_credit_over(ctx_id, credit);
+                match self.world.handovers.taken_over(ctx_id) {
+                    Ok(true) => self.succeed(ctx_id),
+                    Ok(false) => {}
+                    Err(reason) => self.fail(ctx_id, reason),
+                }
+            }
+            ToDevice::MemoryReturned { memory } => {
+                self.device.returned_by_successor(ctx_id, memory, &mut self.world);
+            }
+            ToDevice::CreditReturned { heap, bytes } => {
+                self.device.credit_returned_by_successor(ctx_id, heap, bytes);
+            }
+            // They count already, and their places are known.
+            ToDevice::RingBegins { .. } | ToDevice::RingEnds { .. } => {}
+            ToDevice::LimitReached { .. } | ToDevice::ShaderRefused { .. } | ToDevice::Overdue { .. } => {
+                self.worker_says(ctx_id, message, None);
+            }
+            ToDevice::Lost { reason } => {
+                self.fail(ctx_id, format!("the successor cannot take it over: {reason}"));
+            }
+            ToDevice::FenceSignalled(_)
+            | ToDevice::Wakes
+            | ToDevice::BlobExported { .. }
+            | ToDevice::BlobRefused { .. }
+            | ToDevice::Anchor { .. }
+            | ToDevice::MemoryWanted { .. }
+            | ToDevice::BudgetWanted { .. }
+            | ToDevice::HandedOver
+            | ToDevice::Stays { .. }
+            | ToDevice::Hung { .. } => {
+                self.fail(ctx_id, "the successor says what only a context's worker may say");
+            }
+        }
+    }
+
+    /// A successor's process has ended, or its channel is closed.
+    pub(super) fn successor_gone(&mut self, ctx_id: ContextId) {
+        self.world.workers.call_off(ctx_id, true);
+        self.fail(ctx_id, "the successor has ended (the daemon's log says how)");
+    }
+
+    /// The context is its successor's.
+    fn succeed(&mut self, ctx_id: ContextId) {
+        if !self.world.workers.has_read_all(ctx_id) {
+            return self.fail(ctx_id, "the successor has taken over what it has not read");
+        }
+        let Some(page) = self.world.workers.succeed(ctx_id) else { return };
+        self.world.hangs.succeeds(ctx_id, page);
+        self.device.handed_over(ctx_id, &mut self.world);
+        let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };
+        self.world.leaves(ctx_id, &hand_over.moves.leaves);
+        self.world.handed_over(ctx_id, (hand_over.asker, hand_over.purpose), Ok(took));
+    }
+
+    /// Calls a hand-over off: the context stays its worker's.
+    fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
+        self.world.workers.call_off(ctx_id, false);
+        self.device.hand_over_ends(ctx_id, &mut self.world);
+        if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
+            self.world.leaves(ctx_id, &hand_over.moves.comes_to);
+            self.not_handed_over(ctx_id, (hand_over.asker, hand_over.purpose), failure.into());
+        }
+    }
+
+    /// Does what a worker or a successor has sent.
+    pub(super) fn receive_from(&mut self, serial: u32) {
+        let Some(whose) = self.world.workers.whose(serial) else { return };
+        for received in self.world.workers.receive(whose) {
+            // Each message may make it another's.
+            match self.world.workers.whose(serial) {
+                Some(Whose::Worker(ctx_id)) => self.hear_worker(ctx_id, received),
+                Some(Whose::Successor(ctx_id)) => self.hear_successor(ctx_id, received),
+                None => return,
+            }
+        }
+    }
+}
+
+impl World {
+    /// Has a successor started, which the broker lets use GPUs that the context comes to.
+    fn start_successor(
+        &mut self,
+        ctx_id: ContextId,
+        number: u64,
+        (placement, comes_to): (Placement, &[u8]),
+        swapped_out: Option<SwappedOut>,
+    ) -> io::Result<()> {
+        let mut pages = BTreeMap::new();
+        if let Some(broker) = &self.broker {
+            for gpu in comes_to {
+                pages.insert(*gpu, broker.comes(ctx_id, *gpu)?);
+            }
+        }
+        self.workers.start_successor(ctx_id, number, self.hangs.limit(), (placement, pages), swapped_out)
+    }
+
+    /// Tells the broker that a context is not on these GPUs any more.
+    fn leaves(&self, ctx_id: ContextId, gpus: &[u8]) {
+        self.broker.iter().for_each(|broker| broker.leaves(ctx_id, gpus));
+    }
+
+    /// The context of a hand-over has ended, and with it the hand-over.
+    pub(super) fn hand_over_ends(&mut self, ctx_id: ContextId) {
+        let Some(HandOver { asker, .. }) = self.handovers.fails(ctx_id) else { return };
+        log::debug!(context = ctx_id.0; "context {ctx_id} has ended while it was to be restarted");
+        self.tell_outcome(ctx_id, asker, Err("the context has ended".to_owned()));
+    }
+
+    fn tell_stage(&self, ctx_id: ContextId, asker: Asker, stage: RestartStage) {
+        if let Some(broker) = self.broker.as_ref().filter(|_| asker == Asker::Operator) {
+            broker.tell(&ToBroker::Restarting { ctx_id, stage }, None);
+        }
+    }
+
+    /// Says what has come of a hand-over.
+    fn handed_over(
+        &mut self,
+        ctx_id: ContextId,
+        (asker, purpose): (Asker, Purpose),
+        outcome: Result<Took, Failure>,
+    ) {
+        let done = match purpose {
+            Purpose::Restart => "restarted",
+            Purpose::SwapOut => "swapped out",
+            Purpose::SwapIn => "swapped in",
+        };
+        match &outcome {
+            Ok(took) => self.log_hand_over(ctx_id, (asker, purpose), *took),
+            // It is tried again.
+            Err(Failure { reason, for_now: true }) if asker != Asker::Operator => {
+                log::debug!(context = ctx_id.0; "context {ctx_id} is not {done}: {reason:?}");
+            }
+            Err(Failure { reason, .. }) => {
+                let message =
+                    format_args!("context {ctx_id} is not {done}, and stays with its worker: {reason:?}");
+                self.warn_of(ctx_id, "context not handed over", message);
+            }
+        }
+        self.tell_outcome(ctx_id, asker, outcome.map_err(|Failure { reason, .. }| reason));
+    }
+
+    fn log_hand_over(
+        &mut self,
+        ctx_id: ContextId,
+        (asker, purpose): (Asker, Purpose),
+        Took { pause, total }: Took,
+    ) {
+        let what = match purpose {
+            Purpose::Restart => "has a new worker",
+            Purpose::SwapOut => "is swapped out",
+            Purpose::SwapIn => "is swapped in",
+        };
+        let message =
+            format_args!("context {ctx_id} {what}: it was paused for {pause:.1?}, of {total:.1?} in all");
+        match asker {
+            // Tests count them.
+            Asker::Test => log::info!(context = ctx_id.0; "{message}"),
+            Asker::Operator | Asker::Itself => self.log(log::Level::Info, what, message),
+        }
+    }
+
+    fn tell_outcome(&self, ctx_id: ContextId, asker: Asker, outcome: Result<Took, String>) {
+        let Some(broker) = self.broker.as_ref().filter(|_| asker == Asker::Operator) else { return };
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let outcome = outcome.map(|Took { pause, total }| RestartTook {
+            pause_ms: milliseconds(pause),
+            total_ms: milliseconds(total),
+        });
+        broker.tell(&ToBroker::Restarted { ctx_id, outcome }, None);
+    }
+}

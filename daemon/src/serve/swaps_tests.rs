@@ -1,0 +1,168 @@
+//! Contexts that are swapped out and in, with workers that are played.
+
+use super::handover::{Asker, Purpose, Stage};
+use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig, rig_with, signalled, submitted, taken_over};
+use crate::ipc::{HandOver, ToDevice, ToWorker, Unmovable};
+use std::time::{Duration, Instant};
+
+/// The worker with a driver that follows one without.
+const THIRD: u32 = 2;
+
+impl Rig {
+    fn swaps_out(&mut self, asker: Asker) {
+        self.server.hand_over(CONTEXT, None, (asker, Purpose::SwapOut));
+        self.turn();
+    }
+
+    /// The setup that a worker was given: whether it has a driver.
+    fn has_driver(&self, worker: u32) -> bool {
+        match self.hear(worker).first() {
+            Some(ToWorker::Setup(setup)) => setup.swapped_out.is_none(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One worker writes everything and another reads it.
+    fn hands_over(&mut self, old: u32, new: u32) {
+        let writes = self.hear_one(old, &ToWorker::HandOver);
+        writes.send(&HandOver::End, None).unwrap();
+        self.turn();
+        self.hear_one(new, &ToWorker::TakeOver);
+        self.say(old, &ToDevice::HandedOver);
+        self.say(new, &taken_over());
+        assert_eq!((self.stage(), self.killed.last()), (None, Some(&old)));
+    }
+
+    /// The context is with a worker without a driver.
+    fn is_swapped_out(&mut self) {
+        self.swaps_out(Asker::Operator);
+        assert!(!self.has_driver(NEW));
+        self.say(NEW, &ToDevice::Ready);
+        // No prelude: nothing is compiled.
+        assert!(matches!(self.hear(NEW)[..], [ToWorker::AttachResource { .. }]));
+        self.hands_over(OLD, NEW);
+        assert_eq!(self.hear(NEW), [ToWorker::GoOn]);
+        assert_eq!(self.server.unmovable(CONTEXT), Some(Unmovable::SwappedOut));
+    }
+
+    /// The successor of the worker without a driver has one, and has taken the context over.
+    fn is_swapped_in(&mut self) {
+        assert!(self.has_driver(THIRD));
+        self.say(THIRD, &ToDevice::Ready);
+        self.hear(THIRD);
+        self.hands_over(NEW, THIRD);
+        assert!(self.is_running() && self.server.unmovable(CONTEXT).is_none());
+    }
+}
+
+#[test]
+fn a_ring_with_a_command_has_its_context_swapped_in() {
+    let mut rig = rig();
+    rig.is_swapped_out();
+    rig.say(NEW, &ToDevice::Wakes);
+    assert_eq!(rig.stage(), Some(Stage::Starts));
+    rig.say(NEW, &ToDevice::Wakes);
+    rig.is_swapped_in();
+    assert_eq!(rig.hear(THIRD), [ToWorker::GoOn]);
+    assert_eq!(rig.counts(), (2, 0));
+    // A worker with a driver has no need to say so.
+    rig.say(THIRD, &ToDevice::Wakes);
+    assert!(!rig.is_running());
+}
+
+#[test]
+fn what_comes_waits_for_a_driver_in_its_order_and_resources_do_not() {
+    let mut rig = rig();
+    rig.is_swapped_out();
+    rig.command(&blob(6), None);
+    rig.turn();
+    assert!(matches!(rig.hear(NEW)[..], [ToWorker::AttachResource { .. }]));
+    assert_eq!(rig.stage(), None, "it sleeps on");
+    rig.submit(1, Some(7));
+    rig.server.swap_in_awaited();
+    rig.command(&blob(8), None);
+    rig.submit(2, Some(8));
+    rig.turn();
+    assert_eq!(rig.hear(NEW), [], "it could not execute that");
+    let (setup, shown) = {
+        let mut heard = rig.hear(THIRD);
+        let shown = heard.split_off(1);
+        (heard, shown)
+    };
+    assert!(matches!(&setup[..], [ToWorker::Setup(setup)] if setup.swapped_out.is_none()));
+    assert!(matches!(shown[..], [ToWorker::AttachResource { .. }, ToWorker::AttachResource { .. }]));
+    rig.say(THIRD, &ToDevice::Ready);
+    rig.hands_over(NEW, THIRD);
+    let messages = rig.hear(THIRD);
+    assert_eq!(submitted(&messages), [1, 2]);
+    assert!(
+        matches!(
+            messages[..],
+            [
+                ToWorker::GoOn,
+                ToWorker::Submit { .. },
+                ToWorker::AttachResource { .. },
+                ToWorker::Submit { .. }
+            ]
+        ),
+        "{messages:?}"
+    );
+    rig.say(THIRD, &signalled(7));
+    rig.say(THIRD, &signalled(8));
+    assert_eq!(rig.open(), 0);
+}
+
+#[test]
+fn a_program_that_goes_on_is_not_swapped_out() {
+    let mut rig = rig();
+    rig.swaps_out(Asker::Itself);
+    rig.say(NEW, &ToDevice::Ready);
+    rig.hear_one(OLD, &ToWorker::HandOver);
+    rig.submit(1, None);
+    rig.turn();
+    let messages = rig.hear(OLD);
+    assert!(matches!(messages[..], [ToWorker::GoOn, ToWorker::Submit { .. }]), "{messages:?}");
+    assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None));
+    assert!(rig.is_running());
+}
+
+#[test]
+fn a_context_that_cannot_be_swapped_in_is_lost_and_says_why() {
+    let mut rig = rig();
+    rig.is_swapped_out();
+    rig.submit(1, Some(7));
+    rig.turn();
+    rig.say(THIRD, &ToDevice::Lost { reason: "no driver".into() });
+    assert!(!rig.is_running());
+    assert_eq!(rig.open(), 0, "its fence is answered");
+}
+
+#[test]
+fn one_that_cannot_rest_now_keeps_what_has_come_for_a_driver() {
+    let mut rig = rig();
+    rig.is_swapped_out();
+    rig.submit(1, None);
+    rig.turn();
+    rig.say(THIRD, &ToDevice::Ready);
+    rig.hear_one(NEW, &ToWorker::HandOver);
+    rig.say(NEW, &ToDevice::Stays { reason: "busy".into(), for_now: true });
+    assert_eq!((rig.stage(), rig.hear(NEW)), (Some(Stage::Waits), vec![]));
+    rig.turn_at(Instant::now() + Duration::from_millis(50));
+    rig.hear(THIRD);
+    rig.hands_over(NEW, THIRD);
+    assert_eq!(submitted(&rig.hear(THIRD)), [1]);
+}
+
+#[test]
+fn a_context_is_swapped_out_once_it_was_idle_for_long() {
+    let after = Duration::from_millis(100);
+    let mut rig = rig_with(|options| options.swap_after = Some(after));
+    let begin = Instant::now();
+    rig.turn_at(begin);
+    rig.submit(1, None);
+    rig.turn_at(begin + after);
+    assert_eq!(rig.stage(), None, "it has done something");
+    rig.turn_at(begin + 2 * after);
+    rig.turn_at(begin + 3 * after);
+    assert_eq!(rig.stage(), Some(Stage::Starts));
+}

@@ -1,0 +1,185 @@
+//! Contents of memory that only the driver uses, on their way from a worker to its successor: through slots of a memory file that both have
+//! imported into their drivers, so that one copies out while the other copies in.
+//!
+//! Both know from the snapshot how many bytes there are, so neither can be made to copy on and on.
+
+use super::link::{Link, LinkError};
+use crate::ipc::HandOver;
+use crate::worker::backend::Contents;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use vulkan::snapshot::NotMovable;
+use vulkan::{Allowance, Cancel, ContextLost, MemoryFile, Piece};
+
+/// The bytes of a slot, at most. What is copied at once should take much longer than a message.
+const SLOT_BYTES: u64 = 16 << 20;
+
+/// The number of slots, at most: those that one worker copies out of and the other into, and those on the way.
+const SLOTS: u32 = 4;
+
+/// The slots that one device copies at once: the next is begun before the last has ended, so that the bus is never idle.
+const AT_ONCE: u32 = 2;
+
+/// The slots of a memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    count: u32,
+    bytes: u64,
+}
+
+impl Slots {
+    /// The slots for so many bytes in all: whole pages, at least one.
+    fn for_bytes(all: u64) -> Self {
+        let bytes = all.min(SLOT_BYTES);
+        Self { count: u32::try_from(all.div_ceil(bytes)).unwrap_or(SLOTS).min(SLOTS), bytes }
+    }
+
+    /// The slots that another worker wants.
+    ///
+    /// # Errors
+    ///
+    /// A worker of ours would announce another number or another size.
+    fn announced(count: u32, bytes: u64) -> Result<Self, ContextLost> {
+        let page = rustix::param::page_size() as u64;
+        match (1..=SLOTS).contains(&count)
+            && (page..=SLOT_BYTES).contains(&bytes)
+            && bytes.is_multiple_of(page)
+        {
+            true => Ok(Self { count, bytes }),
+            false => Err(ContextLost::new("slots of another size or number")),
+        }
+    }
+
+    /// Bytes of all slots.
+    fn all(self) -> u64 {
+        u64::from(self.count) * self.bytes
+    }
+
+    /// The parts that so many bytes pass in, each with the place of its slot.
+    fn parts(self, all: u64) -> impl Iterator<Item = (Range<u64>, u64)> {
+        (0..all.div_ceil(self.bytes)).map(move |at| {
+            let start = at * self.bytes;
+            (start..all.min(start + self.bytes), at % u64::from(self.count) * self.bytes)
+        })
+    }
+}
+
+/// The old worker's end.
+pub(super) struct Outgoing {
+    contents: Box<dyn Contents>,
+    file: Arc<MemoryFile>,
+    slots: Slots,
+}
+
+impl Outgoing {
+    /// Makes room for contents on their way, of what the context may have.
+    ///
+    /// # Errors
+    ///
+    /// There is none now, or the driver does not take it.
+    pub(super) fn new(
+        mut contents: Box<dyn Contents>,
+        allowance: &dyn Allowance,
+        cancel: &Cancel,
+    ) -> Result<Self, NotMovable> {
+        let slots = Slots::for_bytes(contents.bytes());
+        let file = allowance.pages(slots.all(), cancel).ok().flatten();
+        let file =
+            file.ok_or_else(|| NotMovable::for_now("the context may not have the memory for copies"))?;
+        let file = Arc::new(file);
+        contents.stage(&file, slots.all()).map_err(|lost| NotMovable::ever(lost.reason()))?;
+        Ok(Self { contents, file, slots })
+    }
+
+    /// Says what contents pass through.
+    pub(super) fn announce(&self, link: &Link) -> Result<(), LinkError> {
+        let Slots { count, bytes } = self.slots;
+        link.send(&HandOver::Slots { count, bytes }, Some(self.file.as_fd()))
+    }
+
+    /// Sends all contents, and waits until they have arrived.
+    ///
+    /// # Errors
+    ///
+    /// The successor or the driver fails.
+    pub(super) fn send(mut self, link: &Link) -> Result<(), NotMovable> {
+        let (mut on_the_way, mut begun) = (0, 0);
+        for (part, slot) in self.slots.parts(self.contents.bytes()) {
+            if on_the_way == self.slots.count {
+                // Nothing can be begun meanwhile.
+                (0..std::mem::take(&mut begun)).try_for_each(|_| self.one_filled(link))?;
+                one_emptied(link)?;
+                on_the_way -= 1;
+            }
+            self.contents.read(part, slot).map_err(|lost| NotMovable::ever(lost.reason()))?;
+            (on_the_way, begun) = (on_the_way + 1, begun + 1);
+            if begun == AT_ONCE {
+                self.one_filled(link)?;
+                begun -= 1;
+            }
+        }
+        (0..begun).try_for_each(|_| self.one_filled(link))?;
+        (0..on_the_way).try_for_each(|_| one_emptied(link))
+    }
+
+    /// Waits until the device has filled the next slot, and says so.
+    fn one_filled(&mut self, link: &Link) -> Result<(), NotMovable> {
+        self.contents.finish().map_err(|lost| NotMovable::ever(lost.reason()))?;
+        link.send(&HandOver::Filled, None).map_err(|error| NotMovable::for_now(error.to_string()))
+    }
+}
+
+fn one_emptied(link: &Link) -> Result<(), NotMovable> {
+    match link.receive() {
+        Ok((HandOver::Emptied, None)) => Ok(()),
+        Ok(_) => Err(NotMovable::for_now("the other worker says what it must not")),
+        Err(error) => Err(NotMovable::for_now(error.to_string())),
+    }
+}
+
+/// The successor's end, before the context is built up.
+pub(super) struct Incoming {
+    file: Arc<MemoryFile>,
+    slots: Slots,
+}
+
+impl Incoming {
+    /// The slots that another worker has announced.
+    ///
+    /// # Errors
+    ///
+    /// A worker of ours would announce other slots.
+    pub(super) fn announced(count: u32, bytes: u64, file: OwnedFd) -> Result<Self, ContextLost> {
+        // The file counts for the worker that was granted it, and is given back when that ends.
+        let file = Arc::new(MemoryFile::new(file, Piece::uncounted()));
+        Ok(Self { file, slots: Slots::announced(count, bytes)? })
+    }
+
+    /// Receives all contents.
+    ///
+    /// # Errors
+    ///
+    /// The other worker or the driver fails.
+    pub(super) fn receive(self, mut contents: Box<dyn Contents>, link: &Link) -> Result<(), ContextLost> {
+        let lost = |error: LinkError| ContextLost::new(error.to_string());
+        contents.stage(&self.file, self.slots.all())?;
+        let one_emptied = |contents: &mut dyn Contents| {
+            contents.finish()?;
+            link.send(&HandOver::Emptied, None).map_err(lost)
+        };
+        let mut begun = 0;
+        for (part, slot) in self.slots.parts(contents.bytes()) {
+            match link.receive().map_err(lost)? {
+                (HandOver::Filled, None) => contents.write(part, slot)?,
+                _ => return Err(ContextLost::new("no contents behind a snapshot that has some")),
+            }
+            begun += 1;
+            if begun == AT_ONCE {
+                one_emptied(&mut *contents)?;
+                begun -= 1;
+            }
+        }
+        (0..begun).try_for_each(|_| one_emptied(&mut *contents))
+    }
+}

@@ -1,0 +1,121 @@
+//! The old worker's side: come to rest, and write everything down.
+
+use super::contents::Outgoing;
+use super::link::{Link, LinkError};
+use super::snapshot::{FILES_MAX, Snapshot};
+use crate::ipc::{HandOver, INLINE_SUBMIT_MAX};
+use crate::worker::allowance::Allowances;
+use crate::worker::at_rest::AtRest;
+use crate::worker::backend::Backend;
+use crate::worker::context::Context;
+use crate::worker::reply::UNREAD_MAX;
+use crate::worker::stream::Executor;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vulkan::MemoryFile;
+use vulkan::snapshot::{NotMovable, Prelude};
+
+/// The time in which rings have to come to rest. What keeps one for longer is the driver, compiling a pipeline for example.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// The time in which fences have to be passed whose submissions have completed.
+const FENCES_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes of one message.
+const CHUNK: usize = INLINE_SUBMIT_MAX;
+
+/// Hands a context over to a successor that has built up the `prelude`; for submissions `drain_max` is waited. To be called between two commands of the virtqueue's stream, whose
+/// executor is `virtqueue`. Whatever the outcome, all rings have to be told to go on later ([`Context::go_on`]) if this worker stays.
+///
+/// # Errors
+///
+/// The context stays with this worker.
+pub(super) fn hand_over<B: Backend>(
+    context: &Context<B>,
+    virtqueue: &Executor<B>,
+    prelude: &Prelude,
+    allowances: &Allowances,
+    drain_max: Duration,
+    link: &Link,
+) -> Result<(), NotMovable> {
+    if context.has_ended() {
+        return Err(NotMovable::ever("the context is lost"));
+    }
+    let start = Instant::now();
+    if !context.come_to_rest(REST_MAX) {
+        return Err(NotMovable::for_now("the driver is busy with a command"));
+    }
+    let rested = start.elapsed();
+    context.backend.drain(drain_max)?;
+    fences_have_passed(context)?;
+    let drained = start.elapsed();
+    let saved = context.backend.save(prelude)?;
+    let rings = context.rings_at_rest()?;
+    let virtqueue = virtqueue.at_rest();
+    if rings.iter().map(|ring| &ring.executor).chain([&virtqueue]).any(is_lost) {
+        return Err(NotMovable::for_now(
+            "a reply stream lies in memory that the context does not see any more",
+        ));
+    }
+    let contents = context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.reason()))?;
+    let outgoing =
+        contents.map(|contents| Outgoing::new(contents, allowances, &context.cancel)).transpose()?;
+    let bytes = Snapshot::new(saved.steps, virtqueue, rings, allowances.credit_granted()).encode();
+    let bytes = bytes.map_err(NotMovable::ever)?;
+    let written = start.elapsed();
+    send(link, &saved.files, &bytes, outgoing)?;
+    log::debug!(
+        "handed over: at rest after {rested:.1?}, drained after {drained:.1?}, written after {written:.1?}, copied after {:.1?}: {} bytes, {} memory files",
+        start.elapsed(),
+        bytes.len(),
+        saved.files.len()
+    );
+    Ok(())
+}
+
+/// Returns whether a reply stream is gone for good, and too large to be made up.
+fn is_lost(executor: &AtRest) -> bool {
+    executor.reply.is_some_and(|place| place.resource.is_none() && place.size > UNREAD_MAX)
+}
+
+/// Waits until all fences of the guest's kernel were passed, which they are in a moment, as everything has completed.
+fn fences_have_passed<B: Backend>(context: &Context<B>) -> Result<(), NotMovable> {
+    let start = Instant::now();
+    while !context.fences.have_passed() {
+        if start.elapsed() > FENCES_MAX || context.has_ended() {
+            return Err(NotMovable::for_now("a fence is not passed"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Sends bytes, as many in a message as it takes.
+pub(super) fn send_bytes(link: &Link, bytes: &[u8]) -> Result<(), LinkError> {
+    bytes.chunks(CHUNK).try_for_each(|chunk| link.send(&HandOver::Bytes(chunk.to_vec()), None))
+}
+
+fn send(
+    link: &Link,
+    files: &[Arc<MemoryFile>],
+    bytes: &[u8],
+    outgoing: Option<Outgoing>,
+) -> Result<(), NotMovable> {
+    let not_sent = |error: LinkError| NotMovable::for_now(error.to_string());
+    if files.len() > FILES_MAX {
+        return Err(NotMovable::for_now("the context has too many memory files"));
+    }
+    for file in files {
+        let Some(memory) = file.piece.memory else {
+            return Err(NotMovable::ever("memory that nobody counts"));
+        };
+        link.send(&HandOver::File { memory }, Some(file.as_fd())).map_err(not_sent)?;
+    }
+    send_bytes(link, bytes).map_err(not_sent)?;
+    if let Some(outgoing) = &outgoing {
+        outgoing.announce(link).map_err(not_sent)?;
+    }
+    link.send(&HandOver::End, None).map_err(not_sent)?;
+    outgoing.map_or(Ok(()), |outgoing| outgoing.send(link))
+}

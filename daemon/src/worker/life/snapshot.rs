@@ -1,0 +1,226 @@
+//! The part of a context that a worker writes down beside the files of memory: the steps of its renderer, its rings and streams, its credit.
+//!
+//! Written and read by the same version of the daemon, as the successor is started by the process that started the old worker; the number
+//! is there to notice if not.
+
+use crate::ipc::{decode, decode_first, encode};
+use crate::worker::at_rest::AtRest;
+use crate::worker::at_rest::RingAtRest;
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::worker::reply::ReplyPlace;
+use config::PerHeap;
+#[cfg(any(test, feature = "fuzzing"))]
+use protocol::ids::ResourceId;
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+use vulkan::snapshot::step::Step;
+
+/// The bytes of a snapshot, at most.
+pub(super) const BYTES_MAX: usize = 512 << 20;
+/// The files of a snapshot, at most.
+pub(super) const FILES_MAX: usize = 65_536;
+/// The steps of a snapshot, at most.
+const STEPS_MAX: usize = 4 << 20;
+/// The rings of a snapshot, at most; how many a context can have is looked at when they are made.
+const RINGS_MAX: usize = 65_536;
+
+/// The version of this format.
+const VERSION: u32 = 3;
+
+/// A worker at rest.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Snapshot {
+    version: u32,
+    /// The steps of the renderer.
+    #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
+    pub steps: Vec<Step>,
+    /// The executor of the virtqueue's stream.
+    pub virtqueue: AtRest,
+    /// The rings.
+    #[serde(deserialize_with = "at_most::<_, _, RINGS_MAX>")]
+    pub rings: Vec<RingAtRest>,
+    /// Bytes that the device process has granted for what only the driver uses.
+    pub credit: PerHeap<u64>,
+}
+
+/// The part of a prelude that a successor makes before the worker rests.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PreludeSteps {
+    version: u32,
+    /// The steps of the renderer.
+    #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
+    pub steps: Vec<Step>,
+}
+
+impl PreludeSteps {
+    /// Returns a prelude of these steps.
+    pub(super) fn new(steps: Vec<Step>) -> Self {
+        Self { version: VERSION, steps }
+    }
+
+    /// Returns the bytes of the prelude.
+    ///
+    /// # Errors
+    ///
+    /// There would be too many.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, &'static str> {
+        encoded(self, self.steps.len())
+    }
+
+    /// Returns the prelude of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no prelude.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        decoded(bytes)
+    }
+}
+
+/// Returns the bytes of something that has so many steps.
+fn encoded(what: &impl Serialize, steps: usize) -> Result<Vec<u8>, &'static str> {
+    let bytes = encode(what).map_err(|_| "the context cannot be written down")?;
+    if bytes.len() > BYTES_MAX || steps > STEPS_MAX {
+        return Err("the context is too large to be written down");
+    }
+    Ok(bytes)
+}
+
+/// Returns what has these bytes, which begin with the version.
+fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, &'static str> {
+    // What follows the number may be of another shape.
+    let (version, _): (u32, _) = decode_first(bytes).map_err(|_| "no snapshot")?;
+    if version != VERSION {
+        return Err("a snapshot of another version");
+    }
+    decode(bytes).map_err(|_| "no snapshot")
+}
+
+impl Snapshot {
+    /// Returns a snapshot of these parts.
+    pub(super) fn new(
+        steps: Vec<Step>,
+        virtqueue: AtRest,
+        rings: Vec<RingAtRest>,
+        credit: PerHeap<u64>,
+    ) -> Self {
+        Self { version: VERSION, steps, virtqueue, rings, credit }
+    }
+
+    /// Returns the bytes of the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// There would be too many.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, &'static str> {
+        encoded(self, self.steps.len())
+    }
+
+    /// Returns the snapshot of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no snapshot.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        decoded(bytes)
+    }
+}
+
+/// The entry point for fuzzing: whatever the bytes are, they are decoded or refused, and what is decoded is the same once it was encoded.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::worker) fn fuzz_decode(bytes: &[u8]) -> usize {
+    if let Ok(prelude) = PreludeSteps::decode(bytes) {
+        let again = prelude.encode().expect("it was not too large");
+        assert_eq!(PreludeSteps::decode(&again).as_ref(), Ok(&prelude));
+        return prelude.steps.len();
+    }
+    let Ok(snapshot) = Snapshot::decode(bytes) else { return 0 };
+    let again = snapshot.encode().expect("it was not too large");
+    assert_eq!(Snapshot::decode(&again).as_ref(), Ok(&snapshot));
+    snapshot.steps.len() + snapshot.rings.len()
+}
+
+/// Snapshots for a fuzzer to begin with.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::worker) fn seeds() -> Vec<Vec<u8>> {
+    let reply = ReplyPlace { resource: Some(ResourceId(7)), offset: 100, size: 1 << 40, position: 3 };
+    let executor = AtRest { reply: Some(reply), begun: Some(12) };
+    let ring = RingAtRest { created_by: vec![1, 2, 3], head: u32::MAX, virtqueue_seqno: 9, executor };
+    let steps = vec![Step::Commands(vec![5; 100]), Step::Signalled { id: 6 }];
+    let credit = PerHeap { device: 1 << 30, host: 5 };
+    let snapshots = [
+        Snapshot::new(steps, AtRest::default(), vec![ring.clone(), ring], credit),
+        Snapshot::new(Vec::new(), executor, Vec::new(), PerHeap::default()),
+    ];
+    snapshots.iter().filter_map(|snapshot| snapshot.encode().ok()).collect()
+}
+
+/// Reads a sequence of so many elements at most.
+fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct AtMost<T, const MOST: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for AtMost<T, MOST> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MOST} elements")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(element) = elements.next_element()? {
+                if all.len() == MOST {
+                    return Err(A::Error::custom("too many elements"));
+                }
+                all.push(element);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_seq(AtMost::<T, MOST>(PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_survives_encoding_and_every_other_byte_is_refused_or_another() {
+        let bytes = seeds().remove(0);
+        let snapshot = Snapshot::decode(&bytes).unwrap();
+        assert_eq!((snapshot.steps.len(), snapshot.rings.len()), (2, 2));
+        assert_eq!((snapshot.rings[1].head, snapshot.credit.device), (u32::MAX, 1 << 30));
+        assert_eq!(fuzz_decode(&bytes), 4);
+        for cut in 0..bytes.len() {
+            assert!(Snapshot::decode(&bytes[..cut]).is_err(), "{cut} bytes");
+        }
+        assert!(Snapshot::decode(&[&bytes[..], &[0]].concat()).is_err());
+        for at in 0..bytes.len() {
+            for with in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut other = bytes.clone();
+                other[at] = with;
+                fuzz_decode(&other);
+            }
+        }
+        let mut older = bytes;
+        older[0] = VERSION as u8 - 1;
+        assert_eq!(Snapshot::decode(&older), Err("a snapshot of another version"));
+    }
+
+    #[test]
+    fn elements_are_counted_while_they_are_read() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Few(#[serde(deserialize_with = "at_most::<_, _, 3>")] Vec<u8>);
+        for count in 0..5 {
+            let few = Few(vec![7; count]);
+            assert_eq!(decode::<Few>(&encode(&few).unwrap()).ok(), (count <= 3).then_some(few));
+        }
+        // A length that nothing follows makes no room.
+        assert!(decode::<Few>(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+    }
+}

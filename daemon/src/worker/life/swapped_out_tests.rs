@@ -1,0 +1,127 @@
+//! Contexts that are swapped out to a worker without a driver, and in again.
+
+use super::handover::{contents, shared};
+use super::*;
+use crate::worker::swapped_out::SwappedOut;
+
+/// A worker without a driver, for so many bytes of contents at most.
+fn without_driver(contents_max: u64) -> Peer {
+    let backend = move |channel: &Arc<Channel>| {
+        SwappedOut::new(Arc::clone(channel), &ContextLimits::default(), contents_max)
+    };
+    Peer::of(Fake::default(), backend, || ())
+}
+
+/// A worker without a driver ends, which has nothing to destroy.
+fn ends(Peer { channel, thread, .. }: Peer) {
+    drop(channel);
+    thread.join().unwrap();
+}
+
+/// One worker hands over to another.
+fn hand_over(old: &Peer, new: &Peer, has_contents: bool) {
+    let (from, to) = Channel::pair().unwrap();
+    old.channel.send(&ToWorker::HandOver, Some(from.as_fd())).unwrap();
+    if has_contents {
+        old.grants();
+    }
+    new.takes_over_from(&to);
+    drop((from, to));
+    if has_contents {
+        assert_eq!(old.answer(), ToDevice::MemoryReturned { memory: MemoryId(77) });
+    }
+    assert_eq!(old.answer(), ToDevice::HandedOver);
+}
+
+fn is_taken_over(new: &Peer) {
+    assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
+    new.goes_on();
+}
+
+#[test]
+fn a_context_sleeps_without_a_driver_and_goes_on_at_the_same_byte_with_the_same_contents() {
+    for bytes in [0, 4096, (33 << 20) + 8192] {
+        let (old, asleep, new) = (Peer::start(), without_driver(bytes as u64), Peer::start());
+        *old.fake.contents.lock() = contents(bytes);
+        *new.fake.contents.lock() = vec![0; bytes];
+        let memory = shared(10, &[&old, &asleep, &new]);
+        old.submit_and_wait(&create_ring(1, 10));
+        let mut ring = GuestRing { memory, tail: 0 };
+        let head = ring.push(&VERSION);
+        ring.wait(head);
+        hand_over(&old, &asleep, bytes > 0);
+        is_taken_over(&asleep);
+        let calls = old.calls();
+        old.end();
+        // Alive and idle, and it knows the transport's commands.
+        let start = Instant::now();
+        ring.word(128).clear_bits(4, SeqCst);
+        while ring.word(128).load(SeqCst) & 5 != 5 {
+            assert!(start.elapsed() < LONG, "{:#x}", ring.word(128).load(SeqCst));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let head = ring.push(&wait_virtqueue(0));
+        ring.wait(head);
+        assert!(asleep.silent());
+        assert_eq!(asleep.status.activity().look().0, 0, "no ring is awake");
+        ring.push(&VERSION);
+        let head = ring.push(&VERSION);
+        assert_eq!(asleep.answer(), ToDevice::Wakes);
+        assert!(asleep.silent(), "once");
+        hand_over(&asleep, &new, bytes > 0);
+        is_taken_over(&new);
+        ring.wait(head);
+        assert_eq!(new.calls(), calls + 2);
+        assert!(*new.fake.contents.lock() == contents(bytes), "{bytes} bytes");
+        ends(asleep);
+        new.end();
+    }
+}
+
+#[test]
+fn one_that_stays_asleep_can_hand_over_again() {
+    let (old, asleep, new) = (Peer::start(), without_driver(1 << 20), Peer::start());
+    *old.fake.contents.lock() = contents(1 << 20);
+    *new.fake.contents.lock() = vec![0; 1 << 20];
+    hand_over(&old, &asleep, true);
+    is_taken_over(&asleep);
+    old.end();
+    // Nobody reads.
+    drop(asleep.hands_over());
+    asleep.grants();
+    assert_eq!(asleep.answer(), ToDevice::MemoryReturned { memory: MemoryId(77) });
+    assert!(matches!(asleep.answer(), ToDevice::Stays { for_now: true, .. }));
+    hand_over(&asleep, &new, true);
+    is_taken_over(&new);
+    assert!(*new.fake.contents.lock() == contents(1 << 20));
+    ends(asleep);
+    new.end();
+}
+
+#[test]
+fn more_contents_than_a_context_may_have_are_not_kept() {
+    let (old, asleep) = (Peer::start(), without_driver((1 << 20) - 1));
+    *old.fake.contents.lock() = contents(1 << 20);
+    let (from, to) = Channel::pair().unwrap();
+    old.channel.send(&ToWorker::HandOver, Some(from.as_fd())).unwrap();
+    old.grants();
+    asleep.takes_over_from(&to);
+    drop((from, to));
+    asleep.expect_lost("more contents");
+    ends(asleep);
+    old.end();
+}
+
+#[test]
+fn a_context_that_ends_asleep_leaves_nobody_waiting() {
+    let (old, asleep) = (Peer::start(), without_driver(0));
+    let memory = shared(10, &[&old, &asleep]);
+    old.submit_and_wait(&create_ring(1, 10));
+    hand_over(&old, &asleep, false);
+    is_taken_over(&asleep);
+    old.end();
+    let mut ring = GuestRing { memory, tail: 0 };
+    ring.push(&VERSION);
+    assert_eq!(asleep.answer(), ToDevice::Wakes);
+    ends(asleep);
+}

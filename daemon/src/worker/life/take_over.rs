@@ -1,0 +1,168 @@
+//! The successor's side: read everything, and build it up.
+
+use super::contents::Incoming;
+use super::link::Link;
+use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot};
+use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, ToDevice};
+use crate::worker::allowance::Allowances;
+use crate::worker::at_rest::Begin;
+use crate::worker::backend::Backend;
+use crate::worker::context::Context;
+use crate::worker::ring_thread::take_ring_over;
+use config::{MemoryId, PerHeap};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+use vulkan::{ContextLost, Gate, MemoryFile};
+
+/// Everything that came over the link.
+#[derive(Default)]
+pub(super) struct Received {
+    pub files: Vec<(MemoryId, OwnedFd)>,
+    pub bytes: Vec<u8>,
+    pub incoming: Option<Incoming>,
+}
+
+/// A context that was taken over.
+pub(super) struct Taken {
+    /// The state that the virtqueue's executor begins with.
+    pub begin: Begin,
+    /// The messages that say what this worker has from its predecessor: the last is [`ToDevice::TakenOver`].
+    pub said: Vec<ToDevice>,
+    /// All files that came, to be kept until these were sent.
+    pub files: Vec<Arc<MemoryFile>>,
+}
+
+/// The most pieces of memory that one message names: each has ten bytes at most.
+const PIECES: usize = INLINE_SUBMIT_MAX / 11;
+
+/// Takes over the context of another worker, which rests. Its rings rest here as well, until [`Context::go_on`].
+///
+/// # Errors
+///
+/// The context cannot be built up. It is over here.
+pub(super) fn take_over<B: Backend>(
+    context: &Arc<Context<B>>,
+    allowances: &Allowances,
+    gates: &[Arc<Gate>],
+    link: &Link,
+) -> Result<Taken, ContextLost> {
+    let Received { files, bytes, incoming } = receive(link, (BYTES_MAX, FILES_MAX))?;
+    let start = Instant::now();
+    let snapshot = Snapshot::decode(&bytes).map_err(ContextLost::new)?;
+    drop(bytes);
+    allowances.take_over_credit(snapshot.credit);
+    gates.iter().for_each(|gate| gate.take_over());
+    let mut pieces = Vec::new();
+    let file = |(memory, file): (MemoryId, OwnedFd)| {
+        // Where a resource is the same piece, both have to know of each other.
+        context.resources.file_of(memory).unwrap_or_else(|| {
+            pieces.push(memory);
+            Arc::new(MemoryFile::new(file, allowances.shown(memory)))
+        })
+    };
+    let files: Vec<_> = files.into_iter().map(file).collect();
+    context.backend.rebuild(&snapshot.steps, &files)?;
+    snapshot.rings.iter().try_for_each(|ring| take_ring_over(context, ring))?;
+    let built = start.elapsed();
+    match (context.backend.contents(&snapshot.steps)?, incoming) {
+        (Some(contents), Some(incoming)) => incoming.receive(contents, link)?,
+        (None, None) => {}
+        _ => return Err(ContextLost::new("a snapshot and its contents do not belong together")),
+    }
+    log::debug!("taken over: built up in {built:.1?}, complete after {:.1?}", start.elapsed());
+    let begin = snapshot.virtqueue.begin(&context.resources)?;
+    Ok(Taken { begin, said: said(&pieces, snapshot.credit), files })
+}
+
+/// Returns the messages that say what a successor has from its predecessor.
+fn said(pieces: &[MemoryId], credit: PerHeap<u64>) -> Vec<ToDevice> {
+    let (ahead, last) = pieces.split_at(pieces.len().saturating_sub(1) / PIECES * PIECES);
+    let some = |pieces: &[MemoryId]| ToDevice::TakesOver { pieces: pieces.to_vec() };
+    let taken = ToDevice::TakenOver { pieces: last.to_vec(), credit };
+    ahead.chunks(PIECES).map(some).chain([taken]).collect()
+}
+
+/// Receives everything, of so many bytes and files at most, before anything is made of it.
+///
+/// # Errors
+///
+/// The other worker gives up, or there is more.
+pub(super) fn receive(link: &Link, (bytes_max, files_max): (usize, usize)) -> Result<Received, ContextLost> {
+    let mut received = Received::default();
+    loop {
+        let message = link.receive().map_err(|error| ContextLost::new(error.to_string()))?;
+        match message {
+            (HandOver::File { memory }, Some(file)) if received.files.len() < files_max => {
+                received.files.push((memory, file));
+            }
+            (HandOver::Bytes(bytes), None) if received.bytes.len() + bytes.len() <= bytes_max => {
+                received.bytes.extend(bytes);
+            }
+            (HandOver::Slots { count, bytes }, Some(file)) if received.incoming.is_none() => {
+                received.incoming = Some(Incoming::announced(count, bytes, file)?);
+            }
+            (HandOver::End, None) => return Ok(received),
+            (HandOver::File { .. }, None) => return Err(ContextLost::new("memory without its file")),
+            (HandOver::Slots { .. }, _) => {
+                return Err(ContextLost::new("slots without their file, or twice"));
+            }
+            (HandOver::Filled | HandOver::Emptied, _) => {
+                return Err(ContextLost::new("contents ahead of their snapshot"));
+            }
+            (HandOver::Bytes(_) | HandOver::End, Some(_)) => {
+                return Err(ContextLost::new("a file of no memory"));
+            }
+            _ => return Err(ContextLost::new("a snapshot that is too large")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::{Channel, encode};
+    use std::os::fd::AsFd as _;
+    use std::time::Duration;
+    use vulkan::Cancel;
+
+    #[test]
+    fn bytes_and_files_are_counted_while_they_come() {
+        for (bytes, files, is_taken) in [(10, 3, true), (11, 3, false), (10, 4, false), (0, 0, true)] {
+            let (ours, peer) = Channel::pair().unwrap();
+            let link = Link::new(ours.into_socket(), Cancel::default(), Duration::from_secs(100));
+            let file = shm::create("test", 4096).unwrap();
+            for memory in (0..files).map(MemoryId) {
+                peer.send(&HandOver::File { memory }, Some(file.as_fd())).unwrap();
+            }
+            (0..bytes).for_each(|byte| peer.send(&HandOver::Bytes(vec![byte]), None).unwrap());
+            peer.send(&HandOver::End, None).unwrap();
+            match receive(&link, (10, 3)) {
+                Ok(received) => {
+                    assert!(is_taken, "{bytes} bytes and {files} files");
+                    assert_eq!(received.bytes, (0..bytes).collect::<Vec<_>>());
+                    let ids = received.files.iter().map(|(memory, _)| memory.0);
+                    assert_eq!(ids.collect::<Vec<_>>(), (0..files).collect::<Vec<_>>());
+                }
+                Err(lost) => assert!(!is_taken && lost.reason().contains("too large"), "{lost}"),
+            }
+        }
+    }
+
+    #[test]
+    fn more_pieces_than_a_message_names_are_named_by_several() {
+        for count in [0, 1, PIECES, PIECES + 1, 2 * PIECES, 5 * PIECES + 7] {
+            let pieces: Vec<_> = (0..count as u64).map(|at| MemoryId(u64::MAX - at)).collect();
+            let credit = PerHeap { device: u64::MAX, host: 7 };
+            let mut messages = said(&pieces, credit);
+            assert!(messages.iter().all(|message| encode(message).unwrap().len() <= INLINE_SUBMIT_MAX));
+            assert_eq!(messages.len(), count.div_ceil(PIECES).max(1));
+            let Some(ToDevice::TakenOver { pieces: last, credit: taken }) = messages.pop() else { panic!() };
+            let ahead = messages.into_iter().flat_map(|message| match message {
+                ToDevice::TakesOver { pieces } => pieces,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!((ahead.chain(last).collect::<Vec<_>>(), taken), (pieces, credit));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The back end of a worker without a driver: it keeps a context that is swapped out, as another worker has written it down, until the program
+//! goes on.
+//!
+//! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
+//! else than resources, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
+
+use super::backend::{ARENA_KEPT, Backend, Contents};
+use crate::ipc::{Channel, ToDevice};
+use config::{ContextLimits, MemoryId};
+use parking_lot::Mutex;
+use protocol::cursor::{Arena, Writer};
+use protocol::venus::generated::Command;
+use shm::Mapping;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use vulkan::snapshot::step::Step;
+use vulkan::snapshot::{NotMovable, Prelude, Saved};
+use vulkan::{
+    Budget, Cancel, ContextLost, Exported, Interrupted, Look, MemoryFile, StateQuery, Stop, WatchdogWake,
+};
+
+/// The time between two looks of a command that waits whether it is to stop: at first, and at most.
+const LOOK_FIRST: Duration = Duration::from_micros(50);
+const LOOK_LAST: Duration = Duration::from_millis(10);
+
+/// A context that is swapped out.
+pub(super) struct SwappedOut {
+    channel: Arc<Channel>,
+    /// The device process was told that the program goes on.
+    has_told: AtomicBool,
+    /// Bytes of contents that the context may have, at most.
+    contents_max: u64,
+    /// Memory for decoded commands, as a driver's worker has it.
+    decoded: Budget,
+    parts: Mutex<Parts>,
+    watchdog_wake: WatchdogWake,
+}
+
+/// The parts of a snapshot.
+#[derive(Default)]
+struct Parts {
+    steps: Vec<Step>,
+    files: Vec<Arc<MemoryFile>>,
+    contents: Arc<Mutex<Store>>,
+}
+
+impl SwappedOut {
+    /// Keeps nothing yet, and later no more than `contents_max` bytes beside a snapshot. Whether the program goes on is told by `channel`.
+    pub(super) fn new(channel: Arc<Channel>, limits: &ContextLimits, contents_max: u64) -> Self {
+        let (has_told, parts, watchdog_wake) = Default::default();
+        let decoded = Budget::new("arena_bytes", limits.arena_bytes);
+        Self { channel, has_told, contents_max, decoded, parts, watchdog_wake }
+    }
+
+    /// Has the context handed over to a worker with a driver, which executes what cannot be executed here, and waits for that.
+    fn wait_for_driver(&self, cancel: &Cancel) -> ContextLost {
+        if !self.has_told.swap(true, Ordering::SeqCst) {
+            // If it is gone, this process ends.
+            let _ = self.channel.send(&ToDevice::Wakes, None);
+        }
+        let mut pause = LOOK_FIRST;
+        loop {
+            match cancel.stop() {
+                None => std::thread::sleep(pause),
+                Some(Stop::Interrupted) => return Interrupted.into(),
+                Some(Stop::Cancelled) => return ContextLost::new("executor was cancelled"),
+            }
+            pause = (2 * pause).min(LOOK_LAST);
+        }
+    }
+}
+
+impl Backend for SwappedOut {
+    fn execute<'a>(
+        &self,
+        _: &Command<'a>,
+        _: &'a [u8],
+        _: &'a Arena,
+        cancel: &Cancel,
+        _: Option<&mut Writer<'_>>,
+    ) -> Result<(), ContextLost> {
+        Err(self.wait_for_driver(cancel))
+    }
+
+    fn arena(&self) -> Arena {
+        Arena::within(ARENA_KEPT, self.decoded.count())
+    }
+
+    fn state_query(&self, _: &Command<'_>) -> Option<StateQuery<'_>> {
+        None
+    }
+
+    fn record(&self, _: &[u8], _: &mut Arena, _: &Cancel) -> Result<usize, ContextLost> {
+        Ok(0)
+    }
+
+    fn export(&self, _: u64, _: u64, _: bool) -> Result<Exported, String> {
+        Err("the context is swapped out".into())
+    }
+
+    fn blob_gone(&self, _: MemoryId) {}
+
+    fn is_lending(&self) -> bool {
+        false
+    }
+
+    fn is_coming_up(&self) -> bool {
+        false
+    }
+
+    fn queue_fence(&self, _: u8, done: Box<dyn FnOnce() + Send>) {
+        // Everything had completed before it was swapped out.
+        done();
+    }
+
+    fn look(&self, _: bool) -> Look {
+        Look { pending: false, running: None, usual: None }
+    }
+
+    fn watchdog_wake(&self) -> &WatchdogWake {
+        &self.watchdog_wake
+    }
+
+    fn drain(&self, _: Duration) -> Result<(), NotMovable> {
+        Ok(())
+    }
+
+    fn save_prelude(&self, _: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+        // Nobody computes meanwhile, so there is no time to be won.
+        Err(NotMovable::for_now("the context is swapped out"))
+    }
+
+    fn save(&self, _: &Prelude) -> Result<Saved, NotMovable> {
+        let parts = self.parts.lock();
+        Ok(Saved { steps: parts.steps.clone(), files: parts.files.clone() })
+    }
+
+    fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        if Step::contents_bytes(steps).is_some_and(|bytes| bytes > self.contents_max) {
+            return Err(ContextLost::new("more contents than the context may have"));
+        }
+        let mut parts = self.parts.lock();
+        (parts.steps, parts.files) = (steps.to_vec(), files.to_vec());
+        Ok(())
+    }
+
+    fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {
+        let Some(bytes) = Step::contents_bytes(steps) else { return Ok(None) };
+        let store = Arc::clone(&self.parts.lock().contents);
+        Ok(Some(Box::new(StoredContents { bytes, store, staging: None })))
+    }
+
+    fn destroy_objects(&self) {}
+}
+
+/// Bytes that came one part behind the other, each in a piece of its own.
+#[derive(Default)]
+struct Store {
+    pieces: Vec<Vec<u8>>,
+    /// The position of the first byte of each piece, and the end of the last.
+    starts: Vec<u64>,
+    end: u64,
+}
+
+impl Store {
+    /// Takes the next bytes from where they are staged.
+    fn push(&mut self, from: &Mapping, at: u64, length: u64) -> Result<(), ContextLost> {
+        let length = usize::try_from(length).map_err(|_| ContextLost::new("too large a part of contents"))?;
+        let mut piece = vec![0; length];
+        from.copy_out(at, &mut piece).map_err(|error| ContextLost::new(error.to_string()))?;
+        self.pieces.push(piece);
+        self.starts.push(self.end);
+        self.end += length as u64;
+        Ok(())
+    }
+
+    /// Copies some of the bytes to where they are to be staged.
+    fn copy_to(&self, bytes: &Range<u64>, to: &Mapping, at: u64) -> Result<(), ContextLost> {
+        if bytes.end > self.end {
+            return Err(ContextLost::new("contents that never came"));
+        }
+        let first = self.starts.partition_point(|start| *start <= bytes.start).saturating_sub(1);
+        for (start, piece) in self.starts[first..].iter().zip(&self.pieces[first..]) {
+            if *start >= bytes.end {
+                break;
+            }
+            // Both are inside the piece.
+            let from = bytes.start.saturating_sub(*start) as usize;
+            let until = piece.len().min((bytes.end - start) as usize);
+            let place = at + (start + from as u64 - bytes.start);
+            to.copy_in(place, &piece[from..until]).map_err(|error| ContextLost::new(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Contents on their way into the store or out of it.
+struct StoredContents {
+    bytes: u64,
+    store: Arc<Mutex<Store>>,
+    staging: Option<Mapping>,
+}
+
+impl StoredContents {
+    fn staging(&self) -> Result<&Mapping, ContextLost> {
+        self.staging.as_ref().ok_or_else(|| ContextLost::new("contents without pages"))
+    }
+}
+
+impl Contents for StoredContents {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
+        let mapping = Mapping::new(file.as_ref(), bytes);
+        self.staging = Some(mapping.map_err(|error| ContextLost::new(error.to_string()))?);
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        self.store.lock().copy_to(&bytes, self.staging()?, staged_at)
+    }
+
+    fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        let mut store = self.store.lock();
+        if bytes.start != store.end {
+            return Err(ContextLost::new("contents in another order"));
+        }
+        store.push(self.staging()?, staged_at, bytes.end - bytes.start)
+    }
+
+    fn finish(&mut self) -> Result<(), ContextLost> {
+        Ok(())
+    }
+}

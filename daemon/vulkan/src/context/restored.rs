@@ -1,0 +1,132 @@
+//! Memory and addresses that a snapshot brings along, until the commands come that make what has them.
+
+use super::allowance::MemoryFile;
+use super::error::Fault;
+use ash::vk;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The memory files of allocations that are still to be made, the opaque addresses of memory and buffers, and allocations whose contents come
+/// later, by the guest's ids. There are some only while a snapshot is rebuilt.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// False while there are none, which costs every creation next to nothing.
+    any: AtomicBool,
+    all: Mutex<FxHashMap<u64, Box<RestoredMemory>>>,
+    addresses: Mutex<FxHashMap<u64, u64>>,
+    filled: Mutex<FilledLater>,
+}
+
+/// Allocations whose contents come once everything is made, by the guest's ids: they are not cleared before.
+#[derive(Debug, Default)]
+struct FilledLater {
+    /// The allocations that are still to be made.
+    awaited: FxHashSet<u64>,
+    /// The allocations that were made, and hold whatever was there before.
+    made: FxHashSet<u64>,
+}
+
+/// The memory file of an allocation.
+#[derive(Clone, Debug)]
+pub struct RestoredMemory {
+    /// The file.
+    pub file: Arc<MemoryFile>,
+    /// The bytes of it that are the allocation's, in whole pages.
+    pub size: u64,
+    /// The address at which its first byte has to be mapped; 0 if any will do.
+    pub address: u64,
+    /// The number of blobs that show it.
+    pub shown: u32,
+}
+
+impl Restored {
+    /// Adds the memory of an allocation. Returns false if there are `limit` already, or one with the same id.
+    pub fn add(&self, id: u64, memory: RestoredMemory, limit: usize) -> bool {
+        let mut all = self.all.lock();
+        self.any.store(true, Ordering::Relaxed);
+        all.len() < limit && all.insert(id, Box::new(memory)).is_none()
+    }
+
+    /// Removes and returns the memory of an allocation that is made now.
+    #[inline]
+    pub fn take(&self, id: u64) -> Option<Box<RestoredMemory>> {
+        if self.any.load(Ordering::Relaxed) { self.take_of_some(id) } else { None }
+    }
+
+    #[cold]
+    fn take_of_some(&self, id: u64) -> Option<Box<RestoredMemory>> {
+        self.all.lock().remove(&id)
+    }
+
+    /// Adds the opaque address of a buffer or of memory. Returns false if there are `limit` already, or one with the same id.
+    pub fn add_address(&self, id: u64, address: u64, limit: usize) -> bool {
+        let mut addresses = self.addresses.lock();
+        self.any.store(true, Ordering::Relaxed);
+        addresses.len() < limit && addresses.insert(id, address).is_none()
+    }
+
+    /// Removes and returns the opaque address of a buffer or of memory that is made now.
+    #[inline]
+    pub fn take_address(&self, id: u64) -> Option<u64> {
+        if self.any.load(Ordering::Relaxed) { self.take_address_of_some(id) } else { None }
+    }
+
+    #[cold]
+    fn take_address_of_some(&self, id: u64) -> Option<u64> {
+        self.addresses.lock().remove(&id)
+    }
+
+    /// Notes that the contents of an allocation come later. Returns false if there are `limit` such already.
+    pub fn add_filled(&self, id: u64, limit: usize) -> bool {
+        let mut filled = self.filled.lock();
+        self.any.store(true, Ordering::Relaxed);
+        filled.awaited.insert(id);
+        filled.awaited.len() + filled.made.len() <= limit
+    }
+
+    /// Returns whether the contents of an allocation come later that is made now.
+    #[inline]
+    pub fn take_filled(&self, id: u64) -> bool {
+        self.any.load(Ordering::Relaxed) && self.take_filled_of_some(id)
+    }
+
+    #[cold]
+    fn take_filled_of_some(&self, id: u64) -> bool {
+        let mut filled = self.filled.lock();
+        filled.awaited.remove(&id) && filled.made.insert(id)
+    }
+
+    /// The contents of these allocations come next.
+    pub fn are_filled(&self, ids: impl Iterator<Item = u64>) {
+        let mut filled = self.filled.lock();
+        ids.for_each(|id| _ = filled.made.remove(&id));
+    }
+
+    /// Forgets what is left. Returns whether there was nothing.
+    pub fn clear(&self) -> bool {
+        let (mut all, mut addresses, mut filled) =
+            (self.all.lock(), self.addresses.lock(), self.filled.lock());
+        self.any.store(false, Ordering::Relaxed);
+        let none_filled = filled.awaited.is_empty() && filled.made.is_empty();
+        let were_empty = all.is_empty() && addresses.is_empty() && none_filled;
+        (*all, *addresses, *filled) = Default::default();
+        were_empty
+    }
+}
+
+/// Demands that the driver has not refused the opaque address that a snapshot brings along.
+///
+/// # Errors
+///
+/// The result says that it has: the context cannot be as it was.
+pub(crate) fn demand_given(address: Option<u64>, result: i32) -> Result<(), Fault> {
+    let refused = result == vk::Result::ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS.as_raw();
+    match address {
+        Some(address) if refused => {
+            Err(Fault::lost(format!("the driver does not give an address again ({address:#x})")))
+        }
+        _ => Ok(()),
+    }
+}

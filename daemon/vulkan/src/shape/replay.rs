@@ -1,0 +1,54 @@
+//! Capture and replay of buffers' device addresses: a feature that a guest's device has, where the host has it, for the sake of a successor
+//! worker. The guest does not see it.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::reshape::for_each;
+use crate::driver::generated::sys;
+use crate::driver::physical_device::PhysicalDevice;
+use ash::vk;
+use std::mem::offset_of;
+
+/// Enables `bufferDeviceAddressCaptureReplay` beside each `bufferDeviceAddress` that the guest enables, if the host has it. Returns whether
+/// it is enabled.
+///
+/// The features of `VK_EXT_buffer_device_address`, which knows no opaque addresses of memory, stay as they are.
+pub(crate) fn enable_replay(physical: &PhysicalDevice, info: &mut sys::DeviceCreateInfo) -> bool {
+    let (mut host, mut enabled) = (None, false);
+    for_each(info.p_next, |s_type, at| {
+        let Some([address, replay]) = members(s_type) else { return };
+        let members = [address, replay].map(|offset| at.wrapping_add(offset).cast::<vk::Bool32>());
+        // SAFETY: `s_type` says which struct `at` points to, and the offsets are those of `VkBool32`s in it; the chain is memory of the
+        // arena that nothing else refers to.
+        let [address, replay] = members.map(|member| unsafe { &mut *member });
+        if *address != 0 && *host.get_or_insert_with(|| can_replay(physical)) {
+            *replay = 1;
+            enabled = true;
+        }
+    });
+    enabled
+}
+
+/// Returns the offsets of `bufferDeviceAddress` and `bufferDeviceAddressCaptureReplay`, if the struct has them.
+fn members(s_type: vk::StructureType) -> Option<[usize; 2]> {
+    Some(match s_type {
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES => [
+            offset_of!(sys::PhysicalDeviceVulkan12Features, buffer_device_address),
+            offset_of!(sys::PhysicalDeviceVulkan12Features, buffer_device_address_capture_replay),
+        ],
+        vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES => [
+            offset_of!(sys::PhysicalDeviceBufferDeviceAddressFeatures, buffer_device_address),
+            offset_of!(sys::PhysicalDeviceBufferDeviceAddressFeatures, buffer_device_address_capture_replay),
+        ],
+        _ => return None,
+    })
+}
+
+/// Returns whether the host can capture and replay addresses. It has a struct for that if a guest can enable such addresses.
+fn can_replay(physical: &PhysicalDevice) -> bool {
+    let mut addresses = vk::PhysicalDeviceBufferDeviceAddressFeatures::default();
+    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut addresses);
+    // SAFETY: the handle comes from this live instance; the chain lives until the call returns.
+    unsafe { physical.instance.ash.get_physical_device_features2(physical.handle, &mut features) };
+    addresses.buffer_device_address_capture_replay != 0
+}

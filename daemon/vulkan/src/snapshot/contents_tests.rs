@@ -1,0 +1,188 @@
+//! Tests of contents on the null driver, whose memory contains something here.
+
+use super::*;
+use crate::Renderer;
+use crate::context::allowance::Piece;
+use crate::fuzzing::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
+use crate::fuzzing::{self, NoResources, comparable};
+use crate::snapshot::Prelude;
+use protocol::venus::generated::Command;
+use shm::Mapping;
+
+const PAGE: u64 = 4096;
+const OTHER_DEVICE: venus::Device = venus::Device(90);
+
+/// A memory file of so many bytes, and its mapping.
+fn file(bytes: u64) -> (Arc<MemoryFile>, Mapping) {
+    let file = Arc::new(MemoryFile::new(shm::create("test", bytes).unwrap(), Piece::uncounted()));
+    let mapping = Mapping::new(file.as_ref(), bytes).unwrap();
+    (file, mapping)
+}
+
+fn allocate(world: &World, device: venus::Device, id: u64, allocation_size: u64, ty: u32) {
+    let info = venus::MemoryAllocateInfo { p_next: &[], allocation_size, memory_type_index: ty };
+    let (memory, p_allocate_info) = (venus::DeviceMemory(id), Some(&info));
+    world.execute(&Command::AllocateMemory(venus::AllocateMemory {
+        device,
+        p_allocate_info,
+        p_memory: Some(&memory),
+    }));
+}
+
+fn raw(renderer: &Renderer, id: u64) -> u64 {
+    renderer.context().objects.read().get(venus::DeviceMemory(id)).unwrap().raw
+}
+
+/// Two devices with private memory of 1, 16 and 2 pages, among memory that is made of pages.
+fn world() -> World {
+    let world = World::with_own_queue();
+    world.create_device(OTHER_DEVICE);
+    // A size that is no number of pages.
+    allocate(&world, DEVICE, 12, PAGE - 100, PRIVATE);
+    allocate(&world, DEVICE, 11, SIZE, PAGES);
+    allocate(&world, OTHER_DEVICE, 13, SIZE, PRIVATE);
+    allocate(&world, DEVICE, 14, 2 * PAGE, PRIVATE);
+    world
+}
+
+const ALL: [(u64, u64); 3] = [(12, PAGE), (13, SIZE), (14, 2 * PAGE)];
+
+#[test]
+fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_evenly() {
+    let world = world();
+    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let step = saved.steps.iter().find(|step| matches!(step, Step::Contents(_)));
+    assert_eq!(step, Some(&Step::Contents(ALL.to_vec())));
+    let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
+    second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
+
+    let mut old = world.renderer.contents(&saved.steps).unwrap().unwrap();
+    let mut new = second.contents(&saved.steps).unwrap().unwrap();
+    let all = old.bytes();
+    assert_eq!((all, new.bytes()), (SIZE + 3 * PAGE, all));
+    let (whole, of_whole) = file(all);
+    let bytes: Vec<u8> = (0..all).map(|at| (at / PAGE + at) as u8 | 1).collect();
+    of_whole.copy_in(0, &bytes).unwrap();
+    old.stage(&whole, all).unwrap();
+    old.write(0..all, 0).unwrap();
+    old.finish().unwrap();
+    let mut begin = 0;
+    for (id, size) in ALL {
+        let part = &bytes[begin as usize..(begin + size) as usize];
+        assert!(fuzzing::contents(raw(&world.renderer, id), 0, size) == part, "memory {id}");
+        begin += size;
+    }
+
+    let (slots, _) = file(6 * PAGE);
+    old.stage(&slots, 6 * PAGE).unwrap();
+    new.stage(&slots, 6 * PAGE).unwrap();
+    let slot = 3 * PAGE;
+    let (mut ahead, mut ahead_at) = (0..0, 0);
+    for start in (0..all).step_by(slot as usize) {
+        let (part, at) = (start..all.min(start + slot), start / slot % 2 * slot);
+        old.read(part.clone(), at).unwrap();
+        // Each with two at a time.
+        if start > 0 {
+            old.finish().unwrap();
+            new.write(ahead, ahead_at).unwrap();
+            new.finish().unwrap();
+        }
+        (ahead, ahead_at) = (part, at);
+    }
+    old.finish().unwrap();
+    new.write(ahead, ahead_at).unwrap();
+    // Whoever drops it waits.
+    drop(new);
+    let mut begin = 0;
+    for (id, size) in ALL {
+        let part = &bytes[begin as usize..(begin + size) as usize];
+        assert!(fuzzing::contents(raw(&second, id), 0, size) == part, "memory {id}");
+        begin += size;
+    }
+}
+
+#[test]
+fn memory_whose_contents_come_is_not_cleared_and_does_not_stay_without_them() {
+    let world = world();
+    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let filled: Vec<_> = saved.steps.iter().filter(|step| matches!(step, Step::Filled { .. })).collect();
+    assert_eq!(filled, [&Step::Filled { id: 12 }, &Step::Filled { id: 13 }, &Step::Filled { id: 14 }]);
+    let rebuilt = |change: &dyn Fn(&mut Vec<Step>)| {
+        let mut steps = comparable(&saved.steps);
+        change(&mut steps);
+        let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
+        let before = fuzzing::fills();
+        let rebuilt = second.rebuild(&steps, &saved.files);
+        second.destroy_objects();
+        (fuzzing::fills() - before, rebuilt.is_ok())
+    };
+    assert_eq!(rebuilt(&|_| ()), (0, true));
+    assert_eq!(rebuilt(&|steps| steps.retain(|step| !matches!(step, Step::Filled { .. }))), (3, true));
+    // A snapshot of somebody else.
+    assert_eq!(rebuilt(&|steps| steps.retain(|step| !matches!(step, Step::Contents(_)))), (0, false));
+    assert!(!rebuilt(&|steps| steps.insert(0, Step::Filled { id: 4711 })).1);
+    let all_but_one = |steps: &mut Vec<Step>| {
+        for step in steps {
+            if let Step::Contents(all) = step {
+                all.remove(0);
+            }
+        }
+    };
+    assert!(!rebuilt(&all_but_one).1);
+}
+
+#[test]
+fn contents_stay_inside_their_file_and_need_one() {
+    let world = world();
+    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let mut contents = world.renderer.contents(&saved.steps).unwrap().unwrap();
+    assert!(contents.read(0..PAGE, 0).is_err(), "there are no pages");
+    let (small, _) = file(2 * PAGE);
+    assert!(contents.stage(&small, 3 * PAGE).is_err());
+    contents.stage(&small, 2 * PAGE).unwrap();
+    contents.read(0..2 * PAGE, 0).unwrap();
+    for (bytes, at) in
+        [(0..3 * PAGE, 0), (0..2 * PAGE, PAGE), (0..PAGE, u64::MAX), (0..PAGE, u64::MAX - PAGE + 1)]
+    {
+        assert!(contents.read(bytes.clone(), at).is_err(), "{bytes:?} at {at}");
+        assert!(contents.write(bytes.clone(), at).is_err(), "{bytes:?} at {at}");
+    }
+}
+
+#[test]
+fn contents_of_memory_that_is_not_there_are_refused() {
+    let world = world();
+    let context = world.renderer.context();
+    assert!(compare(context, &ALL).is_ok() && compare(context, &[]).is_ok());
+    for wrong in [
+        vec![(11, SIZE)],
+        vec![(15, PAGE)],
+        vec![(DEVICE.0, PAGE)],
+        vec![(12, 2 * PAGE)],
+        vec![(12, 0)],
+        vec![(12, PAGE), (12, PAGE)],
+        vec![(13, SIZE), (12, PAGE)],
+    ] {
+        assert!(compare(context, &wrong).is_err(), "{wrong:?}");
+        assert!(world.renderer.contents(&[Step::Contents(wrong)]).is_err());
+    }
+    assert!(world.renderer.contents(&[]).unwrap().is_none());
+}
+
+#[test]
+fn memory_that_cannot_be_copied_is_known_before() {
+    let world = World::reliable();
+    drop(world.allocate_of(10, &[], SIZE, PRIVATE));
+    assert!(world.renderer.save(&Prelude::default()).unwrap_err().reason.contains("queue"));
+    drop(world);
+    let world = World::with_own_queue();
+    drop(world.allocate_of(10, &[], SIZE, PRIVATE));
+    // Who can be rebuilt elsewhere depends on that as well.
+    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let second = fuzzing::renderer(Arc::new(NoResources));
+    second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
+    let mut contents = second.contents(&saved.steps).unwrap().unwrap();
+    let (pages, _) = file(SIZE);
+    contents.stage(&pages, SIZE).unwrap();
+    assert!(contents.write(0..SIZE, 0).unwrap_err().reason().contains("does not copy"));
+}

@@ -1,0 +1,106 @@
+//! Memory: the file of each allocation, and what buffers and images are bound to.
+
+use super::saved::NotMovable;
+use super::step::Step;
+use super::synthesis::{NO_REPLY, encoded};
+use crate::backing::memory::Made;
+use crate::context::allowance::MemoryFile;
+use crate::execution::context::Context;
+use crate::kinds::bound::Bound;
+use crate::objects::object::Object;
+use crate::objects::table::Table;
+use protocol::venus::generated::{self as venus, ChainStruct};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// An object that is alive, its id and that of its device.
+pub(super) struct Live<'t> {
+    pub id: u64,
+    pub device: u64,
+    pub object: &'t Object,
+}
+
+/// Returns the step before an allocation: the file that it is made of, which joins `files` if it is new. There is none before memory that only
+/// the driver uses.
+///
+/// # Errors
+///
+/// The memory cannot be given away.
+pub(super) fn step(
+    context: &Context,
+    id: u64,
+    object: &Object,
+    files: &mut Vec<Arc<MemoryFile>>,
+    known: &mut FxHashMap<usize, u32>,
+) -> Result<Option<Step>, NotMovable> {
+    let memory = object.get::<venus::DeviceMemory>();
+    let (memory, pages) = match memory.map(|memory| (memory, &memory.made)) {
+        Some((memory, Made::Pages(pages, _))) => (memory, pages),
+        Some((_, Made::Private(_))) => return Ok(None),
+        _ => return Err(NotMovable::ever("the driver holds memory that cannot be given away")),
+    };
+    let file = pages.file();
+    let index = *known.entry(Arc::as_ptr(&file).addr()).or_insert_with(|| {
+        files.push(file);
+        files.len() as u32 - 1
+    });
+    if !pages.is_placed() {
+        return Err(NotMovable::ever("memory has an address that a successor may not get"));
+    }
+    let (address, size) = (pages.address().addr() as u64, pages.size());
+    Ok(Some(Step::Memory { id, file: index, size, address, shown: context.pool.shown(memory) }))
+}
+
+/// Returns whether a buffer or image is bound to memory that is there still.
+pub(super) fn is_bound(table: &Table, object: &Object) -> bool {
+    let image = object.get::<venus::Image>().and_then(|image| image.bound.lock()[0]);
+    let bound = object.get::<venus::Buffer>().and_then(|buffer| buffer.bound()).or(image);
+    bound.is_some_and(|bound| bound.is_to_live(table))
+}
+
+/// Returns the commands that bind buffers and images to memory that is there still, with their places in the order of all.
+///
+/// # Errors
+///
+/// A command has no encoding.
+pub(super) fn bindings<'t>(
+    table: &'t Table,
+    objects: impl Iterator<Item = Live<'t>>,
+) -> Result<Vec<(u64, Vec<u8>)>, NotMovable> {
+    let mut all = Vec::new();
+    for Live { id, device, object } in objects {
+        let device = venus::Device(device);
+        // One that can only be destroyed may not have been bound.
+        if table.is_only_destroyed(id) {
+            continue;
+        }
+        let bound = object.get::<venus::Buffer>().and_then(|buffer| buffer.bound());
+        if let Some(bound) = bound.filter(|bound| bound.is_to_live(table)) {
+            all.push((bound.serial, buffer_bound(device, venus::Buffer(id), &bound)?));
+        }
+        let planes = object.get::<venus::Image>().map(|image| *image.bound.lock());
+        for bound in planes.into_iter().flatten().flatten().filter(|bound| bound.is_to_live(table)) {
+            all.push((bound.serial, image_bound(device, venus::Image(id), &bound)?));
+        }
+    }
+    Ok(all)
+}
+
+fn buffer_bound(device: venus::Device, buffer: venus::Buffer, bound: &Bound) -> Result<Vec<u8>, NotMovable> {
+    let (memory, memory_offset) = (bound.memory, bound.offset);
+    let bind = venus::BindBufferMemory { device, buffer, memory, memory_offset };
+    encoded(0, |w| bind.encode(NO_REPLY, w))
+}
+
+fn image_bound(device: venus::Device, image: venus::Image, bound: &Bound) -> Result<Vec<u8>, NotMovable> {
+    let (memory, memory_offset) = (bound.memory, bound.offset);
+    if bound.plane.0 == 0 {
+        let bind = venus::BindImageMemory { device, image, memory, memory_offset };
+        return encoded(0, |w| bind.encode(NO_REPLY, w));
+    }
+    let plane = venus::BindImagePlaneMemoryInfo { p_next: &[], plane_aspect: bound.plane };
+    let chain = [ChainStruct::BindImagePlaneMemoryInfo(&plane)];
+    let info = [venus::BindImageMemoryInfo { p_next: &chain, image, memory, memory_offset }];
+    let bind = venus::BindImageMemory2 { device, bind_info_count: 1, p_bind_infos: Some(&info) };
+    encoded(0, |w| bind.encode(NO_REPLY, w))
+}

@@ -1,0 +1,82 @@
+//! A context at rest, written down so that another process can build it up again (*snapshot*), and that rebuilding.
+//!
+//! A snapshot is a list of steps and a list of memory files. Most steps are commands as the guest encoded them, or commands like them: a
+//! successor executes them as it executes the guest's, with the same checks. Nothing is executed and nothing submitted while a snapshot is
+//! made.
+//!
+//! | module | is |
+//! | --- | --- |
+//! | `step` | what a snapshot consists of |
+//! | `saved` | a snapshot, or why there is none |
+//! | `drain` | the wait until nothing that was submitted is pending |
+//! | `synthesis` | commands that no guest sent, and what commands of guests have made |
+//! | `prelude` | what a successor makes before its predecessor rests |
+//! | `objects` | objects, those alive and those that others were made of, in the order of their creation |
+//! | `likeness` | what GPUs are like |
+//! | `memory` | memory files, and what buffers and images are bound to |
+//! | `contents` | contents of memory that only the driver uses |
+//! | `addresses` | addresses of buffers that the guest knows |
+//! | `state` | what objects have become since they were created: fences, semaphores, events; and failures |
+//! | `descriptors` | what descriptor sets hold |
+//! | `queries` | results of queries that are available |
+//! | `recordings` | what command buffers have recorded |
+//! | `rebuild` | the steps, done one after the other |
+
+mod addresses;
+#[cfg(test)]
+mod addresses_tests;
+mod contents;
+mod descriptors;
+pub(crate) mod drain;
+pub(crate) mod likeness;
+mod memory;
+mod objects;
+pub(crate) mod prelude;
+#[cfg(test)]
+mod prelude_tests;
+mod queries;
+mod rebuild;
+mod recordings;
+mod saved;
+mod state;
+pub mod step;
+mod synthesis;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world_for_tests;
+
+use crate::execution::context::Context;
+
+pub use contents::Contents;
+pub use prelude::Prelude;
+pub(crate) use rebuild::rebuild;
+pub use saved::{NotMovable, Saved};
+
+/// Writes a context down for a successor that has made what is in the `prelude`. Nothing of it is executed meanwhile, and nothing that was
+/// submitted is pending.
+///
+/// # Errors
+///
+/// Something of it cannot be had again by a successor.
+pub(crate) fn save(context: &Context, prelude: &Prelude) -> Result<Saved, NotMovable> {
+    if !context.retired.flush_idle() {
+        return Err(NotMovable::for_now("what the program has destroyed is in use"));
+    }
+    if context.retired.is_lending() {
+        return Err(NotMovable::ever("the driver's own memory is shown to the guest"));
+    }
+    context.pool.flush();
+    context.timelines.all().iter().for_each(|queue| queue.refresh());
+    let mut saved = Saved::default();
+    objects::save(context, prelude, &mut saved)?;
+    state::save_before(context, &mut saved.steps)?;
+    descriptors::save(context, &mut saved.steps)?;
+    // Before recordings: those that reset queries then know of their results.
+    let available = queries::save(context, &mut saved.steps)?;
+    recordings::save(context, &available, &mut saved.steps)?;
+    state::save_after(context, &mut saved.steps);
+    addresses::save(context, &mut saved.steps);
+    contents::save(context, &mut saved.steps)?;
+    Ok(saved)
+}

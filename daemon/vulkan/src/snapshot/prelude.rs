@@ -1,0 +1,136 @@
+//! The prelude: objects that a successor makes while its predecessor still runs, so that the program does not wait for them. They are the
+//! driver itself, and what it compiles. The predecessor remembers what it was; the next part of the prelude has what has come since, and its snapshot has the rest.
+//!
+//! ```text
+//! predecessor   runs ....................................... rests, writes the snapshot
+//! successor          makes what is in the prelude, its parts             makes the rest, goes on
+//! ```
+
+use super::objects::{There, Wanted, alive, save_these, with_lineage};
+use super::saved::{NotMovable, Saved};
+use super::step::{Step, push_commands};
+use super::synthesis::destruction;
+use crate::execution::context::Context;
+use crate::objects::table::Table;
+use protocol::venus::generated::ObjectType;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// The kinds of objects that a prelude makes: they are made of each other only, and never change.
+const KINDS: [ObjectType; 11] = [
+    ObjectType::INSTANCE,
+    ObjectType::PHYSICAL_DEVICE,
+    ObjectType::DEVICE,
+    ObjectType::SAMPLER_YCBCR_CONVERSION,
+    ObjectType::SAMPLER,
+    ObjectType::DESCRIPTOR_SET_LAYOUT,
+    ObjectType::PIPELINE_LAYOUT,
+    ObjectType::RENDER_PASS,
+    ObjectType::SHADER_MODULE,
+    ObjectType::PIPELINE_CACHE,
+    ObjectType::PIPELINE,
+];
+
+/// The objects that a successor has made while its predecessor still ran.
+#[derive(Debug, Default)]
+pub struct Prelude {
+    /// By their places in the order of creation, of which no two objects have the same.
+    pub(super) made: FxHashMap<u64, Made>,
+}
+
+/// An object that a successor has made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    pub id: u64,
+    pub kind: ObjectType,
+    /// The guest's id of its device; 0 if it is of none.
+    pub device: u64,
+}
+
+/// The objects of a context, once a prelude was written.
+pub(super) struct Split<'t> {
+    /// The objects that the successor has.
+    pub there: There,
+    /// The objects that the successor has, by their places in the order of creation.
+    made: FxHashMap<u64, Made>,
+    /// The objects that the successor has and that are no more, in the order in which they can be destroyed.
+    pub gone: Vec<Made>,
+    /// The objects that the successor does not have.
+    pub missing: Vec<Wanted<'t>>,
+}
+
+/// Writes down what a successor can make while this context goes on, beside what it has made `so_far`: commands may be in flight.
+///
+/// # Errors
+///
+/// The successor has to make everything later that it has not made so far.
+pub(crate) fn save(context: &Context, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+    let table = context.objects.read();
+    let mut saved = Saved::default();
+    let Split { there, mut made, gone, missing } = so_far.split(alive(&table)?);
+    destroy(&gone, &mut saved)?;
+    let objects = made_ahead(&table, missing, &there)?;
+    made.extend(objects.iter().map(|one| (one.usage.serial(), Made::from(one))));
+    save_these((context, &table), objects, &there, &mut saved)?;
+    Ok((saved.steps, Prelude { made }))
+}
+
+/// Adds the steps that destroy what a successor has made and what is no more, in this order.
+///
+/// # Errors
+///
+/// Something cannot be destroyed.
+pub(super) fn destroy(gone: &[Made], saved: &mut Saved) -> Result<(), NotMovable> {
+    // With an instance goes everything that there is.
+    let instance = gone.iter().find(|one| one.kind == ObjectType::INSTANCE);
+    for Made { id, kind, device } in instance.map_or(gone, std::slice::from_ref) {
+        push_commands(&mut saved.steps, &destruction(*kind, *device, *id)?);
+    }
+    Ok(())
+}
+
+/// Returns those of the missing objects that a prelude makes. What is gone and was one of their parts is made with them, and destroyed: what
+/// is gone never takes an id that an object of the prelude has, neither there nor when the rest is made.
+fn made_ahead<'t>(
+    table: &Table,
+    missing: Vec<Wanted<'t>>,
+    there: &There,
+) -> Result<Vec<Wanted<'t>>, NotMovable> {
+    let (all, mut needs) = with_lineage(table, missing, there)?;
+    let reused: FxHashSet<u64> = all.iter().filter(|one| one.object.is_none()).map(|one| one.id).collect();
+    let is_free = |one: &Wanted<'_>| !reused.contains(&one.id) && !table.is_only_destroyed(one.id);
+    let fits = |one: &Wanted<'_>| KINDS.contains(&one.kind) && (one.object.is_none() || is_free(one));
+    let mut fit: Vec<bool> = all.iter().map(fits).collect();
+    // In the order of creation: what something is made of is decided by then.
+    needs.sort_unstable_by_key(|(user, _)| all[*user].usage.serial());
+    for (user, needed) in needs {
+        fit[user] &= fit[needed];
+    }
+    let ahead = all.into_iter().zip(fit).filter(|(one, fits)| *fits && one.object.is_some());
+    Ok(ahead.map(|(one, _)| one).collect())
+}
+
+impl From<&Wanted<'_>> for Made {
+    fn from(Wanted { id, kind, device, .. }: &Wanted<'_>) -> Self {
+        Self { id: *id, kind: *kind, device: *device }
+    }
+}
+
+impl Prelude {
+    /// Tells apart what a successor has made of these objects, which are all that are alive.
+    pub(super) fn split<'t>(&self, alive: Vec<Wanted<'t>>) -> Split<'t> {
+        let is_made = |one: &Wanted<'_>| self.made.contains_key(&one.usage.serial());
+        // One command made several, of which only some were there yet: they are made again, all together.
+        let again: FxHashSet<usize> =
+            alive.iter().filter(|one| !is_made(one)).filter_map(|one| one.command).collect();
+        let is_there =
+            |one: &Wanted<'_>| is_made(one) && one.command.is_none_or(|command| !again.contains(&command));
+        let (there, missing): (Vec<_>, Vec<_>) = alive.into_iter().partition(is_there);
+        let made: FxHashMap<u64, Made> =
+            there.iter().map(|one| (one.usage.serial(), Made::from(one))).collect();
+        let mut gone: Vec<_> = self.made.iter().filter(|(serial, _)| !made.contains_key(serial)).collect();
+        gone.sort_unstable_by_key(|(serial, _)| std::cmp::Reverse(**serial));
+        let gone = gone.into_iter().map(|(_, made)| *made).collect();
+        Split { there: there.iter().map(|one| Arc::as_ptr(&one.usage)).collect(), made, gone, missing }
+    }
+}

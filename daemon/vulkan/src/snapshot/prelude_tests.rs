@@ -1,0 +1,229 @@
+//! Tests of preludes on the null driver: a context that is built up behind one is as it would be without.
+
+use super::Prelude;
+use super::step::Step;
+use super::tests::{destroy_pipeline_layout, destroy_set_layout, is_there, pipeline_layout, set_layout};
+use crate::Renderer;
+use crate::fuzzing::world_for_tests::{DEVICE, INSTANCE, PAGES, SIZE, World};
+use crate::fuzzing::{self, NoResources, comparable};
+use protocol::venus::generated::{self as venus, Command, ObjectType};
+use std::sync::Arc;
+
+/// Builds up behind a prelude what is left of a context, which must make no difference but to the order of commands.
+pub(super) fn hand_over_behind(world: &World, ahead: &[Step], prelude: &Prelude) -> Renderer {
+    let all = world.renderer.save(&Prelude::default()).unwrap();
+    let rest = world.renderer.save(prelude).unwrap();
+    let successor = fuzzing::renderer(Arc::new(NoResources));
+    successor.rebuild(ahead, &[]).unwrap();
+    successor.rebuild(&comparable(&rest.steps), &rest.files).unwrap();
+    let again = successor.save(&Prelude::default()).unwrap();
+    assert_eq!(beside_commands(&again.steps), beside_commands(&all.steps));
+    successor
+}
+
+fn beside_commands(steps: &[Step]) -> Vec<Step> {
+    comparable(steps).into_iter().filter(|step| !matches!(step, Step::Commands(_))).collect()
+}
+
+fn command_bytes(steps: &[Step]) -> usize {
+    let bytes = |step: &Step| if let Step::Commands(bytes) = step { bytes.len() } else { 0 };
+    steps.iter().map(bytes).sum()
+}
+
+fn has_layout(renderer: &Renderer, id: u64) -> bool {
+    is_there(renderer, id, ObjectType::PIPELINE_LAYOUT)
+}
+
+#[test]
+fn what_is_in_the_prelude_is_not_in_the_snapshot() {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    for id in 0..100 {
+        pipeline_layout(&world, 100 + id, 30);
+    }
+    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    world.buffer(20);
+    let [all, rest] = [&Prelude::default(), &prelude]
+        .map(|prelude| command_bytes(&world.renderer.save(prelude).unwrap().steps));
+    assert_eq!(rest + command_bytes(&ahead), all);
+    assert!(rest < all / 10, "{rest} of {all} bytes");
+    assert!(ahead.iter().any(|step| matches!(step, Step::Gpus(_))), "GPUs are compared before anybody rests");
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert!((100..200).all(|id| has_layout(&successor, id)));
+}
+
+#[test]
+fn what_has_gone_since_the_prelude_goes_and_what_has_come_is_made() {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    pipeline_layout(&world, 31, 30);
+    pipeline_layout(&world, 32, 30);
+    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    destroy_pipeline_layout(&world, 32);
+    // Made of what was there, and is not any more.
+    pipeline_layout(&world, 33, 30);
+    destroy_set_layout(&world, 30);
+    // An id that is another's by now.
+    world.buffer(32);
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert!(has_layout(&successor, 31) && has_layout(&successor, 33) && !has_layout(&successor, 32));
+    assert!(!is_there(&successor, 30, ObjectType::DESCRIPTOR_SET_LAYOUT));
+}
+
+#[test]
+fn an_id_that_something_had_before_comes_later() {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    pipeline_layout(&world, 31, 30);
+    destroy_set_layout(&world, 30);
+    // What the layout was made of has this id before.
+    set_layout(&world, 32);
+    pipeline_layout(&world, 30, 32);
+    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let early = fuzzing::renderer(Arc::new(NoResources));
+    early.rebuild(&ahead, &[]).unwrap();
+    assert!(has_layout(&early, 31) && !early.context().objects.read().has(30, ObjectType::PIPELINE_LAYOUT));
+    early.destroy_objects();
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert!(has_layout(&successor, 30) && has_layout(&successor, 31));
+}
+
+/// A compute shader that does nothing: `void main() {}` in groups of one.
+const SHADER: [u32; 34] = [
+    0x0723_0203,
+    0x1_0000,
+    0,
+    5,
+    0, // SPIR-V 1.0, ids below 5
+    2 << 16 | 17,
+    1, // OpCapability Shader
+    3 << 16 | 14,
+    0,
+    1, // OpMemoryModel Logical GLSL450
+    5 << 16 | 15,
+    5,
+    1,
+    0x6e69_616d,
+    0, // OpEntryPoint GLCompute %1 "main"
+    6 << 16 | 16,
+    1,
+    17,
+    1,
+    1,
+    1, // OpExecutionMode %1 LocalSize 1 1 1
+    2 << 16 | 19,
+    2, // %2 = OpTypeVoid
+    3 << 16 | 33,
+    3,
+    2, // %3 = OpTypeFunction %2
+    5 << 16 | 54,
+    2,
+    1,
+    0,
+    3, // %1 = OpFunction %2 None %3
+    2 << 16 | 248,
+    4,             // %4 = OpLabel
+    1 << 16 | 253, // OpReturn
+];
+
+fn pipelines(world: &World, ids: [u64; 2], layout: u64) {
+    let code = [&SHADER[..], &[1 << 16 | 56]].concat(); // OpFunctionEnd
+    let info = venus::ShaderModuleCreateInfo {
+        code_size: 4 * code.len() as u64,
+        p_code: Some(&code),
+        ..Default::default()
+    };
+    let (module, p_create_info) = (venus::ShaderModule(50), Some(&info));
+    let p_shader_module = Some(&module);
+    world.execute(&Command::CreateShaderModule(venus::CreateShaderModule {
+        device: DEVICE,
+        p_create_info,
+        p_shader_module,
+    }));
+    let stage = venus::PipelineShaderStageCreateInfo {
+        stage: venus::ShaderStageFlags::COMPUTE,
+        module,
+        p_name: Some(c"main"),
+        ..Default::default()
+    };
+    let layout = venus::PipelineLayout(layout);
+    let info = venus::ComputePipelineCreateInfo { stage, layout, ..Default::default() };
+    let ids = ids.map(venus::Pipeline);
+    world.execute(&Command::CreateComputePipelines(venus::CreateComputePipelines {
+        device: DEVICE,
+        create_info_count: 2,
+        p_create_infos: Some(&[info, info]),
+        p_pipelines: Some(&ids),
+        ..Default::default()
+    }));
+    let destroy = venus::DestroyShaderModule { device: DEVICE, shader_module: module };
+    world.execute(&Command::DestroyShaderModule(destroy));
+}
+
+#[test]
+fn pipelines_of_one_command_of_which_only_some_were_there_are_made_again() {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    pipeline_layout(&world, 31, 30);
+    pipelines(&world, [40, 41], 31);
+    let (ahead, mut prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert!([40, 41].into_iter().all(|id| is_there(&successor, id, ObjectType::PIPELINE)));
+    // As if the second had not been bound to its id yet, when the prelude was written.
+    prelude.made.retain(|_, made| made.id != 41);
+    let rest = world.renderer.save(&prelude).unwrap();
+    let early = fuzzing::renderer(Arc::new(NoResources));
+    early.rebuild(&ahead, &[]).unwrap();
+    let destroy = venus::DestroyPipeline { device: DEVICE, pipeline: venus::Pipeline(41) };
+    let bytes = super::synthesis::encoded(0, |w| destroy.encode(super::synthesis::NO_REPLY, w)).unwrap();
+    early.rebuild(&[Step::Commands(bytes)], &[]).unwrap();
+    early.rebuild(&comparable(&rest.steps), &rest.files).unwrap();
+    assert!([40, 41].into_iter().all(|id| is_there(&early, id, ObjectType::PIPELINE)));
+}
+
+#[test]
+fn a_device_and_an_instance_that_have_gone_since_go_with_all_that_was_theirs() {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    pipeline_layout(&world, 31, 30);
+    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    destroy_pipeline_layout(&world, 31);
+    destroy_set_layout(&world, 30);
+    world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert!(!is_there(&successor, DEVICE.0, ObjectType::DEVICE));
+    world.execute(&Command::DestroyInstance(venus::DestroyInstance { instance: INSTANCE }));
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert_eq!(successor.context().objects.read().count(), 0);
+}
+
+#[test]
+fn parts_of_a_prelude_add_up_and_each_has_what_changed() {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    let (first, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (nothing, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    assert_eq!(nothing, []);
+    pipeline_layout(&world, 31, 30);
+    pipeline_layout(&world, 32, 30);
+    let (second, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    destroy_pipeline_layout(&world, 32);
+    destroy_set_layout(&world, 30);
+    let (third, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    assert!(command_bytes(&third) > 0, "something has gone");
+    world.buffer(20);
+    let successor = hand_over_behind(&world, &[first, second, third].concat(), &prelude);
+    assert!(has_layout(&successor, 31) && !has_layout(&successor, 32));
+}
+
+#[test]
+fn memory_and_what_is_made_of_it_waits_for_the_snapshot() {
+    let world = World::reliable();
+    drop(world.allocate_of(10, &[], SIZE, PAGES));
+    world.buffer(20);
+    world.bind(20, 10);
+    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    assert!(!ahead.iter().any(|step| matches!(step, Step::Memory { .. })));
+    let successor = hand_over_behind(&world, &ahead, &prelude);
+    assert!(is_there(&successor, 20, ObjectType::BUFFER));
+}

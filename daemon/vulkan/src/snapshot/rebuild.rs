@@ -1,0 +1,152 @@
+//! The steps of a snapshot, done one after the other in a new context.
+//!
+//! A snapshot is no more trusted than a guest: its commands pass the same checks, and its other steps can do nothing that a guest's commands
+//! cannot.
+
+use super::step::Step;
+use super::{addresses, contents, likeness, queries, recordings};
+use crate::context::allowance::MemoryFile;
+use crate::context::cancel::Cancel;
+use crate::context::error::{ContextLost, Fault};
+use crate::context::restored::RestoredMemory;
+use crate::dispatch::execute;
+use crate::execution::call::Call;
+use crate::execution::context::Context;
+use crate::submit::restore;
+use protocol::cursor::{Arena, Reader};
+use protocol::venus::generated::{self as venus, Command, ObjectType};
+use protocol::venus::stream::Header;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of the arena that commands are decoded into, beyond which they share what there is for all.
+const ARENA_BYTES: usize = 64 << 10;
+
+/// The time beyond which a command is named in the log, as it makes the pause of the program longer.
+const SLOW: Duration = Duration::from_millis(5);
+
+/// Builds up in a new context what [`save`](super::save) has written down of another.
+///
+/// # Errors
+///
+/// A step makes no sense, or something fails now that did not fail before. The context is over.
+pub(crate) fn rebuild(
+    context: &Context,
+    steps: &[Step],
+    files: &[Arc<MemoryFile>],
+) -> Result<(), ContextLost> {
+    let (cancel, mut arena) = (Cancel::default(), context.arena(ARENA_BYTES));
+    for step in steps {
+        take(context, step, files, &cancel, &mut arena)?;
+        arena.reset();
+    }
+    match context.restored.clear() {
+        true => Ok(()),
+        false => Err(ContextLost::new(
+            "a snapshot has memory or addresses of what is not made, or memory without contents",
+        )),
+    }
+}
+
+fn take(
+    context: &Context,
+    step: &Step,
+    files: &[Arc<MemoryFile>],
+    cancel: &Cancel,
+    arena: &mut Arena,
+) -> Result<(), ContextLost> {
+    let broken = |what: &str| ContextLost::new(format!("a snapshot {what}"));
+    match step {
+        Step::Commands(bytes) => execute_all(context, bytes, arena, cancel),
+        Step::Memory { id, file, size, address, shown } => {
+            let file =
+                files.get(*file as usize).ok_or_else(|| broken("names a file that it does not have"))?;
+            let memory =
+                RestoredMemory { file: Arc::clone(file), size: *size, address: *address, shown: *shown };
+            let added = context.restored.add(*id, memory, context.env.limits.objects);
+            added.then_some(()).ok_or_else(|| broken("has too much memory"))
+        }
+        Step::Replayed { id, address } => {
+            let added = context.restored.add_address(*id, *address, context.env.limits.objects);
+            added.then_some(()).ok_or_else(|| broken("has too many addresses"))
+        }
+        Step::Filled { id } => {
+            let added = context.restored.add_filled(*id, context.env.limits.objects);
+            added.then_some(()).ok_or_else(|| broken("has too much memory"))
+        }
+        Step::Failed { result: 0, .. } | Step::Unusable { result: 0, .. } => {
+            Err(broken("has a failure that is a success"))
+        }
+        Step::Failed { id, kind, result } => context.objects.insert_failed(*id, ObjectType(*kind), *result),
+        Step::Unusable { id, kind, result } => {
+            let there = context.objects.fail_as(*id, ObjectType(*kind), *result);
+            there.then_some(()).ok_or_else(|| broken("names an object that is not there"))
+        }
+        Step::Fence { id, signalled } => {
+            settled(context, arena, cancel, |call| restore::set_fence(call, venus::Fence(*id), *signalled))
+        }
+        Step::Signalled { id } => {
+            settled(context, arena, cancel, |call| restore::signal(call, venus::Semaphore(*id)))
+        }
+        Step::Queries { pool, first, results } => queries::restore(context, *pool, *first, results),
+        Step::Spoilt { id, result } => recordings::spoil(context, *id, *result),
+        Step::Failures { owed, lost, host_fences } => {
+            context.failures.restore((*owed, *lost, *host_fences));
+            Ok(())
+        }
+        Step::Objects(all) => compare(context, all),
+        Step::Addresses(all) => addresses::compare(context, all),
+        Step::Contents(all) => contents::compare(context, all),
+        Step::Gpus(all) => likeness::compare(context, all),
+    }
+}
+
+/// Does something for which a command would have to be there; a failure ends the context.
+fn settled(
+    context: &Context,
+    arena: &Arena,
+    cancel: &Cancel,
+    does: impl FnOnce(&Call<'_>) -> Result<(), Fault>,
+) -> Result<(), ContextLost> {
+    does(&Call::new(context, arena, &[], cancel, false)).map_err(|fault| match fault {
+        Fault::Failed(result) => ContextLost::new(format!("an object does not become as it was ({result})")),
+        Fault::Lost(lost) => lost,
+    })
+}
+
+/// Executes commands whose replies nobody wants.
+fn execute_all(
+    context: &Context,
+    mut bytes: &[u8],
+    arena: &mut Arena,
+    cancel: &Cancel,
+) -> Result<(), ContextLost> {
+    while !bytes.is_empty() {
+        arena.reset();
+        let mut reader = Reader::new(bytes, arena);
+        let header = Header::decode(&mut reader)?;
+        let command = Command::decode(header.number, &mut reader)?;
+        let (own, rest) = bytes.split_at(reader.offset());
+        let start = Instant::now();
+        execute::execute(context, &command, own, arena, cancel, None)
+            .map_err(|lost| lost.within(header.number))?;
+        if start.elapsed() > SLOW {
+            let name = Command::name(header.number).unwrap_or("a command");
+            log::debug!("building up: {name} took {:.1?}", start.elapsed());
+        }
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// Demands that there are these objects and no others.
+fn compare(context: &Context, all: &[(u64, i32)]) -> Result<(), ContextLost> {
+    let table = context.objects.read();
+    if let Some((id, kind)) = all.iter().find(|(id, kind)| !table.has(*id, ObjectType(*kind))) {
+        return Err(ContextLost::new(format!("object {id} of kind {kind} could not be made again")));
+    }
+    match table.count() == all.len() {
+        true => Ok(()),
+        false => Err(ContextLost::new("there are objects that were not there before")),
+    }
+}

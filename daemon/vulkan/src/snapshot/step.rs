@@ -1,0 +1,129 @@
+//! The steps of which a snapshot consists.
+
+use config::Likeness;
+use serde::{Deserialize, Serialize};
+
+/// One step on the way to the context as it was. Ids are the guest's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// Commands, one behind the other, whose replies nobody wants. A command that fails leaves what it left with the guest.
+    Commands(Vec<u8>),
+    /// The memory of the allocation with this id, which a later command makes.
+    Memory {
+        /// The `VkDeviceMemory`.
+        id: u64,
+        /// The index of its file among those of the snapshot.
+        file: u32,
+        /// The bytes of it that are the allocation's, in whole pages.
+        size: u64,
+        /// The address at which the driver knows its first byte, a multiple of 4096; 0 if any address will do.
+        address: u64,
+        /// Blobs that show it.
+        shown: u32,
+    },
+    /// An id that stands for an object whose creation failed.
+    Failed {
+        /// The id.
+        id: u64,
+        /// `VkObjectType`.
+        kind: i32,
+        /// The `VkResult` that whatever names it fails with.
+        result: i32,
+    },
+    /// An object that is there to be destroyed only.
+    Unusable {
+        /// The id.
+        id: u64,
+        /// `VkObjectType`.
+        kind: i32,
+        /// The `VkResult` that whatever names it fails with.
+        result: i32,
+    },
+    /// A fence that is signalled, or is not, whatever it was created as.
+    Fence {
+        /// The id.
+        id: u64,
+        /// The state of the fence.
+        signalled: bool,
+    },
+    /// A binary semaphore that is signalled, and that nothing waits for.
+    Signalled {
+        /// The id.
+        id: u64,
+    },
+    /// Results of queries that are available, which drivers let nobody write.
+    Queries {
+        /// The `VkQueryPool`.
+        pool: u64,
+        /// The first query.
+        first: u32,
+        /// Words of each query, one query behind the other, without words for availability.
+        results: Vec<u64>,
+    },
+    /// A command buffer whose recording is spoilt: it names an object whose creation failed with this `VkResult`.
+    Spoilt {
+        /// The `VkCommandBuffer`.
+        id: u64,
+        /// The result.
+        result: i32,
+    },
+    /// Failures that the guest has not heard of.
+    Failures {
+        /// The `VkResult` that the next command with a result returns; 0 for none.
+        owed: i32,
+        /// The device is lost for the guest.
+        lost: bool,
+        /// The guest has made fences of the host, where it can be told.
+        host_fences: bool,
+    },
+    /// The objects that there are now, each with its `VkObjectType`: if one is missing, a command has failed that had succeeded before.
+    Objects(Vec<(u64, i32)>),
+    /// Buffers that have an address which the guest knows, each with that.
+    Addresses(Vec<(u64, u64)>),
+    /// The address at which a later command makes a buffer or memory, which is on a device whose addresses can be had again.
+    Replayed {
+        /// The `VkBuffer` or `VkDeviceMemory`.
+        id: u64,
+        /// The opaque capture address of it.
+        address: u64,
+    },
+    /// Allocations that only the driver uses, each with its bytes in whole pages, in the order of their ids. Their contents come apart from the
+    /// steps.
+    Contents(Vec<(u64, u64)>),
+    /// The next allocation with this id is one of [`Self::Contents`]: nobody sees what is in it before.
+    Filled {
+        /// The `VkDeviceMemory`.
+        id: u64,
+    },
+    /// The looks of GPUs, which were enumerated just now.
+    Gpus(Vec<(u64, Likeness)>),
+}
+
+impl Step {
+    /// Returns the allocations whose contents come apart from these steps, as [`Self::Contents`] has them; none if none do.
+    pub(super) fn contents(steps: &[Self]) -> Option<&[(u64, u64)]> {
+        steps.iter().rev().find_map(|step| match step {
+            Self::Contents(all) => Some(all.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// Returns how many bytes of contents come apart from these steps; none if none do.
+    pub fn contents_bytes(steps: &[Self]) -> Option<u64> {
+        let all = Self::contents(steps)?;
+        Some(all.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)))
+    }
+}
+
+/// Bytes of commands in one step, roughly at most.
+const COMMANDS_BYTES: usize = 1 << 20;
+
+/// Adds commands behind the last step, or to it.
+pub(super) fn push_commands(steps: &mut Vec<Step>, bytes: &[u8]) {
+    match steps.last_mut() {
+        Some(Step::Commands(commands)) if commands.len() < COMMANDS_BYTES => {
+            commands.extend_from_slice(bytes)
+        }
+        _ => steps.push(Step::Commands(bytes.to_vec())),
+    }
+}

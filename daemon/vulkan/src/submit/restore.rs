@@ -1,0 +1,127 @@
+//! Fences and semaphores of a snapshot: they become as they were by submissions of ours, which are waited for.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::queue::Queue;
+use super::submission::Driver as _;
+use super::sync;
+use crate::context::error::{ContextLost, Fault};
+use crate::driver::markers::WAIT_SLICE_NS;
+use crate::execution::call::Call;
+use crate::kinds::fence::Fence;
+use crate::kinds::semaphore::Signal;
+use crate::logical::device::Device;
+use crate::objects::object::Object;
+use crate::objects::table::Table;
+use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest wait for an empty submission.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns whether a fence is signalled.
+pub(crate) fn is_signalled(fence: &Fence, device: &Device) -> bool {
+    device.is_signalled_now(fence.raw)
+}
+
+/// The state of a timeline or of an event that a snapshot has to bring back.
+pub(crate) enum Semaphore {
+    /// A timeline at this value; none if the driver does not say.
+    Timeline(Option<u64>),
+    /// A binary semaphore that is signalled, or is not.
+    Binary(bool),
+    /// A binary semaphore that a submission is going to signal.
+    Pending,
+}
+
+/// Returns the state of a semaphore.
+pub(crate) fn semaphore(object: &Object, signal: &Mutex<Signal>, device: &Device) -> Semaphore {
+    match &*signal.lock() {
+        Signal::Timeline { .. } => Semaphore::Timeline(super::state_query::counter(device, object.raw)),
+        Signal::Binary(None) => Semaphore::Binary(false),
+        Signal::Binary(Some(by)) if by.is_complete() => Semaphore::Binary(true),
+        Signal::Binary(Some(_)) => Semaphore::Pending,
+    }
+}
+
+impl Device {
+    fn is_signalled_now(&self, fence: vk::Fence) -> bool {
+        (&self).is_signalled(fence.as_raw())
+    }
+
+    /// Returns the first queue that the guest has asked for.
+    fn first_queue(&self) -> Option<Arc<Queue>> {
+        let queue: Arc<dyn Any + Send + Sync> = self.queues().into_iter().next()?;
+        queue.downcast::<Queue>().ok()
+    }
+}
+
+/// Makes a fence signalled, or not signalled.
+///
+/// # Errors
+///
+/// There is no such fence, or the driver refuses.
+pub(crate) fn set_fence(call: &Call<'_>, id: venus::Fence, signalled: bool) -> Result<(), Fault> {
+    let (fence, device) = found(&call.context.objects.read(), id)?;
+    if device.is_signalled_now(fence.raw) == signalled {
+        return Ok(());
+    }
+    if !signalled {
+        // SAFETY: device and fence are live, and nothing was submitted.
+        return Ok(unsafe { device.ash.reset_fences(&[fence.raw]) }?);
+    }
+    let queue = device.first_queue().ok_or_else(|| Fault::lost("a fence is signalled without a queue"))?;
+    let handle = queue.handle.lock();
+    // SAFETY: device, queue and fence are live, the queue is locked, and the fence is not signalled and in no submission.
+    unsafe { device.ash.queue_submit(*handle, &[], fence.raw) }?;
+    drop(handle);
+    let start = Instant::now();
+    loop {
+        // SAFETY: device and fence are live.
+        match unsafe { device.ash.wait_for_fences(&[fence.raw], true, WAIT_SLICE_NS) } {
+            Err(vk::Result::TIMEOUT) if start.elapsed() < PATIENCE && !call.cancel.is_cancelled() => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Signals a binary semaphore.
+///
+/// # Errors
+///
+/// There is no such semaphore, or the driver refuses.
+pub(crate) fn signal(call: &Call<'_>, id: venus::Semaphore) -> Result<(), Fault> {
+    let (signal, device) = found(&call.context.objects.read(), id)?;
+    if !matches!(*signal.lock(), Signal::Binary(None)) {
+        return Err(Fault::lost("a semaphore is signalled that is no binary one, or is signalled already"));
+    }
+    sync::signal(call, &device, id)?;
+    let queue = device.first_queue().ok_or_else(|| Fault::lost("a device without queues"))?;
+    let (start, signalled) = (Instant::now(), || match &*signal.lock() {
+        Signal::Binary(Some(by)) => by.is_complete(),
+        _ => true,
+    });
+    loop {
+        crate::logical::timeline::Timeline::refresh(&*queue);
+        match signalled() {
+            true => return Ok(()),
+            false if start.elapsed() < PATIENCE && !call.cancel.is_cancelled() => {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            false => return Err(vk::Result::TIMEOUT.into()),
+        }
+    }
+}
+
+fn found<H: crate::objects::object::Kind>(
+    table: &Table,
+    id: H,
+) -> Result<(Arc<H::State>, Arc<Device>), Fault> {
+    let object = table.get(id)?;
+    let device = object.device.clone().ok_or_else(|| ContextLost::new("an object without a device"))?;
+    Ok((object.shared::<H>()?, device))
+}
