@@ -184,15 +184,21 @@ fn is_gap(missing: &str, suite: Suite, gaps: &[Gap]) -> bool {
     gaps.iter().any(|gap| gap.suites.contains(&suite) && gap.missing.contains(&missing))
 }
 
-/// Runs all cases as a guest with the Mesa of `client`, through the bridge. Returns what is wrong unless each case gives what `native` has, or
-/// `gaps` says why not, and each row of `gaps` is needed.
+/// Runs all cases as a guest with the Mesa of `client`, through the bridge, on a daemon with further `options`. Each case has to give what
+/// `native` has, unless `gaps` says why not, and each row of `gaps` has to be needed. Returns the daemon's log.
 ///
 /// # Errors
 /// Something is wrong, or the program cannot be run.
-pub fn compare(program: &Path, client: &ClientRoot, native: &Outcomes, gaps: &[Gap]) -> Result<()> {
+pub fn compare(
+    program: &Path,
+    client: &ClientRoot,
+    native: &Outcomes,
+    gaps: &[Gap],
+    options: &[&str],
+) -> Result<String> {
     let suite = client.suite();
     // Guests see heaps of the size of their quota, by default less than the machine has.
-    let setup = Setup::on(Daemon::start_with(&["--host-memory", "1024GiB"])?)?;
+    let setup = Setup::on(Daemon::start_with(&[&["--host-memory", "1024GiB"], options].concat())?)?;
     let start = || client.own(program, Device::Venus(setup.socket()));
     let found = run(start, &shaders(program)?, &[])?;
     println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(native), tally(&found));
@@ -203,7 +209,7 @@ pub fn compare(program: &Path, client: &ClientRoot, native: &Outcomes, gaps: &[G
     ensure!(!log.contains("waited for 1 s for a submission"), "{suite:?}:\n{log}");
     let stale = stale(&found, suite, gaps);
     ensure!(stale.is_empty(), "not missing any more: {stale:?}");
-    Ok(())
+    Ok(log)
 }
 
 /// The outcomes of all cases on the host's driver.

@@ -53,28 +53,6 @@ pub fn provide() -> Result<()> {
     apt_get(&[&["install", "-y", "-q", "--no-install-recommends"], missing.as_slice()].concat())
 }
 
-/// Installs `cargo fuzz` below cargo's home if it is missing; nobody has to be root for it.
-///
-/// # Errors
-/// It cannot be installed.
-pub fn provide_cargo_fuzz() -> Result<()> {
-    let found = Command::new(env!("CARGO")).args(["fuzz", "--version"]).output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return Ok(());
-    }
-    eprintln!("installing cargo-fuzz");
-    let status = Command::new(env!("CARGO"))
-        .args(["install", "--quiet", "--locked", "cargo-fuzz"])
-        // Not built beside what is being checked.
-        .env_remove("CARGO_TARGET_DIR")
-        .status()
-        .context("cannot run cargo install")?;
-    if !status.success() {
-        bail!("cargo-fuzz is missing and cannot be installed: cargo install --locked cargo-fuzz");
-    }
-    Ok(())
-}
-
 /// Returns whether this machine has a GPU device that a Vulkan driver may use.
 #[must_use]
 pub fn has_gpu() -> bool {

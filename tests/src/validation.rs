@@ -30,7 +30,9 @@ const KNOWN: &[(&str, &str)] = &[
 /// # Errors
 /// The client or the daemon fails, or the layer is not there.
 pub fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
-    findings_with(&[], client)
+    let setup = Setup::on(Daemon::start_validated(&[])?)?;
+    succeed(client(setup.socket())?, LIMIT)?;
+    found_by(setup)
 }
 
 /// Does what [`findings`] does with the differential suite `program` on the driver of `client`.
@@ -46,13 +48,11 @@ pub fn findings_in_differential(program: &Path, client: &ClientRoot) -> Result<V
     })
 }
 
-/// Does what [`findings`] does, with options for the daemon.
+/// Returns what the layer has found in workers of a daemon that was started with it, each kind once, when all of them have ended.
 ///
 /// # Errors
-/// As [`findings`].
-pub fn findings_with(options: &[&str], client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
-    let setup = Setup::on(Daemon::start_validated(options)?)?;
-    succeed(client(setup.socket())?, LIMIT)?;
+/// The daemon fails, or the layer is not there.
+pub fn found_by(setup: Setup) -> Result<Vec<String>> {
     setup.settle()?;
     // What workers print reaches the log by way of the device process.
     eventually(LIMIT, || setup.daemon().log().matches(PRESENT).count() > 1);

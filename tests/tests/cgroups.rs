@@ -1,7 +1,7 @@
 //! A VM that takes too much memory or too many threads loses its own workers, and no neighbour in the same unit loses anything. Each test
 //! makes its attack without the protection, too, which shows that the attack is real.
 //!
-//! Needs control groups of version 2 with their controllers. Where a machine lacks these, `vm_cgroups` runs the same tests in one that
+//! Needs control groups of version 2 with their controllers. Where a machine lacks these, `vm/cgroups` runs the same tests in one that
 //! has them.
 
 use anyhow::{Context, Result, ensure};

@@ -558,6 +558,17 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
         let (device, buffer, memory) = (b.vulkan.device, b.buffer, b.memory);
         b.send(|w| venus::BindBufferMemory { device, buffer, memory, memory_offset: 0 }.encode(ASYNC, w))
     }),
+    ("buffer of a refused batch", "a descriptor of a range outside of its buffer", |b| {
+        let (device, buffer, memory) = (b.vulkan.device, b.unbound, b.memory);
+        let bind = venus::BindBufferMemoryInfo { p_next: &[], buffer, memory, memory_offset: 0 };
+        b.send(|w| {
+            let bind =
+                venus::BindBufferMemory2 { device, bind_info_count: 2, p_bind_infos: Some(&[bind, bind]) };
+            bind.encode(ASYNC, w);
+        })?;
+        let infos = [venus::DescriptorBufferInfo { buffer, offset: 0, range: 64 }];
+        b.update(write(b.set, (0, 0), Some(&infos)))
+    }),
     ("buffer of another device", "an object of another device", |b| {
         let (device, physical_device) = (venus::Device(b.vulkan.new_id()), b.vulkan.physical);
         let (buffer, memory) = (b.unbound, b.memory);

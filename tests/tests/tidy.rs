@@ -15,7 +15,7 @@ use tests::sources::{PACKAGES, Source, Tree, all};
 /// Places that may have unsafe code, and how much: blocks, functions, implementations, attributes, and the word in macros. A number may
 /// fall freely; it rises only in a commit that changes it here. Everything else has none.
 const UNSAFE: &[(&str, usize)] = &[
-    ("daemon/shm/src/", 25),
+    ("daemon/shm/src/", 27),
     ("daemon/src/sandbox/sys.rs", 20),
     ("daemon/src/interpose.rs", 6),
     ("daemon/doctor/src/guest/virtgpu.rs", 4),
@@ -25,8 +25,8 @@ const UNSAFE: &[(&str, usize)] = &[
     ("daemon/vulkan/src/driver/generated/", 441),
     ("daemon/vulkan/src/objects/generated/", 26),
     // A driver that only fuzzing loads.
-    ("daemon/vulkan/src/fuzzing/", 94),
-    ("daemon/vulkan/src/", 271),
+    ("daemon/vulkan/src/fuzzing/", 149),
+    ("daemon/vulkan/src/", 303),
     // Tokens of the code that it generates.
     ("protocol/codegen/src/emit/", 5),
     ("tests/examples/small_floats_layer.rs", 9),

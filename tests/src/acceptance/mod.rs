@@ -46,7 +46,7 @@ const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings']";
 /// limits that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(40 * 60);
 
-/// All stages in the order they run. Test files belong to a stage by the first word of their name.
+/// All stages in the order they run. Test programs, which are files or folders, belong to a stage by the first word of their name.
 ///
 /// # Errors
 /// The folder with the integration tests cannot be read.
@@ -247,9 +247,11 @@ fn integration_tests() -> Result<Vec<String>> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut names = Vec::new();
     for entry in entries {
-        if let Some(name) = entry?.file_name().to_str().and_then(|name| name.strip_suffix(".rs")) {
-            names.push(name.to_owned());
-        }
+        let entry = entry?;
+        let (name, is_folder) = (entry.file_name(), entry.path().join("main.rs").is_file());
+        let name =
+            name.to_str().and_then(|name| if is_folder { Some(name) } else { name.strip_suffix(".rs") });
+        names.extend(name.map(str::to_owned));
     }
     names.sort();
     Ok(names)

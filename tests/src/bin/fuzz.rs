@@ -1,11 +1,10 @@
-//! Builds all fuzz targets and runs each for 20 s, or for `FUZZ_SECONDS`: the stage `fuzz` of `cargo acceptance`.
+//! Builds all fuzz targets and runs each for 6 s, or for `FUZZ_SECONDS`: the stage `fuzz` of `cargo acceptance`.
 
 use anyhow::Result;
 use std::process::ExitCode;
-use tests::{fuzzing, prerequisites};
+use tests::fuzzing;
 
 fn main() -> Result<ExitCode> {
-    prerequisites::provide_cargo_fuzz()?;
     let (passed, failed) = fuzzing::run()?;
     // As the test harness says it, for whoever counts.
     println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });

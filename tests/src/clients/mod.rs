@@ -123,6 +123,17 @@ pub const WHISPER: Client = Client {
     result: whole,
 };
 
+/// The program `many_threads` at `executable` on the bridge's `socket`: two threads of it compute on one device, and check each result.
+///
+/// # Errors
+/// The packages cannot be had.
+pub fn many_threads(executable: &Path, socket: &Path, rounds: &str) -> Result<Command> {
+    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(socket))?;
+    command.args(["--instances", "1", "--devices", "1", "--lanes", "2"]);
+    command.args(["--words", "4096", "--steps", "500", "--rounds", rounds]);
+    Ok(command)
+}
+
 /// A network in ncnn.
 pub const NCNN: Client =
     Client { name: "ncnn", program: Program::Python("ncnn_network.py"), arguments: &[], result: whole };

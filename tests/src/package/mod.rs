@@ -44,7 +44,7 @@ pub fn make(architecture: Architecture) -> Result<Package> {
     make_in(architecture, &target.join("package").join(architecture.debian()))
 }
 
-/// Makes the package as [`make`] does, with programs that are optimised little: for a test of what is around them.
+/// Makes the package as [`make`] does, with programs that are not optimised: for a test of what is around them.
 ///
 /// # Errors
 /// As [`make`].
@@ -62,7 +62,7 @@ pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
 }
 
 /// The settings of a profile that is compiled quickly.
-const QUICK: &[(&str, &str)] = &[("LTO", "off"), ("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16")];
+const QUICK: &[(&str, &str)] = &[("LTO", "off"), ("OPT_LEVEL", "0"), ("DEBUG", "0"), ("CODEGEN_UNITS", "16")];
 
 fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)]) -> Result<Package> {
     let crates = Crates::of_the_daemon(architecture)?;

@@ -149,10 +149,20 @@ impl<'g> Commands<'g> {
 
     /// Records a copy of so many bytes from the beginning of one buffer to that of another.
     pub(crate) fn copy(gpu: &'g Gpu, from: &Buffer<'_>, to: &Buffer<'_>, bytes: u64) -> Result<Self> {
+        Self::copy_part(gpu, (from, 0), (to, 0), bytes)
+    }
+
+    /// Records a copy of so many bytes from a place in one buffer to a place in another.
+    pub(crate) fn copy_part(
+        gpu: &'g Gpu,
+        (from, from_at): (&Buffer<'_>, u64),
+        (to, to_at): (&Buffer<'_>, u64),
+        bytes: u64,
+    ) -> Result<Self> {
         let commands = Self::new(gpu)?;
-        let region = [vk::BufferCopy::default().size(bytes)];
+        let region = [vk::BufferCopy { src_offset: from_at, dst_offset: to_at, size: bytes }];
         let handle = commands.handles[0];
-        // SAFETY: as in `record`; both buffers have so many bytes.
+        // SAFETY: as in `record`; both buffers have so many bytes from there.
         unsafe {
             gpu.device.begin_command_buffer(handle, &vk::CommandBufferBeginInfo::default())?;
             gpu.device.cmd_copy_buffer(handle, from.handle, to.handle, &region);

@@ -1,6 +1,7 @@
 //! The measures, by name. Everything that a measure needs is made before its time begins and ends after it, unless stated otherwise.
 
 mod copies;
+mod held;
 mod objects;
 mod scale;
 mod submissions;
@@ -74,6 +75,7 @@ impl<'g> Bench<'g> {
             }
             "upload" => self.upload(words.number()?, words.number()? != 0, words.time()?),
             "download" => self.download(words.number()?, words.number()? != 0, words.time()?),
+            "hold" => self.hold(words.number()?, words.time()?),
             "write" => self.write(words.kind()?, words.number()?, words.time()?),
             "read" => self.read(words.kind()?, words.number()?, words.time()?),
             "allocate" => self.allocate(words.kind()?, words.number()?, words.number()? != 0, words.time()?),

@@ -20,11 +20,6 @@ fn two_programs_of_debian_testing_share_device_memory() -> Result<()> {
     share_in_guest(Suite::Testing)
 }
 
-#[test]
-fn two_programs_of_debian_unstable_share_device_memory() -> Result<()> {
-    share_in_guest(Suite::Unstable)
-}
-
 fn share_in_guest(suite: Suite) -> Result<()> {
     let guest = Guest::build(suite)?;
     let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &["--memory", "memfd"])?;

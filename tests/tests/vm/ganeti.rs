@@ -19,7 +19,7 @@ use tests::vm::Guest;
 const WORDS: u32 = 64;
 
 /// The page that says what an administrator enters.
-const PAGE: &str = include_str!("../../docs/many-hosts.md");
+const PAGE: &str = include_str!("../../../docs/many-hosts.md");
 
 /// Has systemd listen for the machine.
 const START: &str = "systemctl start vhost-user-vulkan@web.socket";

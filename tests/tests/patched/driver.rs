@@ -4,9 +4,7 @@
 
 use anyhow::{Result, ensure};
 use std::path::Path;
-use tests::clients::{
-    Client, Files, LLAMA, NCNN_SINGLE, OPERATORS, Packages, Place, Setup, VKDISPATCH, WHISPER,
-};
+use tests::clients::{Client, Files, LLAMA, NCNN_SINGLE, Packages, Place, Setup};
 use tests::differential::{self, GAPS, Gap};
 use tests::packages::{ClientRoot, Device};
 use tests::program::{LIMIT, Program};
@@ -19,13 +17,14 @@ fn patched_mesa_computes_what_the_device_computes() -> Result<()> {
     // First, as the processor is then free to build it.
     let client = ClientRoot::patched()?;
     let gaps: Vec<Gap> = GAPS.iter().copied().filter(|gap| gap.patched).collect();
-    differential::compare(program, &client, &differential::natively(program)?, &gaps)
+    differential::compare(program, &client, &differential::natively(program)?, &gaps, &[]).map(drop)
 }
 
-/// All clients one after the other: each takes every processor that there is.
+/// Clients one after the other: each takes every processor that there is, for minutes, so these are two. The others run with the stock driver
+/// only, in `bridge/programs`.
 #[test]
 fn clients_give_the_same_results_on_the_patched_driver_as_on_the_host() -> Result<()> {
-    const CLIENTS: [Client; 5] = [LLAMA, WHISPER, NCNN_SINGLE, VKDISPATCH, OPERATORS];
+    const CLIENTS: [Client; 2] = [LLAMA, NCNN_SINGLE];
     let packages = Packages::with(ClientRoot::patched()?)?;
     let setup = Setup::start()?;
     let files = Files::write()?;

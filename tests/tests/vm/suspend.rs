@@ -1,6 +1,6 @@
 //! Programs in a guest that are stopped for a while go on afterwards, and killed ones leave nothing behind.
 //!
-//! With `LONG_PAUSES` every pause, here and in `vm_life`, is longer than two minutes.
+//! With `LONG_PAUSES` every pause, here and in `vm/life`, is longer than two minutes.
 
 use std::thread;
 use std::time::Duration;

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use tests::booted::{Booted, Network};
-use tests::package::{self, Architecture};
+use tests::package::Architecture;
 use tests::packages::Installed;
 use tests::program::{LIMIT, succeed};
 
 /// The page with the commands.
-const PAGE: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../../README.md");
 
 /// The commands of README, in order: those for the host, and the one for the guest.
 fn commands() -> Result<(Vec<&'static str>, &'static str)> {
@@ -36,7 +36,7 @@ impl Host {
     /// Starts the host; nothing, if this machine cannot have it.
     fn start() -> Result<Option<Self>> {
         let shown = TempDir::new()?;
-        let made = package::make(Architecture::Amd64)?;
+        let made = crate::made()?;
         let name = made.deb.file_name().context("the package has a name")?;
         fs::copy(&made.deb, shown.path().join(name))?;
         let Some(system) = Booted::boot(&Installed::bare()?, shown.path(), Network::Host)? else {

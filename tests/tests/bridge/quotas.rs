@@ -16,7 +16,10 @@ use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::{LIMIT, Program};
 
 /// The number that a program asks for, which is more than any limit allows.
-const MANY: &str = "4000";
+const MANY: u32 = 4000;
+
+/// The number that a program without a limit asks for beyond what it got with one: all of [`MANY`] would take minutes.
+const MORE: u32 = 64;
 
 /// A program that has taken all it can get, and keeps it.
 struct Hog {
@@ -25,9 +28,9 @@ struct Hog {
 }
 
 impl Hog {
-    fn start(client: &ClientRoot, socket: &Path, kind: &str) -> Result<Self> {
+    fn start(client: &ClientRoot, socket: &Path, kind: &str, asked: u32) -> Result<Self> {
         let mut command = client.own(Path::new(env!("CARGO_BIN_EXE_hog")), Device::Venus(socket))?;
-        command.args([kind, MANY]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args([kind, &asked.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn()?;
         let output = BufReader::new(process.stdout.take().context("stdout is piped")?);
         Ok(Self { process, output })
@@ -79,16 +82,12 @@ fn llama(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// Runs a hog of one kind to its limit, with llama.cpp beside it; answers how much it got.
-fn hog_and_llama(setup: &Setup, kind: &str, with_llama: bool) -> Result<u32> {
-    let client = ClientRoot::open(Suite::Testing)?;
-    let mut hog = Hog::start(&client, setup.socket(), kind)?;
+/// Runs a hog that asks for `asked` of one kind, and `beside` with what ended it while it keeps what it got; answers how much that is.
+fn hog(setup: &Setup, kind: &str, asked: u32, beside: impl FnOnce(&str) -> Result<()>) -> Result<u32> {
+    let mut hog = Hog::start(&ClientRoot::open(Suite::Testing)?, setup.socket(), kind, asked)?;
     let (got, ending) = hog.got().with_context(|| kind.to_owned())?;
     println!("{kind}: {got}, {ending}");
-    if with_llama {
-        ensure!(!ending.contains("no limit"), "{kind} has no limit");
-        llama(setup).with_context(|| format!("beside {kind}"))?;
-    }
+    beside(&ending)?;
     hog.end()?;
     Ok(got)
 }
@@ -96,13 +95,16 @@ fn hog_and_llama(setup: &Setup, kind: &str, with_llama: bool) -> Result<u32> {
 /// Runs a hog with limits small enough to be reached soon, and large enough for llama.cpp to find its share.
 fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32>) -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&limits)?)?;
-    let got = hog_and_llama(&setup, kind, true)?;
+    let got = hog(&setup, kind, MANY, |ending| {
+        ensure!(!ending.contains("no limit"), "{kind} has no limit");
+        llama(&setup).with_context(|| format!("beside {kind}"))
+    })?;
     ensure!(range.contains(&got), "{got} of {kind}");
     ensure!(setup.daemon().log().contains(limit), "no line \"{limit}\"\n{}", setup.daemon().log());
     setup.settle()?;
     // Without the limit there is more.
     let free = Setup::on(Daemon::start_with(&["--max-maps", "500"])?)?;
-    let more = hog_and_llama(&free, kind, false)?;
+    let more = hog(&free, kind, got + MORE, |_| Ok(()))?;
     ensure!(more > got, "{more} of {kind} without the limit, {got} with it");
     free.settle()?;
     Ok(())
@@ -120,7 +122,7 @@ fn objects_run_out_for_one_program_only() -> Result<()> {
 
 #[test]
 fn shaders_run_out_for_one_program_only() -> Result<()> {
-    limited("shaders", ["--shader-memory", "64MiB"], "limit \"shader_bytes\" reached", 200..=256)
+    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader_bytes\" reached", 100..=128)
 }
 
 #[test]
@@ -141,7 +143,7 @@ fn a_program_out_of_memory_hears_of_it_and_ends_by_itself() -> Result<()> {
             ),
             ("work", &["ERROR_DEVICE_LOST", "ERROR_OUT_OF_DEVICE_MEMORY", "ERROR_OUT_OF_HOST_MEMORY"]),
         ] {
-            let mut hog = Hog::start(&client, setup.socket(), kind)?;
+            let mut hog = Hog::start(&client, setup.socket(), kind, MANY)?;
             let (got, ending) = hog.got().with_context(|| format!("{suite:?} {kind}"))?;
             ensure!(errors.iter().any(|error| ending.contains(error)), "{suite:?} {kind}: {ending}");
             ensure!((200..=448).contains(&got), "{suite:?}: {got} of {kind}");
@@ -205,10 +207,10 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
 fn nobody_takes_work_that_was_not_done_for_done() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&["--host-memory", "512MiB"])?)?;
     let client = ClientRoot::open(Suite::Unstable)?;
-    let mut hog = Hog::start(&client, setup.socket(), "memory")?;
+    let mut hog = Hog::start(&client, setup.socket(), "memory", MANY)?;
     ensure!(hog.got()?.1.contains("ERROR_"), "a map says nothing");
     hog.end()?;
-    let mut hog = Hog::start(&client, setup.socket(), "work")?;
+    let mut hog = Hog::start(&client, setup.socket(), "work", MANY)?;
     match hog.got() {
         Ok((got, ending)) => ensure!(ending.contains("ERROR_") && got < 64, "{got}, {ending}"),
         Err(ended) => println!("{ended}"),

@@ -6,7 +6,7 @@ use tests::clients::Setup;
 use tests::packages::{ClientRoot, Suite};
 use tests::program::{LIMIT, succeed};
 
-const DOCUMENT: &str = include_str!("../../docs/features.md");
+const DOCUMENT: &str = include_str!("../../../docs/features.md");
 
 /// The properties of a device, as vulkaninfo prints them.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use tests::program::{LIMIT, succeed};
 
 /// Rounds of all programs, each with two workers of its own; `RESIDUE_ROUNDS` asks for another number. What can be found without zeroing is
 /// found in each of the first three (see below).
-const ROUNDS: u32 = 200;
+const ROUNDS: u32 = 40;
 
 /// Programs that share the rounds, at the same time.
 const PROGRAMS: u32 = 2;

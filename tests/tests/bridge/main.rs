@@ -1,0 +1,16 @@
+//! Programs with stock drivers before the daemon: Mesa's client reaches it through `vtest-bridge`, without a virtual machine. They share one test
+//! program, so that the processors are kept busy until the last.
+
+mod chaos;
+mod clients;
+mod crowd;
+mod differential;
+mod features;
+mod hangs;
+mod programs;
+mod quotas;
+mod residue;
+mod restart;
+mod soak;
+mod threads;
+mod validation;

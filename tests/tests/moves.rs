@@ -1,0 +1,112 @@
+//! `move VM/CONTEXT --gpu GPU`: a program goes on on another GPU while it computes, and is scheduled and accounted for there.
+//!
+//! The GPUs are lavapipe and a copy of it with another UUID; with `VHOST_USER_VULKAN_GPU` the first two of the machine.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+use tests::broker::Broker;
+use tests::clients::many_threads;
+use tests::daemon::{eventually, two_gpus};
+use tests::guest::PATIENCE;
+use tests::packages::HostVulkan;
+use tests::program::{LIMIT, Program};
+
+fn computing(socket: &Path, rounds: &str) -> Result<Command> {
+    many_threads(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
+}
+
+/// A broker with one VM that has a spare GPU, or `None` on a machine that has no two GPUs; and how the two are shown.
+fn broker() -> Result<Option<(HostVulkan, Broker, [String; 2])>> {
+    let Some((vulkan, [own, spare])) = two_gpus()? else {
+        println!("skipped: this machine has no two GPUs");
+        return Ok(None);
+    };
+    let gpus = format!("gpu = {own:?}\nspare-gpu = {spare:?}");
+    let broker = Broker::start_on(&vulkan, "", &gpus, &[("a", "")])?;
+    Ok(Some((vulkan, broker, [own, spare].map(|uuid| uuid.replace('-', "")))))
+}
+
+/// The number of the only context, and the GPUs that it is on.
+fn context(broker: &Broker) -> Result<(u64, Value)> {
+    let vm = broker.vm("a")?;
+    let context = &vm["contexts"][0];
+    Ok((context["context"].as_u64().context("no context")?, context["gpus"].clone()))
+}
+
+/// Submissions of the VM that were completed on a GPU.
+fn submissions(broker: &Broker, uuid: &str) -> Result<u64> {
+    let vm = broker.vm("a")?;
+    let mut gpus = vm["gpus"].as_array().into_iter().flatten();
+    let on = gpus.find(|gpu| gpu["uuid"] == uuid);
+    Ok(on.and_then(|on| on["submissions"].as_u64()).unwrap_or(0))
+}
+
+#[test]
+fn a_program_that_computes_goes_to_another_gpu_and_back() -> Result<()> {
+    let Some((_vulkan, broker, [own, spare])) = broker()? else { return Ok(()) };
+    let (_bridge, socket) = broker.bridge("a")?;
+    let program = Program::start(computing(&socket, "200")?)?;
+    ensure!(
+        eventually(PATIENCE, || submissions(&broker, &own).is_ok_and(|count| count > 0)),
+        "{}",
+        broker.log()
+    );
+    let (number, gpus) = context(&broker)?;
+    ensure!(gpus == json!([own]), "{gpus}");
+    for there in [&spare, &own, &spare] {
+        let before = submissions(&broker, there)?;
+        let said = broker.say(&["move", &format!("a/{number}"), "--gpu", there])?;
+        println!("{said}");
+        ensure!(said.contains("moved: its program was paused for "), "{said}");
+        ensure!(context(&broker)? == (number, json!([there])), "{}", broker.vm("a")?);
+        let computes = || submissions(&broker, there).is_ok_and(|count| count > before);
+        ensure!(eventually(PATIENCE, computes), "nothing is computed there: {}", broker.log());
+    }
+    println!("{}", broker.say(&["status"])?);
+    let refused = broker.operate(&["move", &format!("a/{number}"), "--gpu", &spare])?;
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(why.contains("it is on") && why.contains("already"), "{why}");
+    let ended = program.wait(LIMIT).context("the program does not end")?;
+    ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
+    Ok(())
+}
+
+#[test]
+fn a_gpu_is_drained_of_programs_that_compute_and_those_that_begin() -> Result<()> {
+    let Some((_vulkan, broker, [own, spare])) = broker()? else { return Ok(()) };
+    let (_bridge, socket) = broker.bridge("a")?;
+    let begins_on = |uuid: &str| -> Result<(u64, Program)> {
+        let mut program = Program::start(computing(&socket, "1000000")?)?;
+        let is_there = || context(&broker).is_ok_and(|(_, gpus)| gpus == json!([uuid]));
+        let computes = || submissions(&broker, uuid).is_ok_and(|count| count > 0);
+        ensure!(eventually(PATIENCE, || is_there() && computes()), "{}", broker.log());
+        ensure!(program.is_running(), "{}", broker.log());
+        Ok((context(&broker)?.0, program))
+    };
+    let ends = |number: u64, program: Program| -> Result<()> {
+        broker.say(&["kill", &format!("a/{number}")])?;
+        program.wait(LIMIT).context("the program does not end")?;
+        let is_over = || broker.vm("a").is_ok_and(|vm| vm["contexts"] == json!([]));
+        ensure!(eventually(PATIENCE, is_over), "{}", broker.log());
+        Ok(())
+    };
+    let (number, program) = begins_on(&own)?;
+    let said = broker.say(&["drain", &own])?;
+    ensure!(said == format!("a/{number}: moved\ndrained: 1 moved, nothing is on it any more\n"), "{said}");
+    ensure!(context(&broker)?.1 == json!([spare]), "{}", broker.vm("a")?);
+    ensure!(broker.say(&["status"])?.contains("(drained)"), "status does not say so");
+    ends(number, program)?;
+    let (number, program) = begins_on(&spare)?;
+    broker.say(&["undrain", &own])?;
+    ends(number, program)?;
+    let (number, program) = begins_on(&own)?;
+    // It has nowhere to go.
+    broker.say(&["drain", &spare])?;
+    let left = broker.operate(&["drain", &own])?;
+    let (said, why) = (String::from_utf8(left.stdout)?, String::from_utf8(left.stderr)?);
+    ensure!(said.starts_with(&format!("a/{number}: stays: its VM has no other GPU")), "{said}");
+    ensure!(why.contains("0 moved, 1 still on it") && left.status.code() == Some(1), "{why}");
+    ends(number, program)
+}

@@ -1,0 +1,21 @@
+//! The project as it is installed: packages, archives and units.
+
+mod arm64;
+mod crates;
+mod deb;
+mod first_steps;
+mod install;
+mod units;
+
+use anyhow::{Context, Result, anyhow};
+use std::sync::OnceLock;
+use tests::package::{Architecture, Package};
+
+/// The package, made once for all tests.
+fn made() -> Result<&'static Package> {
+    static MADE: OnceLock<Result<Package, String>> = OnceLock::new();
+    let make = || tests::package::make(Architecture::own().context("no package is made for this machine")?);
+    MADE.get_or_init(|| make().map_err(|error| format!("{error:#}")))
+        .as_ref()
+        .map_err(|error| anyhow!("{error}"))
+}
