@@ -41,6 +41,7 @@ fn sound() -> Facts {
         kernel_lacks: Vec::new(),
         groups: Groups {
             mount: Some("/sys/fs/cgroup".into()),
+            own: Some("/sys/fs/cgroup/system.slice/gpu.service".into()),
             controllers: ["memory", "pids", "cpu"].map(str::to_owned).to_vec(),
         },
         tasks: Some((16_384, "ulimit -u".into())),
