@@ -34,8 +34,6 @@ pub struct Facts {
     pub loader: Result<Library, Missing>,
     /// The drivers that are installed or named.
     pub drivers: Vec<Driver>,
-    /// The variable that names other drivers, and its value.
-    pub named_by: Option<(&'static str, String)>,
     /// The device nodes of GPUs: paths, groups, permissions.
     pub nodes: Vec<(String, String, Permissions)>,
     /// NVIDIA's driver.
@@ -141,7 +139,6 @@ impl Facts {
         Self {
             loader: libraries::find(system, Path::new("libvulkan.so.1")),
             drivers: manifests::drivers(system),
-            named_by: manifests::named_by(system),
             nodes: nodes(system),
             nvidia: nvidia(system),
             namespace_switches: SWITCHES.into_iter().filter_map(switch).collect(),
