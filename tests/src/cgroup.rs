@@ -27,10 +27,7 @@ impl Unit {
             Ok(None)
         };
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let of_two = |mount: &&str| mount.contains(" - cgroup2 ");
-        let Some(root) = mounts.lines().find(of_two).and_then(|mount| mount.split(' ').nth(4)) else {
-            return lacks("not mounted");
-        };
+        let Some(root) = mounted(&mounts) else { return lacks("not mounted") };
         let root = Path::new(root);
         let present = fs::read_to_string(root.join("cgroup.controllers"))?;
         if let Some(lacking) =
@@ -109,6 +106,16 @@ impl Drop for Unit {
     }
 }
 
+/// The folder where all groups are mounted: the system's, not that of a chroot which has it as well.
+fn mounted(mounts: &str) -> Option<&str> {
+    let of_two = mounts.lines().filter(|mount| mount.contains(" - cgroup2 "));
+    let folders = of_two.filter_map(|mount| {
+        let mut fields = mount.split(' ').skip(3);
+        (fields.next()? == "/").then(|| fields.next())?
+    });
+    folders.min_by_key(|folder| !Path::new(folder).starts_with("/sys/fs/cgroup"))
+}
+
 /// Removes a group with all below it.
 fn remove(group: &Path) -> bool {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
@@ -117,4 +124,20 @@ fn remove(group: &Path) -> bool {
         }
     }
     fs::remove_dir(group).is_ok() || !group.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chroots_groups_are_not_taken_for_the_systems() {
+        let system = "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let second = "91 90 0:38 / /srv/build/sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let part = "92 90 0:38 /pod /sys/fs/cgroup/pod rw - cgroup2 cgroup2 rw";
+        for mounts in [[system, second, part], [part, second, system]] {
+            assert_eq!(mounted(&mounts.join("\n")), Some("/sys/fs/cgroup/unified"));
+        }
+        assert_eq!(mounted("36 31 0:33 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids"), None);
+    }
 }

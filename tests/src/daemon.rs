@@ -35,8 +35,11 @@ impl Daemon {
         let mut limited = Command::new("prlimit");
         limited.arg(format!("--nofile={most}:{most}")).arg("env");
         // The daemon's libraries are not those of the programs that start it.
-        for (name, value) in unlimited.get_envs().filter_map(|(name, value)| Some((name, value?))) {
-            limited.arg([name, "=".as_ref(), value].join("".as_ref()));
+        for (name, value) in unlimited.get_envs() {
+            match value {
+                Some(value) => limited.arg([name, "=".as_ref(), value].join("".as_ref())),
+                None => limited.env_remove(name),
+            };
         }
         limited.arg(unlimited.get_program()).args(unlimited.get_args());
         DaemonProcess::start_command(limited, &[]).map(|process| Self(Some(process)))

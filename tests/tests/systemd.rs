@@ -187,11 +187,15 @@ fn a_guest_cannot_flood_the_manager() -> Result<()> {
         let context = guest.create_context("brief")?;
         guest.destroy_context(context)?;
     }
-    let heard = service.hears_for(Duration::from_millis(1500))?;
+    let mut heard = service.hears_for(Duration::from_millis(1500))?;
+    while heard.last().is_none_or(|last| last != "STATUS=connected, 0 contexts") {
+        heard.extend(
+            service.hears_within(PATIENCE)?.with_context(|| format!("the end is not told: {heard:?}"))?,
+        );
+    }
     let texts = heard.iter().filter(|line| line.starts_with("STATUS=")).count() as u64;
     let most = begin.elapsed().as_secs() + 2;
     ensure!((1..=most).contains(&texts), "{texts} texts in {:?}: {heard:?}", begin.elapsed());
-    ensure!(heard.last().is_some_and(|last| last == "STATUS=connected, 0 contexts"), "{heard:?}");
     Ok(())
 }
 
@@ -204,17 +208,32 @@ fn ensure_watched(service: &Service) -> Result<()> {
     // What has come until now is of another time.
     while service.hears_within(Duration::ZERO)?.is_some() {}
     let begin = Instant::now();
-    let count = beats(&service.hears_for(Duration::from_secs(4))?);
+    let mut count = beats(&service.hears_for(Duration::from_secs(4))?);
+    while count < 2 {
+        service.hears("WATCHDOG=1")?;
+        count += 1;
+    }
     // Each half of a second, if the machine lets it.
     let most = begin.elapsed().as_millis() as usize / 500 + 1;
-    ensure!((2..=most).contains(&count), "{count} messages in {:?}", begin.elapsed());
+    ensure!(count <= most, "{count} messages in {:?}", begin.elapsed());
     kill_process(service.pid(), Signal::STOP)?;
-    service.hears_for(Duration::from_millis(100))?;
+    ensure!(eventually(PATIENCE, || stands_still(service.pid())), "it goes on");
+    while service.hears_within(Duration::ZERO)?.is_some() {}
     let silent = service.hears_for(Duration::from_secs(2))?;
     kill_process(service.pid(), Signal::CONT)?;
     ensure!(silent.is_empty(), "it stands still, and says {silent:?}");
     service.hears("WATCHDOG=1")?;
     Ok(())
+}
+
+/// Returns whether a signal has stopped all threads of a process.
+fn stands_still(process: Pid) -> bool {
+    let threads =
+        fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten().flatten();
+    // Behind the name in parentheses: the state.
+    let state = |stat: String| stat.rsplit(')').next().map(|fields| fields.trim_start().starts_with('T'));
+    let stopped = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).ok().and_then(state);
+    threads.map(stopped).all(|stopped| stopped == Some(true))
 }
 
 #[test]
@@ -300,7 +319,8 @@ fn a_broker_is_ready_when_its_vms_listen_or_have_failed() -> Result<()> {
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     let (ends, reasons) =
         (count("the device process has ended (exit status: 1)"), count("vhost-user-vulkan: VM b: no GPU"));
-    ensure!(ends > 0 && ends == reasons, "{ends} ends, {reasons} reasons\n{log}");
+    // It may have said why just before the broker was stopped.
+    ensure!(ends > 0 && (ends..=ends + 1).contains(&reasons), "{ends} ends, {reasons} reasons\n{log}");
     Ok(())
 }
 

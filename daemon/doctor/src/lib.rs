@@ -7,13 +7,15 @@
 //! | --- | --- | --- |
 //! | `report` | verdicts, and how they are printed | |
 //! | `system` | files below a root folder, users, the environment | |
+//! | `control_groups` | the group of a process, and the mount that shows it | |
 //! | `libraries` | shared libraries as the dynamic loader finds them | system |
 //! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries |
 //! | `loader` | what is found where Khronos' loader is missing | report, libraries |
 //! | `expected` | checks of findings, in tests only | report |
-//! | `host` | checks of a host | report, system, libraries, loader, manifests, expected |
+//! | `host` | checks of a host | report, system, control_groups, libraries, loader, manifests, expected |
 //! | `guest` | checks of a VM | report, system, libraries, loader, manifests, expected |
 
+pub mod control_groups;
 #[cfg(test)]
 mod expected;
 pub mod guest;

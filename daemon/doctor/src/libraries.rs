@@ -177,7 +177,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         };
-        let system = System::below(root.path()).with("LD_LIBRARY_PATH", "");
+        let system = System::below(root.path()).without_variables();
         let search =
             |system: &System| find(system, Path::new("libx.so")).map(|library| (library.path, library.mesa));
         assert_eq!(search(&system), Err(Missing::Absent));

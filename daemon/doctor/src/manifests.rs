@@ -14,8 +14,10 @@ pub struct Driver {
     pub name: String,
     /// The library, or why there is none.
     pub library: Result<Library, NoLibrary>,
-    /// The variable that keeps the loader from using it.
-    pub hidden_by: Option<String>,
+    /// The variable that names the manifest; none if it lies in a folder of the system.
+    pub named_by: Option<&'static str>,
+    /// The variables, with their values, that keep the loader from using it. Each of them does so by itself.
+    pub hidden_by: Vec<String>,
 }
 
 /// The reason why a manifest leads to no library.
@@ -31,6 +33,15 @@ pub enum NoLibrary {
 
 /// The variables that replace the folders, the one first that counts first.
 const INSTEAD: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
+/// The variable that adds to the folders, and means nothing where they are replaced.
+const ADDED: &str = "VK_ADD_DRIVER_FILES";
+
+/// A manifest that is installed or named.
+struct Manifest {
+    path: PathBuf,
+    named_by: Option<&'static str>,
+    hidden_by: Vec<String>,
+}
 
 /// Returns the variable that says where drivers are, and its value.
 #[must_use]
@@ -41,40 +52,50 @@ pub fn named_by(system: &System) -> Option<(&'static str, String)> {
 /// Returns all drivers, with those that a variable hides.
 #[must_use]
 pub fn drivers(system: &System) -> Vec<Driver> {
-    let look = |(manifest, hidden_by)| driver(system, manifest, hidden_by);
-    manifests(system).into_iter().map(look).collect()
+    manifests(system).into_iter().map(|manifest| driver(system, manifest)).collect()
+}
+
+/// Returns the driver with a library that the fewest variables hide. Of several it is one that a variable names, for the loader looks at no other
+/// then.
+#[must_use]
+pub fn least_hidden(drivers: &[Driver]) -> Option<&Driver> {
+    let present = drivers.iter().filter(|driver| driver.library.is_ok());
+    present.min_by_key(|driver| (driver.hidden_by.len(), driver.named_by.is_none()))
 }
 
 /// Returns the files of the drivers that the loader would load: of each its manifest, and its library if there is one.
 #[must_use]
 pub fn files(system: &System) -> Vec<(PathBuf, Option<PathBuf>)> {
-    let shown = manifests(system).into_iter().filter(|(_, hidden_by)| hidden_by.is_none());
+    let shown = manifests(system).into_iter().filter(|manifest| manifest.hidden_by.is_empty());
     let library = |manifest: &Path| {
         libraries::place(system, &path_of(manifest, &library_named_by(&system.bytes(manifest)?)?))
     };
-    shown.map(|(manifest, _)| (manifest.clone(), library(&manifest))).collect()
+    shown.map(|Manifest { path, .. }| (path.clone(), library(&path))).collect()
 }
 
-/// All manifests, with the variable that hides each.
-fn manifests(system: &System) -> Vec<(PathBuf, Option<String>)> {
-    let mut manifests: Vec<(PathBuf, Option<String>)> = installed(system)
-        .into_iter()
-        .map(|manifest| (manifest, named_by(system).map(|(name, value)| format!("{name}={value}"))))
-        .collect();
-    let named = named_by(system).map(|(_, value)| value).into_iter();
-    for value in named.chain(system.variable("VK_ADD_DRIVER_FILES").map(str::to_owned)) {
-        for manifest in value.split(':').map(PathBuf::from).flat_map(|path| in_folder(system, path)) {
-            match manifests.iter_mut().find(|(known, _)| *known == manifest) {
-                Some((_, hidden_by)) => *hidden_by = None,
-                None => manifests.push((manifest, None)),
-            }
+/// All manifests, with the variables that hide each.
+fn manifests(system: &System) -> Vec<Manifest> {
+    let instead = named_by(system);
+    let added = system.variable(ADDED).map(|value| (ADDED, value.to_owned()));
+    let named = instead.iter().chain(&added).flat_map(|(name, value)| {
+        let paths = value.split(':').flat_map(|path| in_folder(system, path.into()));
+        paths.map(|path| (path, Some(*name)))
+    });
+    let mut manifests: Vec<Manifest> = Vec::new();
+    for (path, named_by) in installed(system).into_iter().map(|path| (path, None)).chain(named) {
+        let other = instead.iter().filter(|(name, _)| named_by != Some(*name));
+        let hidden_by = other.map(|(name, value)| format!("{name}={value}")).collect();
+        let manifest = Manifest { path, named_by, hidden_by };
+        match manifests.iter_mut().find(|known| known.path == manifest.path) {
+            None => manifests.push(manifest),
+            Some(known) if manifest.hidden_by.len() < known.hidden_by.len() => *known = manifest,
+            Some(_) => {}
         }
     }
-    let look = |(manifest, hidden_by): (PathBuf, Option<String>)| {
-        let hidden_by = hidden_by.or_else(|| filtered(system, &manifest));
-        (manifest, hidden_by)
-    };
-    manifests.into_iter().map(look).collect()
+    for manifest in &mut manifests {
+        manifest.hidden_by.extend(filtered(system, &manifest.path));
+    }
+    manifests
 }
 
 /// The manifests in the folders of the system.
@@ -108,29 +129,45 @@ fn in_folder(system: &System, path: PathBuf) -> Vec<PathBuf> {
     names.map(|name| path.join(name)).collect()
 }
 
-/// Returns the variable that filters a manifest out by its name, if one does.
-fn filtered(system: &System, manifest: &Path) -> Option<String> {
-    let file = manifest.file_name()?.to_string_lossy().to_lowercase();
+/// Returns the variables that filter a manifest out by its name.
+fn filtered(system: &System, manifest: &Path) -> Vec<String> {
+    let file = manifest.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let fits = |value: &str| value.split(',').any(|pattern| matches(&pattern.to_lowercase(), &file));
-    let shown = |name: &str, value: &str| format!("{name}={value}");
-    let (select, disable) = ("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE");
+    let value = |name: &'static str| Some((name, system.variable(name)?));
+    let selected = value("VK_LOADER_DRIVERS_SELECT");
     // What is selected is used, even if it is disabled as well.
-    if let Some(value) = system.variable(select) {
-        return (!fits(value)).then(|| shown(select, value));
+    if selected.is_some_and(|(_, value)| fits(value)) {
+        return Vec::new();
     }
-    let value = system.variable(disable)?;
-    (fits(value) || value == "~all~").then(|| shown(disable, value))
+    let disabled = value("VK_LOADER_DRIVERS_DISABLE").filter(|(_, value)| fits(value) || *value == "~all~");
+    selected.into_iter().chain(disabled).map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-fn driver(system: &System, manifest: PathBuf, hidden_by: Option<String>) -> Driver {
-    let Some(text) = system.bytes(&manifest) else {
-        return Driver { manifest, name: String::new(), library: Err(NoLibrary::NoManifest), hidden_by };
-    };
-    let Some(name) = library_named_by(&text) else {
-        return Driver { manifest, name: String::new(), library: Err(NoLibrary::Malformed), hidden_by };
-    };
+impl Driver {
+    /// Returns whether it is named in the place of all others.
+    pub(crate) fn is_instead(&self) -> bool {
+        self.named_by.is_some_and(|name| INSTEAD.contains(&name))
+    }
+
+    /// Returns what hides it, in words, and what helps.
+    pub(crate) fn hidden(&self) -> Option<(String, String)> {
+        let verb = match self.hidden_by.len() {
+            0 => return None,
+            1 => "hides",
+            _ => "hide",
+        };
+        let names: Vec<&str> =
+            self.hidden_by.iter().map(|variable| variable.split('=').next().unwrap_or_default()).collect();
+        Some((format!("{} {verb}", self.hidden_by.join(" and ")), format!("unset {}", names.join(" "))))
+    }
+}
+
+fn driver(system: &System, Manifest { path: manifest, named_by, hidden_by }: Manifest) -> Driver {
+    let known = |name, library| Driver { manifest: manifest.clone(), name, library, named_by, hidden_by };
+    let Some(text) = system.bytes(&manifest) else { return known(String::new(), Err(NoLibrary::NoManifest)) };
+    let Some(name) = library_named_by(&text) else { return known(String::new(), Err(NoLibrary::Malformed)) };
     let library = libraries::find(system, &path_of(&manifest, &name)).map_err(NoLibrary::Missing);
-    Driver { manifest, name, library, hidden_by }
+    known(name, library)
 }
 
 /// Returns the library that the text of a manifest names.
@@ -149,44 +186,96 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn hidden(system: &System) -> Vec<(String, Option<String>)> {
-        let name = |driver: Driver| {
-            (driver.manifest.file_name().unwrap().to_string_lossy().into_owned(), driver.hidden_by)
-        };
-        drivers(system).into_iter().map(name).collect()
-    }
-
-    #[test]
-    fn variables_name_select_and_disable_drivers() {
+    /// A system of its own with two manifests, one of which is malformed, and without variables.
+    fn system() -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("usr/share/vulkan/icd.d");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("lvp_icd.json"), r#"{"ICD": {"library_path": "libvulkan_lvp.so"}}"#).unwrap();
         fs::write(folder.join("virtio_icd.json"), "{").unwrap();
-        let plain = ["HOME", "XDG_DATA_DIRS", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"]
-            .iter()
-            .fold(System::below(root.path()), |system, name| system.with(name, ""));
-        let named = |name: &str| name.to_owned();
-        let both = |lvp: Option<&str>, virtio: Option<&str>| {
-            vec![(named("lvp_icd.json"), lvp.map(named)), (named("virtio_icd.json"), virtio.map(named))]
+        let system = System::below(root.path()).without_variables();
+        (root, system)
+    }
+
+    /// The names of all manifests, each with the names of the variables that hide it.
+    fn hidden(system: &System) -> Vec<(String, Vec<String>)> {
+        let name = |driver: Driver| {
+            let variables =
+                driver.hidden_by.iter().map(|variable| variable.split('=').next().unwrap().to_owned());
+            (driver.manifest.file_name().unwrap().to_string_lossy().into_owned(), variables.collect())
         };
-        assert_eq!(hidden(&plain), both(None, None));
-        assert_eq!(drivers(&plain)[0].library, Err(NoLibrary::Missing(Missing::Absent)));
-        assert_eq!(drivers(&plain)[1].library, Err(NoLibrary::Malformed));
-        let disable = "VK_LOADER_DRIVERS_DISABLE";
-        let disabled = plain.clone().with(disable, "*virtio*");
-        assert_eq!(hidden(&disabled), both(None, Some("VK_LOADER_DRIVERS_DISABLE=*virtio*")));
-        let selected = plain.clone().with("VK_LOADER_DRIVERS_SELECT", "virtio*").with(disable, "~all~");
-        assert_eq!(hidden(&selected), both(Some("VK_LOADER_DRIVERS_SELECT=virtio*"), None));
-        let file = "/usr/share/vulkan/icd.d/lvp_icd.json";
-        let other = plain.clone().with("VK_ICD_FILENAMES", file).with("VK_DRIVER_FILES", "/absent.json");
-        let reason = Some("VK_DRIVER_FILES=/absent.json");
-        let mut expected = both(reason, reason);
-        expected.push(("absent.json".into(), None));
+        drivers(system).into_iter().map(name).collect()
+    }
+
+    fn both(lvp: &[&str], virtio: &[&str]) -> Vec<(String, Vec<String>)> {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        vec![("lvp_icd.json".into(), owned(lvp)), ("virtio_icd.json".into(), owned(virtio))]
+    }
+
+    const FILES: &str = "VK_DRIVER_FILES";
+    const OLD_FILES: &str = "VK_ICD_FILENAMES";
+    const SELECT: &str = "VK_LOADER_DRIVERS_SELECT";
+    const DISABLE: &str = "VK_LOADER_DRIVERS_DISABLE";
+    const LVP: &str = "/usr/share/vulkan/icd.d/lvp_icd.json";
+
+    #[test]
+    fn without_variables_the_folders_of_the_system_count() {
+        let (_root, plain) = system();
+        assert_eq!(hidden(&plain), both(&[], &[]));
+        let found = drivers(&plain);
+        assert_eq!(found[0].library, Err(NoLibrary::Missing(Missing::Absent)));
+        assert_eq!(found[1].library, Err(NoLibrary::Malformed));
+        assert!(found.iter().all(|driver| driver.named_by.is_none()));
+    }
+
+    #[test]
+    fn variables_name_drivers_in_the_place_of_all_others() {
+        let (_root, plain) = system();
+        let other = plain.clone().with(OLD_FILES, LVP).with(FILES, "/absent.json");
+        let mut expected = both(&[FILES], &[FILES]);
+        expected.push(("absent.json".into(), vec![]));
         assert_eq!(hidden(&other), expected);
-        let added = other.with("VK_ADD_DRIVER_FILES", file);
-        assert_eq!(hidden(&added)[0].1, None);
-        let of_lvp = || (PathBuf::from("/usr/share/vulkan/icd.d/lvp_icd.json"), None);
+        assert_eq!(drivers(&other)[2].named_by, Some(FILES));
+        assert_eq!(drivers(&other)[2].library, Err(NoLibrary::NoManifest));
+        let old = plain.with(OLD_FILES, LVP);
+        assert_eq!(hidden(&old), both(&[], &[OLD_FILES]));
+        assert_eq!(drivers(&old)[0].named_by, Some(OLD_FILES));
+    }
+
+    #[test]
+    fn variables_add_drivers_unless_others_replace_all() {
+        let (_root, plain) = system();
+        let added = plain.with(ADDED, "/absent.json");
+        let mut expected = both(&[], &[]);
+        expected.push(("absent.json".into(), vec![]));
+        assert_eq!(hidden(&added), expected);
+        assert_eq!(drivers(&added)[2].named_by, Some(ADDED));
+        for instead in INSTEAD {
+            let mut expected = both(&[], &[instead]);
+            expected.push(("absent.json".into(), vec![instead.to_owned()]));
+            assert_eq!(hidden(&added.clone().with(instead, LVP)), expected);
+        }
+        // What is installed does not depend on being added.
+        let twice = added.with(ADDED, LVP);
+        assert_eq!((hidden(&twice), drivers(&twice)[0].named_by), (both(&[], &[]), None));
+    }
+
+    #[test]
+    fn variables_select_and_disable_drivers() {
+        let (root, plain) = system();
+        let disabled = plain.clone().with(DISABLE, "*virtio*");
+        assert_eq!(hidden(&disabled), both(&[], &[DISABLE]));
+        assert_eq!(drivers(&disabled)[1].hidden_by, ["VK_LOADER_DRIVERS_DISABLE=*virtio*"]);
+        // What is selected is used although all are disabled.
+        let selected = plain.clone().with(SELECT, "virtio*").with(DISABLE, "~all~");
+        assert_eq!(hidden(&selected), both(&[SELECT, DISABLE], &[]));
+        // They filter what other variables name, too.
+        assert_eq!(
+            hidden(&plain.clone().with(FILES, LVP).with(DISABLE, "*")),
+            both(&[DISABLE], &[FILES, DISABLE])
+        );
+        assert_eq!(hidden(&plain.with(FILES, LVP).with(SELECT, "virtio*")), both(&[SELECT], &[FILES]));
+        let of_lvp = || (PathBuf::from(LVP), None);
         assert_eq!(files(&selected), [("/usr/share/vulkan/icd.d/virtio_icd.json".into(), None)]);
         assert_eq!(files(&disabled), [of_lvp()]);
         let library = root.path().join("usr/lib/libvulkan_lvp.so");

@@ -26,6 +26,13 @@ impl System {
         Self { root: root.to_owned(), environment }
     }
 
+    /// Returns the system with an empty environment.
+    #[cfg(test)]
+    pub(crate) fn without_variables(mut self) -> Self {
+        self.environment.clear();
+        self
+    }
+
     /// Returns the system with a variable set.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {

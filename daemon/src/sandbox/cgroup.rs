@@ -7,6 +7,7 @@
 //! forbids. Knows no VMs and no contexts: groups have names.
 
 use clap::ValueEnum;
+use doctor::control_groups::{self, Mount};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -103,15 +104,20 @@ impl Delegated {
             return Err("--cgroup=off".into());
         }
         let own = own_group().map_err(|error| error.to_string())?;
-        let around = own.parent().filter(|parent| is_marked(parent) && has_one_group(parent));
-        let path = match (around, mode) {
-            _ if is_marked(&own) => own,
-            // Where systemd was told to start it in a group of its own (DelegateSubgroup=).
-            (Some(parent), _) => parent.to_owned(),
-            (None, CgroupMode::On) => own,
-            (None, _) => return Err(format!("{} is not delegated", own.display())),
-        };
+        let path = Self::to_divide(own, mode)?;
         Self::divide(path, leaf).map_err(|error| error.to_string())
+    }
+
+    /// Returns the group that a process in `own` may divide.
+    fn to_divide(own: PathBuf, mode: CgroupMode) -> Result<PathBuf, String> {
+        let around = own.parent().filter(|parent| is_marked(parent) && has_one_group(parent));
+        match (around, mode) {
+            _ if is_marked(&own) => Ok(own),
+            // Where systemd was told to start it in a group of its own (DelegateSubgroup=).
+            (Some(parent), _) => Ok(parent.to_owned()),
+            (None, CgroupMode::On) => Ok(own),
+            (None, _) => Err(format!("{} is not delegated", own.display())),
+        }
     }
 
     fn divide(path: PathBuf, leaf: &str) -> io::Result<Self> {
@@ -291,23 +297,10 @@ const GO_FIRST: i32 = 500;
 /// The group of this process, as a folder.
 fn own_group() -> io::Result<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup")?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let found = own.and_then(|own| folder_of(own, &mounts));
+    let own = control_groups::group(&groups);
+    let found = own.and_then(|own| Mount::of(own, &mounts)?.folder_of(own));
     found.ok_or_else(|| io::Error::other("cgroup v2 is not mounted, or does not show this process' group"))
-}
-
-/// Returns the folder of a group, given the mounts.
-fn folder_of(group: &str, mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|mount| {
-        let (mount, kind) = mount.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(3);
-        let (root, place) = (fields.next()?, fields.next()?);
-        let below = Path::new(group).strip_prefix(root).ok()?;
-        // A name with `..` is of a group outside of what this process sees.
-        let seen = kind.starts_with("cgroup2 ") && !group.contains("/..");
-        seen.then(|| Path::new(place).join(below).components().collect())
-    })
 }
 
 fn is_marked(group: &Path) -> bool {
@@ -372,20 +365,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_found_below_what_is_mounted_of_it() {
-        let whole = "24 1 0:21 / /proc rw - proc proc rw\n\
-                     31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
-        let of_unit = folder_of("/system.slice/gpu.service", whole);
-        assert_eq!(of_unit.as_deref(), Some(Path::new("/sys/fs/cgroup/system.slice/gpu.service")));
-        assert_eq!(folder_of("/", whole).as_deref(), Some(Path::new("/sys/fs/cgroup")));
-        assert_eq!(folder_of("/../other", whole), None);
-        let part = "31 23 0:26 /pod/a /cgroup rw - cgroup2 none rw";
-        assert_eq!(folder_of("/pod/a/b", part).as_deref(), Some(Path::new("/cgroup/b")));
-        assert_eq!(folder_of("/pod/b", part), None);
-        assert_eq!(folder_of("/a", "31 23 0:26 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids"), None);
-    }
-
-    #[test]
     fn who_has_no_limit_gets_an_equal_part_of_what_is_left() {
         let own = |limits: &'static [Option<u64>]| limits.iter().copied();
         assert_eq!(part(None, own(&[None, Some(3)])), None);
@@ -404,9 +383,12 @@ mod tests {
     #[test]
     fn nothing_is_divided_unless_it_is_delegated() {
         assert!(Delegated::claim(CgroupMode::Off, "broker").unwrap_err().contains("off"));
-        // Nobody delegates the group that tests run in.
-        assert!(Delegated::claim(CgroupMode::Auto, "broker").is_err());
         let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("own");
+        fs::create_dir(&own).unwrap();
+        assert!(Delegated::to_divide(own.clone(), CgroupMode::Auto).unwrap_err().contains("not delegated"));
+        assert_eq!(Delegated::to_divide(own.clone(), CgroupMode::On), Ok(own.clone()));
+        fs::remove_dir(own).unwrap();
         assert!(Delegated::divide(folder.path().to_owned(), "broker").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
     }

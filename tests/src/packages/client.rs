@@ -164,11 +164,9 @@ impl ClientRoot {
                 }
             }
         };
-        command
-            .env("VK_DRIVER_FILES", manifest)
-            .env("VK_LOADER_LAYERS_DISABLE", "~implicit~")
-            // ggml leaves out devices that call themselves CPUs unless they are asked for by number.
-            .env("GGML_VK_VISIBLE_DEVICES", "0");
+        super::use_drivers(command, manifest);
+        // ggml leaves out devices that call themselves CPUs unless they are asked for by number.
+        command.env("GGML_VK_VISIBLE_DEVICES", "0");
         Ok(())
     }
 }

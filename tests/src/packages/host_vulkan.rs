@@ -4,6 +4,7 @@
 //! current driver and nobody has to install one.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,6 +33,18 @@ pub enum HostVulkan {
     /// The software driver below a layer, which is in the folder, by which it has the extensions of small floats and says that it has features of theirs.
     SmallFloats(PackageRoot, Arc<TempDir>),
 }
+
+/// The variables by which a service manager tells a service of itself. Where the tests run as one, the daemon is not that service.
+const OF_A_SERVICE: [&str; 8] = [
+    "JOURNAL_STREAM",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
 
 /// The layer's name in its manifest.
 const VALIDATION: &str = "VK_LAYER_KHRONOS_validation";
@@ -101,16 +114,20 @@ impl HostVulkan {
     /// # Errors
     /// The executable cannot be read, or the copy of it not written.
     pub fn command(&self, executable: &Path) -> Result<Command> {
+        let mut command = self.with_driver(executable)?;
+        OF_A_SERVICE.iter().for_each(|name| _ = command.env_remove(name));
+        Ok(command)
+    }
+
+    fn with_driver(&self, executable: &Path) -> Result<Command> {
         let root = match self {
             Self::System => return Ok(Command::new(executable)),
             Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) => root,
             Self::Twins(root, _) | Self::SmallFloats(root, _) => root,
         };
         let mut command = Command::new(relinked(executable, root)?);
-        command
-            .env("LD_LIBRARY_PATH", root.library_path(&[]))
-            .env("VK_DRIVER_FILES", root.driver_manifest("lvp")?)
-            .env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
+        super::use_drivers(&mut command, root.driver_manifest("lvp")?);
+        command.env("LD_LIBRARY_PATH", root.library_path(&[]));
         if let Self::Poisoned(_) = self {
             // glibc fills what it allocates and what is freed with this byte, or its complement.
             command.env("MALLOC_PERTURB_", "90");
@@ -147,7 +164,10 @@ fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = executable.file_name().context("an executable has a name")?.to_string_lossy();
-    let copy = executable.with_file_name(format!("{name}.{}", root.suite().name()));
+    // Of each package cache its own, where there are several.
+    let mut hasher = DefaultHasher::new();
+    root.loader().hash(&mut hasher);
+    let copy = executable.with_file_name(format!("{name}.{}-{:016x}", root.suite().name(), hasher.finish()));
     let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     let source =
         modified(executable).with_context(|| format!("{} has not been built", executable.display()))?;

@@ -25,7 +25,9 @@ pub use patched::{PATCHED_PACKAGE, patched_driver, patched_package};
 pub use python::{Python, Wheels};
 pub use root::{PackageRoot, Suite};
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -43,4 +45,18 @@ pub fn cache_dir() -> Result<PathBuf> {
         }
     };
     Ok(base.join("vhost-user-vulkan"))
+}
+
+/// Has a program use the drivers of these manifests alone, and no layer, whatever this machine's environment selects, disables or adds.
+fn use_drivers(command: &mut Command, manifests: impl AsRef<OsStr>) {
+    for other in [
+        "VK_LOADER_DRIVERS_SELECT",
+        "VK_LOADER_DRIVERS_DISABLE",
+        "VK_LOADER_LAYERS_ENABLE",
+        "VK_LOADER_LAYERS_ALLOW",
+        "VK_INSTANCE_LAYERS",
+    ] {
+        command.env_remove(other);
+    }
+    command.env("VK_DRIVER_FILES", manifests).env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
 }

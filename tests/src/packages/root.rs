@@ -128,8 +128,13 @@ impl PackageRoot {
         let copy = Self { suite: self.suite, dir: folder.to_owned() };
         let libraries = copy.libraries();
         fs::create_dir_all(libraries.parent().context("libraries lie in a folder")?)?;
-        let cp = |how: &str| Command::new("cp").arg(how).args([&self.libraries(), &libraries]).status();
-        ensure!(cp("-al")?.success() || cp("-a")?.success(), "{} cannot be filled", folder.display());
+        let cp = |how| Command::new("cp").args([how, "-T"]).args([&self.libraries(), &libraries]).output();
+        let mut copied = cp("-al")?;
+        if !copied.status.success() {
+            // The folder is on another file system; what there is of it by now is filled.
+            copied = cp("-a")?;
+        }
+        ensure!(copied.status.success(), "{} cannot be filled: {copied:?}", folder.display());
         Ok(copy)
     }
 

@@ -10,6 +10,8 @@ pub enum Tolerance {
     By(f64),
     /// The growth is at most this part of the median.
     Part(f64),
+    /// Nothing is judged: what else the machine does moves the measure, which is a figure.
+    Figure,
 }
 
 /// One measure, as taken at each rest.
@@ -49,6 +51,7 @@ impl Line {
         match self.tolerance {
             Tolerance::By(most) => most,
             Tolerance::Part(part) => part * median(self.values.clone()).abs(),
+            Tolerance::Figure => f64::INFINITY,
         }
     }
 }
@@ -57,7 +60,11 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ends = |values: &[f64]| values.first().copied().zip(values.last().copied()).unwrap_or_default();
         let (first, last) = ends(&self.values);
-        let verdict = if self.is_flat() { "flat" } else { "GROWS" };
+        let verdict = match self.tolerance {
+            Tolerance::Figure => "figure",
+            _ if self.is_flat() => "flat",
+            _ => "GROWS",
+        };
         let (name, median, count) = (&self.name, median(self.values.clone()), self.values.len());
         let (growth, tolerated) = (self.growth(), self.tolerated());
         write!(
@@ -106,5 +113,6 @@ mod tests {
         assert!(!line([5.0, 6.0, 7.0], 0.0).is_flat());
         let part = Line::new("x".into(), vec![100.0, 102.0, 104.0], Tolerance::Part(0.05));
         assert!(part.is_flat());
+        assert!(Line::new("x".into(), vec![1.0, 100.0, 1000.0], Tolerance::Figure).is_flat());
     }
 }

@@ -4,7 +4,7 @@
 use super::facts::{Device, Facts, Module, Node, Opened};
 use crate::libraries::{Missing, version};
 use crate::loader;
-use crate::manifests::{Driver, NoLibrary};
+use crate::manifests::{self, Driver, NoLibrary};
 use crate::report::Finding;
 
 /// The oldest kernel that has contexts of a kind.
@@ -198,7 +198,7 @@ fn loader(facts: &Facts) -> Finding {
 /// Returns a driver that programs use.
 fn used(facts: &Facts) -> Option<&Driver> {
     let venus = !facts.vn_debug.split(',').any(|word| word == "vtest");
-    facts.drivers.iter().find(|driver| venus && driver.library.is_ok() && driver.hidden_by.is_none())
+    facts.drivers.iter().find(|driver| venus && driver.library.is_ok() && driver.hidden_by.is_empty())
 }
 
 fn driver(facts: &Facts) -> Finding {
@@ -207,14 +207,11 @@ fn driver(facts: &Facts) -> Finding {
     if let Some(Driver { manifest, library: Ok(library), .. }) = used(facts) {
         return Finding::ok(CHECK, format!("{} by {}", library.path.display(), manifest.display()));
     }
-    let usable = facts.drivers.iter().find(|driver| driver.library.is_ok());
-    if let Some(driver) = usable {
-        return match &driver.hidden_by {
-            Some(variable) => Finding::fault(
-                CHECK,
-                format!("the variable {variable} hides {}", driver.manifest.display()),
-                format!("unset {}", variable.split('=').next().unwrap_or_default()),
-            ),
+    if let Some(driver) = manifests::least_hidden(&facts.drivers) {
+        return match driver.hidden() {
+            Some((reason, remedy)) => {
+                Finding::fault(CHECK, format!("{reason} {}", driver.manifest.display()), remedy)
+            }
             None => Finding::fault(
                 CHECK,
                 format!("VN_DEBUG={} makes it look for a vtest server", facts.vn_debug),

@@ -40,7 +40,8 @@ fn sound() -> Facts {
             manifest: "/usr/share/vulkan/icd.d/virtio_icd.json".into(),
             name: "libvulkan_virtio.so".into(),
             library: library("25.0.7-2+deb13u1+vuv1"),
-            hidden_by: None,
+            named_by: None,
+            hidden_by: Vec::new(),
         }],
         named_by: None,
         vn_debug: String::new(),
@@ -119,5 +120,15 @@ fn drivers_and_waits() {
     assert_eq!(troubles(&newest), []);
     let foreign = |facts: &mut Facts| facts.drivers[0].library = Err(NoLibrary::Missing(Missing::Foreign));
     finds(foreign, "venus-driver", Verdict::Fault, "own kind of processor");
+    let (files, disable) = ("VK_DRIVER_FILES=/x.json", "VK_LOADER_DRIVERS_DISABLE=*");
+    for (variables, remedy) in [
+        (&[files][..], "unset VK_DRIVER_FILES"),
+        (&[disable], "unset VK_LOADER_DRIVERS_DISABLE"),
+        (&[files, disable], "unset VK_DRIVER_FILES VK_LOADER_DRIVERS_DISABLE"),
+    ] {
+        let mut facts = sound();
+        facts.drivers[0].hidden_by = variables.iter().map(|variable| (*variable).to_owned()).collect();
+        expected::only(&troubles(&facts), "venus-driver", Verdict::Fault, remedy);
+    }
     finds(|facts| facts.drivers.clear(), "venus-driver", Verdict::Fault, "mesa-vulkan-drivers");
 }

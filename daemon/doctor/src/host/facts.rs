@@ -3,6 +3,7 @@
 use super::given::Given;
 use super::programs::{self, Crosvm, Qemu};
 use super::sockets::{self, Folder, SocketFile};
+use crate::control_groups::{self, Mount};
 use crate::libraries::{self, Library, Missing};
 use crate::manifests::{self, Driver};
 use crate::system::{Permissions, System, User};
@@ -33,8 +34,6 @@ pub struct Facts {
     pub loader: Result<Library, Missing>,
     /// The drivers that are installed or named.
     pub drivers: Vec<Driver>,
-    /// The variable that names other drivers, and its value.
-    pub named_by: Option<(&'static str, String)>,
     /// The device nodes of GPUs: paths, groups, permissions.
     pub nodes: Vec<(String, String, Permissions)>,
     /// NVIDIA's driver.
@@ -83,6 +82,8 @@ pub struct Nvidia {
 pub struct Groups {
     /// The folder where they are mounted.
     pub mount: Option<PathBuf>,
+    /// The folder of this process' group, or the one above all that this process sees.
+    pub own: Option<PathBuf>,
     /// The controllers.
     pub controllers: Vec<String>,
 }
@@ -138,7 +139,6 @@ impl Facts {
         Self {
             loader: libraries::find(system, Path::new("libvulkan.so.1")),
             drivers: manifests::drivers(system),
-            named_by: manifests::named_by(system),
             nodes: nodes(system),
             nvidia: nvidia(system),
             namespace_switches: SWITCHES.into_iter().filter_map(switch).collect(),
@@ -213,24 +213,27 @@ fn kernel_lacks() -> Vec<String> {
 
 fn groups(system: &System) -> Groups {
     let mounts = system.read("/proc/self/mountinfo").unwrap_or_default();
-    let mount = mounts.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?
-    });
-    let controllers = mount.as_ref().and_then(|mount| system.read(mount.join("cgroup.controllers")));
-    let controllers = controllers.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
-    Groups { mount, controllers }
+    let own = system.read("/proc/self/cgroup").unwrap_or_default();
+    let own = control_groups::group(&own).unwrap_or("/");
+    // A group that this process does not see has no limits that it sees either.
+    let shown = Mount::of(own, &mounts).map(|mount| (own, mount));
+    let Some((own, mount)) = shown.or_else(|| Some(("/", Mount::of("/", &mounts)?))) else {
+        return Groups::default();
+    };
+    let controllers = system.read(mount.folder.join("cgroup.controllers")).unwrap_or_default();
+    Groups {
+        own: mount.folder_of(own),
+        controllers: controllers.split_whitespace().map(str::to_owned).collect(),
+        mount: Some(mount.folder),
+    }
 }
 
 /// The smallest limit on processes and threads.
 fn tasks(system: &System, groups: &Groups, user: &User) -> Option<(u64, String)> {
-    let own = system.read("/proc/self/cgroup").unwrap_or_default();
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
-    let folders = groups.mount.iter().zip(own).flat_map(|(mount, own)| {
-        let folders: Vec<PathBuf> = Path::new(own).ancestors().map(|group| mount.join(group)).collect();
-        folders
-    });
-    let of_group = |folder: PathBuf| {
+    let folders = groups.own.iter().flat_map(|own| own.ancestors());
+    let folders =
+        folders.take_while(|folder| groups.mount.as_ref().is_some_and(|mount| folder.starts_with(mount)));
+    let of_group = |folder: &Path| {
         Some((system.number(folder.join("pids.max"))?, format!("pids.max of {}", folder.display())))
     };
     let mut limits: Vec<(u64, String)> = folders.filter_map(of_group).collect();

@@ -63,7 +63,8 @@ pub(super) fn crosvm(system: &System) -> Option<Crosvm> {
 
 fn in_path(system: &System, program: &str) -> Option<PathBuf> {
     let folders = system.variable("PATH")?.split(':');
-    folders.map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
+    let paths = folders.filter_map(|folder| std::path::absolute(Path::new(folder).join(program)).ok());
+    paths.map(|path| system.path(path)).find(|path| path.is_file())
 }
 
 /// Returns what a program prints, unless it fails or takes too long.

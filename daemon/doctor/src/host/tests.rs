@@ -5,7 +5,7 @@ use crate::expected;
 use crate::libraries::Library;
 use crate::manifests::Driver;
 use crate::report::{Finding, Verdict};
-use crate::system::{Permissions, User};
+use crate::system::{Permissions, System, User};
 use std::collections::BTreeMap;
 
 /// A host in working order, with a GPU and a broker.
@@ -27,9 +27,9 @@ fn sound() -> Facts {
             manifest: "/usr/share/vulkan/icd.d/gpu.json".into(),
             name: "libx.so".into(),
             library: Ok(library()),
-            hidden_by: None,
+            named_by: None,
+            hidden_by: Vec::new(),
         }],
-        named_by: None,
         nodes: vec![(
             "/dev/dri/renderD128".into(),
             "render".into(),
@@ -41,6 +41,7 @@ fn sound() -> Facts {
         kernel_lacks: Vec::new(),
         groups: Groups {
             mount: Some("/sys/fs/cgroup".into()),
+            own: Some("/sys/fs/cgroup/system.slice/gpu.service".into()),
             controllers: ["memory", "pids", "cpu"].map(str::to_owned).to_vec(),
         },
         tasks: Some((16_384, "ulimit -u".into())),
@@ -92,6 +93,117 @@ fn gpus_that_cannot_be_used() {
         facts.drivers.clear();
     };
     finds(nothing, "vulkan-drivers", Verdict::Fault, "mesa-vulkan-drivers");
+}
+
+/// The variables; what is said with them where a driver is installed, and where none is.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
+
+/// The verdict about drivers on a host whose probe finds no GPU, with a driver in the system's folder or without, and with these variables; `ok`
+/// or the remedy.
+fn drivers(root: &std::path::Path, variables: &[(&str, &str)]) -> String {
+    let system = System::below(root).without_variables();
+    let system = variables.iter().fold(system, |system, (name, value)| system.with(name, value));
+    let mut facts = sound();
+    facts.given.gpus = Err("no Vulkan device".into());
+    facts.drivers = crate::manifests::drivers(&system);
+    let found = check(&facts).into_iter().find(|finding| finding.check == "vulkan-drivers").unwrap();
+    found.remedy.unwrap_or_else(|| "ok".into())
+}
+
+#[test]
+fn the_variable_is_named_that_leaves_no_driver() {
+    use std::fs;
+    const FILES: &str = "VK_DRIVER_FILES";
+    const OLD: &str = "VK_ICD_FILENAMES";
+    const ADD: &str = "VK_ADD_DRIVER_FILES";
+    const SELECT: &str = "VK_LOADER_DRIVERS_SELECT";
+    const DISABLE: &str = "VK_LOADER_DRIVERS_DISABLE";
+    const INSTALL: &str = "install the GPU's driver";
+    let (bare, installed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let put = |root: &tempfile::TempDir, path: &str, bytes: &[u8]| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    // A program's header makes a library of the right kind.
+    let program = fs::read(std::env::current_exe().unwrap()).unwrap();
+    let manifest = |library: &str| format!(r#"{{"ICD": {{"library_path": "{library}"}}}}"#);
+    for root in [&bare, &installed] {
+        put(root, "usr/lib/libx.so", &program[..64]);
+        put(root, "opt/other.json", manifest("libx.so").as_bytes());
+        put(root, "opt/gone.json", manifest("libgone.so").as_bytes());
+    }
+    put(&installed, "usr/share/vulkan/icd.d/usual.json", manifest("libx.so").as_bytes());
+    let (other, gone) = ("/opt/other.json", "/opt/gone.json");
+    let cases: &[Case<'_>] = &[
+        (&[], "ok", INSTALL),
+        (&[(FILES, other)], "ok", "ok"),
+        (&[(OLD, other)], "ok", "ok"),
+        (&[(FILES, gone)], "unset VK_DRIVER_FILES, or", "unset VK_DRIVER_FILES, or"),
+        (&[(OLD, gone)], "unset VK_ICD_FILENAMES, or", "unset VK_ICD_FILENAMES, or"),
+        (&[(FILES, other), (OLD, gone)], "ok", "ok"),
+        (&[(FILES, gone), (OLD, other)], "unset VK_DRIVER_FILES, or", "unset VK_DRIVER_FILES, or"),
+        (&[(ADD, other)], "ok", "ok"),
+        (&[(ADD, gone)], "unset VK_ADD_DRIVER_FILES, or", "unset VK_ADD_DRIVER_FILES, or"),
+        (&[(ADD, other), (FILES, gone)], "unset VK_DRIVER_FILES, or", "unset VK_DRIVER_FILES, or"),
+        (&[(SELECT, "none*")], "unset VK_LOADER_DRIVERS_SELECT", INSTALL),
+        (&[(DISABLE, "*")], "unset VK_LOADER_DRIVERS_DISABLE", INSTALL),
+        (&[(SELECT, "usual*"), (DISABLE, "*")], "ok", INSTALL),
+        (
+            &[(SELECT, "none*"), (DISABLE, "*")],
+            "unset VK_LOADER_DRIVERS_SELECT VK_LOADER_DRIVERS_DISABLE",
+            INSTALL,
+        ),
+        (
+            &[(FILES, other), (DISABLE, "*")],
+            "unset VK_LOADER_DRIVERS_DISABLE",
+            "unset VK_LOADER_DRIVERS_DISABLE",
+        ),
+        (
+            &[(OLD, other), (DISABLE, "*")],
+            "unset VK_LOADER_DRIVERS_DISABLE",
+            "unset VK_LOADER_DRIVERS_DISABLE",
+        ),
+        (
+            &[(ADD, other), (DISABLE, "*")],
+            "unset VK_LOADER_DRIVERS_DISABLE",
+            "unset VK_LOADER_DRIVERS_DISABLE",
+        ),
+        (
+            &[(FILES, other), (SELECT, "none*")],
+            "unset VK_LOADER_DRIVERS_SELECT",
+            "unset VK_LOADER_DRIVERS_SELECT",
+        ),
+        (
+            &[(FILES, other), (SELECT, "usual*")],
+            "unset VK_LOADER_DRIVERS_SELECT",
+            "unset VK_LOADER_DRIVERS_SELECT",
+        ),
+        (&[(ADD, other), (SELECT, "other*")], "ok", "ok"),
+        (
+            &[(ADD, other), (SELECT, "none*")],
+            "unset VK_LOADER_DRIVERS_SELECT",
+            "unset VK_LOADER_DRIVERS_SELECT",
+        ),
+        (
+            &[(ADD, gone), (SELECT, "gone*")],
+            "unset VK_LOADER_DRIVERS_SELECT",
+            "unset VK_ADD_DRIVER_FILES, or",
+        ),
+        (&[(FILES, gone), (DISABLE, "usual*")], "unset VK_DRIVER_FILES, or", "unset VK_DRIVER_FILES, or"),
+        (&[(FILES, gone), (DISABLE, "*")], "unset VK_DRIVER_FILES VK_LOADER_DRIVERS_DISABLE", INSTALL),
+    ];
+    for (variables, with_driver, without) in cases {
+        for (root, expected) in [(&installed, with_driver), (&bare, without)] {
+            let said = drivers(root.path(), variables);
+            let fits = if expected.ends_with(" or") || *expected == INSTALL {
+                said.starts_with(expected)
+            } else {
+                said == *expected
+            };
+            assert!(fits, "{variables:?}: {said:?}, not {expected:?}");
+        }
+    }
 }
 
 #[test]

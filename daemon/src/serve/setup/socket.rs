@@ -1,9 +1,9 @@
 //! The source of frontends: a socket file of ours, or a descriptor given by whoever started us.
 
 use crate::sandbox;
-use rustix::fs::Mode;
+use rustix::fs::{Mode, fchmod};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -27,6 +27,9 @@ pub enum SocketError {
     #[error("descriptor {0}: {1}")]
     Descriptor(RawFd, io::Error),
 }
+
+/// Frontends that may wait until they are accepted.
+const BACKLOG: i32 = 128;
 
 /// The permission to connect to a socket file: its mode, and its group if that is not the daemon's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +62,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Listens at `path`, for those who have access whatever the umask is. A socket file that nobody serves any more is replaced. To be
-    /// called while the process has one thread.
+    /// Listens at `path`, for those who have access whatever the umask is. A socket file that nobody serves any more is replaced.
     pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |e| SocketError::Path(path.to_owned(), e);
         match path.symlink_metadata() {
@@ -77,16 +79,11 @@ impl Listen {
                 Err(error) => return Err(failed(error)),
             },
         }
-        // The file is for this user alone from its first moment, until it is for others as well.
-        let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
-        rustix::process::umask(before);
-        let listener = bound.map_err(failed)?;
+        let listener = bind(path).map_err(failed)?;
         if access.group.is_some() {
             std::os::unix::fs::chown(path, None, access.group).map_err(failed)?;
         }
         std::fs::set_permissions(path, Permissions::from_mode(access.mode)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self::Socket { listener, path: Some(path.to_owned()) })
     }
 
@@ -121,6 +118,17 @@ impl Listen {
     }
 }
 
+/// A listener whose file is for this user alone from its first moment, until it is for others as well. The umask is not touched, which other
+/// threads have as well.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
 fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
     if socket_domain(socket)? != AddressFamily::UNIX || socket_type(socket)? != SocketType::STREAM {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a Unix stream socket"));
@@ -144,6 +152,8 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         // The launcher removes it, when all is over.
         assert_eq!(live.made_at(), Some(path.clone()));
+        // The file is for its owner alone, and what other threads make is not touched by that.
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         drop(live);
 
         std::fs::remove_file(&path).unwrap();

@@ -4,8 +4,9 @@ use crate::host::facts::Facts;
 use crate::host::given::{Gpu, Sandbox};
 use crate::libraries::Missing;
 use crate::loader;
-use crate::manifests::{Driver, NoLibrary};
+use crate::manifests::{self, Driver, NoLibrary};
 use crate::report::Finding;
+use std::collections::BTreeSet;
 
 /// A GPU that works.
 fn any(facts: &Facts, fits: impl Fn(&Gpu) -> bool) -> bool {
@@ -33,7 +34,7 @@ pub(super) fn loader(facts: &Facts) -> Finding {
 fn broken(driver: &Driver) -> Option<String> {
     let manifest = driver.manifest.display();
     match &driver.library {
-        Err(_) if driver.hidden_by.is_some() => None,
+        Err(_) if !driver.hidden_by.is_empty() => None,
         Err(NoLibrary::NoManifest) => Some(format!("there is no {manifest}")),
         Err(NoLibrary::Malformed) => Some(format!("{manifest} is malformed")),
         Err(NoLibrary::Missing(Missing::Absent)) => {
@@ -49,38 +50,38 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
     if facts.loader.is_err() && found_nothing(facts) {
         return Finding::skipped(CHECK, "there is no Vulkan loader");
     }
-    let usable = facts.drivers.iter().filter(|driver| driver.library.is_ok() && driver.hidden_by.is_none());
+    let usable = facts.drivers.iter().filter(|driver| driver.library.is_ok() && driver.hidden_by.is_empty());
     let names: Vec<String> = usable.map(|driver| driver.manifest.display().to_string()).collect();
-    let broken: Vec<String> = facts.drivers.iter().filter_map(broken).collect();
+    let broken: Vec<(String, &Driver)> =
+        facts.drivers.iter().filter_map(|driver| Some((broken(driver)?, driver))).collect();
     let nothing_left = names.is_empty() && found_nothing(facts);
-    let hidden = facts
-        .drivers
-        .iter()
-        .find(|driver| driver.library.is_ok())
-        .and_then(|driver| driver.hidden_by.as_ref());
-    let variable = facts.named_by.as_ref().map(|(name, _)| *name);
-    if !broken.is_empty() {
-        let remedy = match variable {
-            Some(name) => format!("unset {name}, or set it to manifests of drivers that are installed"),
-            None => "reinstall that driver's package, or remove the manifest that was left behind".into(),
-        };
-        return Finding::unless_minor(nothing_left, CHECK, broken.join(", "), remedy);
-    }
-    match (nothing_left, hidden) {
-        (false, _) => Finding::ok(
-            CHECK,
-            if names.is_empty() { "the probe has found some".into() } else { names.join(", ") },
-        ),
-        (true, Some(hidden)) => Finding::fault(
-            CHECK,
-            format!("{hidden} hides all drivers"),
-            format!("unset {}", hidden.split('=').next().unwrap_or_default()),
-        ),
-        (true, None) => Finding::fault(
+    let hidden = manifests::least_hidden(&facts.drivers).and_then(Driver::hidden).filter(|_| nothing_left);
+    match hidden {
+        // Where a variable names a broken driver and no other, that is what to put right.
+        Some((reason, remedy)) if !broken.iter().any(|(_, driver)| driver.is_instead()) => {
+            Finding::fault(CHECK, reason + " all drivers", remedy)
+        }
+        _ if !broken.is_empty() => {
+            let reasons: Vec<&str> = broken.iter().map(|(reason, _)| reason.as_str()).collect();
+            let remedies: BTreeSet<String> = broken.iter().map(|(_, driver)| repair(driver)).collect();
+            let remedies: Vec<String> = remedies.into_iter().collect();
+            Finding::unless_minor(nothing_left, CHECK, reasons.join(", "), remedies.join("; "))
+        }
+        _ if nothing_left => Finding::fault(
             CHECK,
             "no Vulkan driver is installed",
             "install the GPU's driver (NVIDIA: nvidia-vulkan-icd or libnvidia-gl; AMD, Intel and software: mesa-vulkan-drivers)",
         ),
+        _ if names.is_empty() => Finding::ok(CHECK, "the probe has found some"),
+        _ => Finding::ok(CHECK, names.join(", ")),
+    }
+}
+
+/// Returns what helps against a broken driver.
+fn repair(driver: &Driver) -> String {
+    match driver.named_by {
+        Some(name) => format!("unset {name}, or set it to manifests of drivers that are installed"),
+        None => "reinstall that driver's package, or remove the manifest that was left behind".into(),
     }
 }
 
