@@ -8,12 +8,15 @@
 //! | `occupancy` | for whom a GPU was busy for how much of some time |
 //! | `picture` | what was read as events of the format |
 //! | `format` | events of the format, and the file |
+//! | `rules` | the rules of the format, for tests |
 
 mod collected;
 mod format;
 mod lanes;
 mod occupancy;
 mod picture;
+#[cfg(test)]
+mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
 use collected::{Collected, Kept};
