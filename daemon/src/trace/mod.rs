@@ -12,10 +12,12 @@
 
 mod collected;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod lanes;
 mod occupancy;
 mod picture;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
