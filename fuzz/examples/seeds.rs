@@ -29,6 +29,10 @@ fn main() -> io::Result<()> {
     write("http_request", texts(HTTP))?;
     write("control_request", texts(CONTROL))?;
     write("vms_file", texts(FILES))?;
+    let lines = texts(TRACES);
+    // Any other bytes are what workers note.
+    let notes = (1..=8).map(|seed| [vec![0], random_bytes(seed)].concat());
+    write("trace", lines.into_iter().chain(notes).collect())?;
     // What makes its events or commands from the bytes begins with any.
     for target in [
         "device_commands",
@@ -405,6 +409,26 @@ const FILES: &[&str] = &[
         "[vm.c]\nsocket-path = \"/run/c\"\n\0",
         "policy = \"fixed\"\nhost-memory = 8388608\nmetrics = \"/run/metrics\"\n[vm.a]\nsocket-path = \"/run/a\"\n",
         "ceiling = \"9%\"\n[vm.c]\nsocket-path = \"/run/b\"\n[vm.d]\nsocket-path = \"/run/c\"\nquiet = true\n",
+    ),
+];
+
+/// Lines of a broker that the reader of a trace gets: as they should be, and such as no broker sends.
+const TRACES: &[&str] = &[
+    concat!(
+        "{\"event\":\"gpu\",\"gpu\":0,\"name\":\"G\"}\n",
+        "{\"event\":\"context\",\"key\":1,\"context\":3,\"gpu\":0,\"name\":\"llama\"}\n",
+        "{\"event\":\"submission\",\"key\":1,\"queue\":1,\"number\":1,\"submitted\":1000,\"ready\":2000,\"dispatched\":3000,",
+        "\"begin\":4000,\"end\":5000,\"noticed\":6000,\"measured\":true,\"copies\":false,\"free\":false}\n",
+        "{\"event\":\"told\",\"key\":1,\"queue\":1,\"number\":1,\"at\":7000}\n",
+        "{\"event\":\"busy\",\"gpu\":0,\"holder\":{\"other\":\"b\"},\"begin\":0,\"end\":2500}\n",
+        "{\"event\":\"unfinished\",\"gpu\":0,\"holder\":\"own\",\"since\":6000}\n",
+        "{\"event\":\"memory\",\"at\":5000,\"device\":1048576,\"host\":4096}\n",
+        "{\"event\":\"end\",\"at\":9000,\"lost\":1,\"refused\":2,\"dropped\":3}\n",
+    ),
+    concat!(
+        "{\"event\":\"busy\",\"gpu\":18446744073709551615,\"holder\":{\"other\":null},\"begin\":18446744073709551615,\"end\":0}\n",
+        "{\"event\":\"unfinished\",\"gpu\":4294967295,\"holder\":\"own\",\"since\":18446744073709551615}\n",
+        "{\"event\":\"end\",\"at\":0,\"lost\":18446744073709551615,\"refused\":18446744073709551615,\"dropped\":0}\n",
     ),
 ];
 

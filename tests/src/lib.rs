@@ -2,7 +2,7 @@
 //!
 //! `frontend` is a VMM without a VM, `guest` a virtio-gpu driver on top of it, `bridge` lets unmodified Venus clients on
 //! this host use that driver. `packages` fetches Debian packages as test material, `package` makes the daemon's own,
-//! `acceptance` runs everything. The tests
+//! `acceptance` runs everything, `sources` and `documents` are what guards of the structure read. The tests
 //! themselves are in `tests/tests`, one file per behaviour.
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod completion;
 pub mod daemon;
 pub mod daemon_process;
 pub mod differential;
+pub mod documents;
 pub mod frontend;
 pub mod fuzzing;
 pub mod guest;

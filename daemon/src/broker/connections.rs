@@ -160,6 +160,12 @@ impl Connections {
         Peer { slot, serial }
     }
 
+    /// Drops all connections: what somebody plays ends with them.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn drop_all(&mut self, epoll: &OwnedFd) {
+        (0..self.slots.len()).for_each(|slot| self.drop_at(slot, epoll));
+    }
+
     /// Listens again at the sockets whose files somebody has removed.
     pub(super) fn listen_again(&mut self, epoll: &OwnedFd) {
         for (index, (_, listener)) in self.listeners.iter_mut().enumerate() {

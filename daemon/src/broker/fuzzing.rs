@@ -11,6 +11,7 @@ use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
 use super::settings::{Settings, VmSettings, VmsFile};
+pub use super::traces::fuzzing::traced;
 use super::traces::{self, TraceEvent, Traces};
 use super::vm::Vms;
 use crate::ipc::{Channel, HeldMemory, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
@@ -260,6 +261,8 @@ fn reset(broker: &mut Broker) {
     broker.gpus.clear();
     broker.waiting.clear();
     broker.traces = Traces::default();
+    // The readers of traces, and whoever asked for restarts.
+    broker.connections.drop_all(&broker.epoll);
     broker.restarts.clear();
     broker.draining = None;
     broker.last_key = 0;
@@ -757,6 +760,7 @@ mod tests {
         let events = replay("broker_vm", |bytes| {
             let happened = World::new(&mut broker).run(&mut Unstructured::new(bytes));
             reset(&mut broker);
+            assert_eq!(broker.connections.next_deadline(), None, "a connection is left behind");
             happened
         });
         assert!(events > 500, "only {events} events");

@@ -149,6 +149,7 @@ impl Collected {
     pub(super) fn lacks(&self) -> Vec<String> {
         let End { lost, refused, dropped, .. } =
             self.end.unwrap_or(End { at: 0, lost: 0, refused: 0, dropped: 0 });
+        let refused = refused.saturating_add(self.strange);
         let full = format!(
             "the trace has ended early, as {} events are kept; --max-events keeps more, --seconds takes fewer",
             self.events_max
@@ -158,8 +159,8 @@ impl Collected {
             (lost > 0, format!("{lost} submissions or answers are missing: there were more than are read at a time")),
             (dropped > 0, format!("{dropped} pieces of work on the GPU are missing: there were too many")),
             (
-                refused + self.strange > 0,
-                format!("{} reports of workers are left out: they cannot be true", refused + self.strange),
+                refused > 0,
+                format!("{refused} reports of workers are left out: they cannot be true"),
             ),
             (
                 self.submissions.is_empty(),
@@ -194,5 +195,7 @@ mod tests {
         let submission = Submission { key: 1, ..Submission::default() };
         collected.keep(TraceEvent::Submission(submission));
         assert!(collected.submissions.is_empty() && collected.lacks()[0].starts_with("1 reports"));
+        collected.keep(TraceEvent::End { at: 30, lost: 0, refused: u64::MAX, dropped: 0 });
+        assert!(collected.lacks()[0].starts_with(&u64::MAX.to_string()), "there are no more to count");
     }
 }

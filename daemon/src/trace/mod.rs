@@ -8,12 +8,17 @@
 //! | `occupancy` | for whom a GPU was busy for how much of some time |
 //! | `picture` | what was read as events of the format |
 //! | `format` | events of the format, and the file |
+//! | `rules` | the rules of the format, for tests |
 
 mod collected;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod lanes;
 mod occupancy;
 mod picture;
+#[cfg(any(test, feature = "fuzzing"))]
+mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
 use collected::{Collected, Kept};

@@ -70,7 +70,8 @@ struct End {
 struct Ended {
     /// The slices of each GPU.
     ends: BTreeMap<usize, Vec<End>>,
-    rows: FxHashMap<usize, Row>,
+    /// The row of each submission that is on a GPU, and the time from which it is shown there.
+    rows: FxHashMap<usize, (Row, u64)>,
     occupancy: BTreeMap<usize, Occupancy>,
 }
 
@@ -138,7 +139,7 @@ impl Draft<'_> {
             self.entries.push(Entry::slice(name, "gpu", row, (from, end), args));
             ended.ends.entry(gpu).or_default().push(End { at: end, from, row, submission });
             if let Some(index) = submission {
-                ended.rows.insert(index, row);
+                ended.rows.insert(index, (row, from));
             }
             times.entry(gpu).or_default().push((holder, begin, end));
         }
@@ -235,7 +236,11 @@ impl Draft<'_> {
 
     /// Draws the arrow from what was on the GPU when the submission's turn came, and the one to its own place there.
     fn arrows(&mut self, index: usize, row: Row, from: u64, gpu: usize, on_gpus: &Ended) {
-        let Submission { ready, dispatched, begin, .. } = self.collected.submissions[index];
+        let submission = &self.collected.submissions[index];
+        let Submission { ready, dispatched, begin, .. } = *submission;
+        // A reader that rounds times down has the slice end before its last moment.
+        let last = self.last(submission).saturating_sub(APART);
+        let within = |at: u64| at.min(last).max(from);
         if dispatched > ready && dispatched >= from {
             let ends = on_gpus.ends.get(&gpu).map_or(&[][..], Vec::as_slice);
             let next = ends.partition_point(|end| end.at <= dispatched);
@@ -244,13 +249,16 @@ impl Draft<'_> {
                 && *at > ready
                 && *submission != Some(index)
             {
-                self.arrow("turn", (*there, at.saturating_sub(APART).max(*from)), (row, dispatched));
+                let (start, finish) = (at.saturating_sub(APART).max(*from), within(dispatched));
+                if start <= finish {
+                    self.arrow("turn", (*there, start), (row, finish));
+                }
             }
         }
-        if let Some(at) = on_gpus.rows.get(&index)
-            && begin >= from
+        if let Some((there, shown)) = on_gpus.rows.get(&index)
+            && begin >= from.max(*shown)
         {
-            self.arrow("runs", (row, begin), (*at, begin));
+            self.arrow("runs", (row, within(begin)), (*there, begin));
         }
     }
 

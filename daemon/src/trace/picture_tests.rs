@@ -1,6 +1,7 @@
 //! Tests of the picture against the rules of its format.
 
 use super::super::format::write;
+use super::super::rules::check;
 use super::*;
 use crate::broker::TraceEvent;
 
@@ -37,48 +38,6 @@ fn drawn(events: impl IntoIterator<Item = TraceEvent>) -> Vec<Value> {
     let file: Value = serde_json::from_slice(&file).unwrap();
     check(&file["traceEvents"]);
     file["traceEvents"].as_array().unwrap().clone()
-}
-
-/// The rules of the format that a reader depends on: fields and their types; slices of a row lie in each other or apart; both ends of an
-/// arrow are in slices.
-fn check(events: &Value) {
-    // As Perfetto reads times: down to whole nanoseconds.
-    let nanos = |value: &Value| (value.as_f64().unwrap() * 1000.0) as u64;
-    let mut rows: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
-    type End<'a> = (&'a str, (u64, u64), u64);
-    let mut arrows: BTreeMap<u64, Vec<End<'_>>> = BTreeMap::new();
-    for event in events.as_array().unwrap() {
-        let row = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
-        let at = nanos(&event["ts"]);
-        assert!(event["name"].is_string());
-        match event["ph"].as_str().unwrap() {
-            "X" => rows.entry(row).or_default().push((at, at + nanos(&event["dur"]))),
-            phase @ ("s" | "f") => {
-                let ends = arrows.entry(event["id"].as_u64().unwrap()).or_default();
-                ends.push((if phase == "s" { "s" } else { "f" }, row, at));
-            }
-            "C" => assert!(event["args"].as_object().unwrap().values().all(Value::is_number)),
-            "M" => assert_eq!(event["args"].as_object().unwrap().len(), 1),
-            other => panic!("{other}"),
-        }
-    }
-    for slices in rows.values_mut() {
-        slices.sort_by_key(|(begin, end)| (*begin, std::cmp::Reverse(*end)));
-        let mut open: Vec<u64> = Vec::new();
-        for (begin, end) in slices {
-            open.retain(|until| *until > *begin);
-            assert!(open.iter().all(|until| *end <= *until), "{begin} to {end} is across {open:?}");
-            open.push(*end);
-        }
-    }
-    for ends in arrows.values() {
-        let [("s", from, start), ("f", to, finish)] = ends[..] else { panic!("{ends:?}") };
-        assert!(start <= finish, "an arrow goes back in time");
-        for (row, at) in [(from, start), (to, finish)] {
-            let is_in = |(begin, end): &(u64, u64)| (*begin..=*end).contains(&at);
-            assert!(rows.get(&row).is_some_and(|slices| slices.iter().any(is_in)), "an arrow has no end");
-        }
-    }
 }
 
 fn slices<'a>(events: &'a [Value], cat: &str) -> Vec<&'a Value> {
@@ -169,4 +128,32 @@ fn what_was_not_over_is_shown_to_the_end() {
     let events = drawn([unfinished, end]);
     let slices = slices(&events, "gpu");
     assert_eq!((&slices[0]["name"], &slices[0]["dur"]), (&json!("b, not over"), &json!(8000.0)));
+}
+
+#[test]
+fn an_arrow_to_the_last_moment_of_a_slice_ends_in_it_however_it_is_rounded() {
+    for odd in 0..2000 {
+        let at = 86_400_000_000_000 + 7 * odd;
+        let last = at + 1000 + odd;
+        let late = Submission {
+            ready: at,
+            dispatched: last,
+            begin: last,
+            end: last,
+            noticed: last,
+            ..submission(1, at)
+        };
+        let busy = TraceEvent::Busy { gpu: 0, holder: Holder::Other(None), begin: at, end: at + 500 };
+        let events = drawn([context(1, "late"), TraceEvent::Submission(late), busy]);
+        assert_eq!(events.iter().filter(|event| event["ph"] == "f").count(), 1, "its turn came");
+    }
+}
+
+#[test]
+fn no_arrow_leads_to_what_is_shown_later_than_it_was() {
+    let others = |n| TraceEvent::Busy { gpu: 0, holder: Holder::Other(None), begin: n, end: 100 * MS + n };
+    let one = submission(1, 0);
+    let events = drawn((0..32).map(others).chain([context(1, "full"), TraceEvent::Submission(one)]));
+    assert_eq!(slices(&events, "gpu").len(), 33);
+    assert!(events.iter().all(|event| event["name"] != "runs"), "its slice is not where the GPU began it");
 }

@@ -8,6 +8,8 @@
 //! Here is what is kept of traces, and what is believed; `vms::traces` takes them. Knows no connection: a reader is whatever names it.
 
 mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing;
 
 pub(super) use event::busy;
 use event::checked;

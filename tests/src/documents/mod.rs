@@ -1,0 +1,39 @@
+//! The names in the documents: parts of the program, tests, options and commands that a document names must exist.
+//!
+//! `markdown` cuts a document into text, code spans and commands, `known` lists what the repository has, `names` compares the two. What a
+//! name is follows from its form, or from the words before it. Names of other projects are told by their form, or stand in tables.
+//! Knows nothing of what the documents say of a name.
+
+mod commands;
+mod known;
+mod markdown;
+mod names;
+
+pub use known::Known;
+pub use markdown::{Document, Passage, Piece};
+pub use names::{stale, unneeded};
+
+use crate::sources::repository;
+use std::fs;
+
+/// The documents at the top of the repository; those in `docs/` are found.
+const AT_THE_TOP: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"];
+
+/// All documents whose names are checked.
+///
+/// # Panics
+/// A document cannot be read.
+#[must_use]
+pub fn all() -> Vec<Document> {
+    let folder = fs::read_dir(repository().join("docs")).expect("there is a folder of documents");
+    let names = folder.map(|entry| entry.expect("an entry of a folder").file_name());
+    let names =
+        names.map(|name| format!("docs/{}", name.to_string_lossy())).filter(|name| name.ends_with(".md"));
+    let mut paths: Vec<_> = AT_THE_TOP.iter().map(|name| (*name).to_owned()).chain(names).collect();
+    paths.sort();
+    let read = |path: String| {
+        let text = fs::read_to_string(repository().join(&path));
+        Document::new(&path, &text.unwrap_or_else(|error| panic!("{path}: {error}")))
+    };
+    paths.into_iter().map(read).collect()
+}
