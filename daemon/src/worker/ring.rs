@@ -182,9 +182,13 @@ impl Ring {
         }
         gate.rests = false;
         drop(gate);
+        if self.cancel.is_cancelled() {
+            // The status may be a successor's by now, which may have announced IDLE and sleeps until it is notified.
+            return false;
+        }
         // Whoever rested for another process looks at the tail now.
         self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
-        !self.cancel.is_cancelled()
+        true
     }
 
     /// Tells the driver that this ring will never go on.

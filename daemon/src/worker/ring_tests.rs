@@ -454,6 +454,21 @@ fn a_ring_that_another_process_left_at_rest_begins_at_its_head_when_it_is_told_t
 }
 
 #[test]
+fn a_ring_that_ends_at_rest_leaves_the_status_to_its_successor() {
+    let ring = ring(Duration::ZERO);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| serve(&ring, |bytes| Ok(bytes.len())));
+        ring.interrupt();
+        assert!(ring.wait_rested(Instant::now() + LONG));
+        // The successor has nothing to do, and says so.
+        ring.status.set_bits(RingStatusFlagsMESA::IDLE.0, SeqCst);
+        ring.end();
+        thread.join().unwrap();
+    });
+    assert_eq!(ring.status.load(SeqCst), RingStatusFlagsMESA::IDLE.0);
+}
+
+#[test]
 fn a_ring_whose_thread_is_busy_or_gone_does_not_rest() {
     let ring = ring(Duration::ZERO);
     ring.interrupt();
