@@ -112,7 +112,13 @@ impl Terminal {
         &self.written
     }
 
-    /// Waits until the lines of the screen are as wanted, and returns them.
+    /// Returns whether a picture has begun and is not complete, as the program says itself (synchronised updates, DEC mode 2026).
+    fn is_drawing(&self) -> bool {
+        let last = |mark: &[u8]| self.written.windows(mark.len()).rposition(|bytes| bytes == mark);
+        last(b"\x1b[?2026h") > last(b"\x1b[?2026l")
+    }
+
+    /// Waits until the lines of a complete picture are as wanted, and returns them.
     ///
     /// # Errors
     /// They are not in time.
@@ -120,7 +126,7 @@ impl Terminal {
         let mut lines = Vec::new();
         let came = eventually(PATIENCE, || {
             lines = self.lines();
-            is(&lines)
+            !self.is_drawing() && is(&lines)
         });
         ensure!(came, "not seen: {what}\n{}", lines.join("\n"));
         println!("{what}:\n{}\n", lines.join("\n"));
