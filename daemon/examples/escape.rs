@@ -1,5 +1,5 @@
 //! Plays a worker that a guest has taken over. It confines itself as a worker does, and then tries the way out that the name of its
-//! context names; `tests/tests/sandbox.rs` starts it with `--exe`. What it could do it says on standard error: "open" if the way is.
+//! context names; `tests/tests/behaviour/sandbox.rs` starts it with `--exe`. What it could do it says on standard error: "open" if the way is.
 
 #![allow(unsafe_code, reason = "an attacker is not bound by what libraries offer")]
 

@@ -1,5 +1,5 @@
 //! Plays a worker on a GPU whose driver exports nothing: the memory that it exports can be mapped out of a device node, and is gone with
-//! the worker. That node is `/dev/zero`, and other nodes of its driver stand for what keeps the memory alive; `tests/tests/lent_memory.rs` starts
+//! the worker. That node is `/dev/zero`, and other nodes of its driver stand for what keeps the memory alive; `tests/tests/behaviour/lent_memory.rs` starts
 //! this program with `--exe`. The program repeats on standard error what is said to it.
 
 use anyhow::{Context, Result, bail};

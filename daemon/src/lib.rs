@@ -1,6 +1,6 @@
 //! `vhost-user-vulkan` as a library: the device process, the worker process, and what they share.
 //!
-//! Modules in reading order. An arrow in the layering table is the only way a module may use another; `tests/tests/layering.rs`
+//! Modules in reading order. An arrow in the layering table is the only way a module may use another; `tests/tests/sources/layering.rs`
 //! checks it.
 //!
 //! | module | is | may use |

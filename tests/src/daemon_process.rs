@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::packages::HostVulkan;
+use crate::program::cargo::{build, cargo};
+use crate::sources::repository;
 
 /// A running daemon. Dropping it kills it; [`DaemonProcess::stop`] ends it and checks how it ends.
 pub struct DaemonProcess {
@@ -21,7 +23,7 @@ pub struct DaemonProcess {
 }
 
 /// A daemon that takes longer to listen or to end hangs.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(480);
 const POLL: Duration = Duration::from_millis(20);
 /// A submission of a software driver takes as long as other programs leave it of the processors: tests that are about hangs say so
 /// themselves.
@@ -228,25 +230,25 @@ pub fn daemon_executable() -> Result<PathBuf> {
 /// It does not build.
 pub fn build_daemon(release: bool) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", "daemon"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // A release build takes minutes the first time and should show what it does.
-    cargo.arg(if release { "--release" } else { "--quiet" });
-    cargo.arg("--target-dir").arg(&target);
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
+    let mut cargo = cargo();
+    cargo.arg("build").arg("--target-dir").arg(&target);
+    if release {
+        // As users build it. It takes minutes the first time and should show what it does.
+        cargo.args(["--release", "--package", "daemon"]);
+    } else {
+        cargo.args(["--quiet", "--bin", "vhost-user-vulkan"]);
+    }
+    build(&mut cargo, "the daemon")?;
     Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))
 }
 
-/// Builds an example of a package in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library.
+/// Builds an example in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library.
 ///
 /// # Errors
 /// It does not build.
-pub fn build_example(package: &str, name: &str) -> Result<PathBuf> {
+pub fn build_example(name: &str) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", package, "--example", name]);
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--target-dir").arg(&target);
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "{name} does not build");
+    build(cargo().args(["build", "--quiet", "--example", name, "--target-dir"]).arg(&target), name)?;
     Ok(target.join("debug/examples").join(name))
 }
 
@@ -256,27 +258,26 @@ pub fn build_example(package: &str, name: &str) -> Result<PathBuf> {
 /// It does not build.
 pub fn doctor_for_guests() -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["--quiet", "doctor-for-guests"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.env("CARGO_TARGET_DIR", &target);
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "the program for VMs does not build");
+    let mut cargo = cargo();
+    build(
+        cargo.args(["--quiet", "doctor-for-guests"]).env("CARGO_TARGET_DIR", &target),
+        "the program for VMs",
+    )?;
     Ok(target.join("guest/vhost-user-vulkan-doctor"))
 }
 
-/// Builds an integration test of this crate and answers where its executable is.
+/// Builds a program of integration tests and answers where its executable is.
 ///
 /// # Errors
 /// It does not build.
 pub fn integration_test(name: &str) -> Result<PathBuf> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--no-run", "--package", "tests", "--features", "guests", "--test", name]);
-    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().context("cannot run cargo")?;
+    let output = cargo().args(["test", "--no-run", "--test", name]).output().context("cannot run cargo")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{name} does not build\n{said}");
     let path = said.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')'));
     let path = PathBuf::from(path.with_context(|| format!("cargo said {said}"))?.0);
     // cargo names it relative to the workspace when the target folder lies there.
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
+    Ok(repository().join(path))
 }
 
 /// The folder of the profile this program was built in. Tests lie in a folder below it, programs in it.

@@ -6,6 +6,7 @@
 //! `fuzz/README.md` says how to fuzz for days.
 
 use crate::package::Architecture;
+use crate::program::cargo::cargo;
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -97,7 +98,7 @@ impl Place {
         let flags: Vec<_> = flags.chain(sanitizer.iter().map(|name| format!("-Zsanitizer={name}"))).collect();
         // With the target's name the flags do not go to build scripts.
         let target = Architecture::own().context("no fuzz targets are built for this machine")?.triple();
-        let status = Command::new(env!("CARGO"))
+        let status = cargo()
             .args(["build", "--quiet", "--release", "--bins", "--target", target, "--target-dir"])
             .arg(&self.built)
             .current_dir(&self.folder)

@@ -1,56 +1,105 @@
-//! The prerequisites that the machine must offer before anything can be built or run, and how to get them.
+//! The tools that the machine must offer before something can be built or run, and how to get them: those that a command needs, and no others.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// A command the runs need, and the Debian package that brings it.
-const COMMANDS: &[(&str, &str)] = &[
-    ("apt-get", "apt"),
-    ("dpkg-deb", "dpkg"),
-    ("python3", "python3"),
-    ("cc", "gcc"),
-    ("c++", "g++"),
-    ("gpgv", "gpgv"),
-    ("valgrind", "valgrind"),
-    ("mmdebstrap", "mmdebstrap"),
-    ("dpkg-buildpackage", "dpkg-dev"),
-    ("dh", "debhelper"),
-    ("lintian", "lintian"),
-    ("lowdown", "lowdown"),
-    ("man", "man-db"),
-    ("systemd-analyze", "systemd"),
-    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
-    ("qemu-aarch64-static", "qemu-user-static"),
+/// A tool of the machine, and the Debian package that brings it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tool {
+    presence: Presence,
+    package: &'static str,
+}
+
+/// The sign by which a tool is known to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// A program of this name in the search path.
+    Program(&'static str),
+    /// A module that Python can run.
+    Module(&'static str),
+    /// A file.
+    File(&'static str),
+}
+
+const fn program(name: &'static str, package: &'static str) -> Tool {
+    Tool { presence: Presence::Program(name), package }
+}
+
+const APT: Tool = program("apt-get", "apt");
+const DPKG: Tool = program("dpkg-deb", "dpkg");
+/// apt checks signatures with it.
+const GPGV: Tool = program("gpgv", "gpgv");
+const MMDEBSTRAP: Tool = program("mmdebstrap", "mmdebstrap");
+/// pip fetches wheels: the Vulkan registry that generated code is checked against comes as one.
+pub const PIP: Tool = Tool { presence: Presence::Module("pip"), package: "python3-pip" };
+/// `cargo instructions` counts with it.
+pub const VALGRIND: Tool = program("valgrind", "valgrind");
+/// libFuzzer is C++.
+pub const CXX: Tool = program("c++", "g++");
+
+/// The tools that unpack Debian packages as test material (`crate::packages`).
+pub const PACKAGES: &[Tool] = &[APT, DPKG, GPGV];
+/// The tools of the clients, some of which are programs in Python.
+pub const CLIENTS: &[Tool] = &[APT, DPKG, GPGV, PIP];
+/// The tools that build the patched driver and install packages in systems of their own.
+pub const SYSTEMS: &[Tool] = &[APT, DPKG, GPGV, PIP, MMDEBSTRAP];
+/// The tools that make the Debian package, and those that look at it.
+pub const PACKAGE: &[Tool] = &[
+    APT,
+    DPKG,
+    GPGV,
+    program("dpkg-buildpackage", "dpkg-dev"),
+    program("dh", "debhelper"),
+    program("lintian", "lintian"),
+    program("lowdown", "lowdown"),
+    program("man", "man-db"),
+    program("systemd-analyze", "systemd"),
+];
+/// The tools that make the package for arm64 on another machine, and run its programs.
+pub const ARM64: &[Tool] = &[
+    program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    program("qemu-aarch64-static", "qemu-user-static"),
+    // The C library with which they are linked.
+    Tool {
+        presence: Presence::File("/usr/aarch64-linux-gnu/lib/libc.so.6"),
+        package: "libc6-dev-arm64-cross",
+    },
 ];
 
-/// The C library with which programs for arm64 are linked, and run by emulation.
-const ARM64_LIBRARY: &str = "/usr/aarch64-linux-gnu/lib/libc.so.6";
+impl Tool {
+    fn is_there(&self) -> bool {
+        match self.presence {
+            Presence::Program(name) => in_path(name),
+            Presence::Module(name) => {
+                let output = Command::new("python3").args(["-m", name, "--version"]).output();
+                output.is_ok_and(|output| output.status.success())
+            }
+            Presence::File(path) => Path::new(path).exists(),
+        }
+    }
+}
 
-/// Installs what is missing when root; otherwise says what to install.
+/// Installs what is missing of these tools when root; otherwise says what to install.
 ///
 /// # Errors
 /// Something is missing and could not be installed.
-pub fn provide() -> Result<()> {
-    let mut missing: Vec<&str> =
-        COMMANDS.iter().filter(|(command, _)| !in_path(command)).map(|(_, package)| *package).collect();
-    if !has_pip() {
-        missing.push("python3-pip");
-    }
-    if !Path::new(ARM64_LIBRARY).exists() {
-        missing.push("libc6-dev-arm64-cross");
-    }
+pub fn provide<'t>(tools: impl IntoIterator<Item = &'t Tool>) -> Result<()> {
+    let missing: BTreeSet<&str> =
+        tools.into_iter().filter(|tool| !tool.is_there()).map(|tool| tool.package).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let packages = missing.join(" ");
+    let packages: Vec<&str> = missing.into_iter().collect();
+    let named = packages.join(" ");
     if !rustix::process::geteuid().is_root() {
-        bail!("missing on this machine: {packages}; install with: sudo apt-get install {packages}");
+        bail!("missing on this machine: {named}; install with: sudo apt-get install {named}");
     }
-    eprintln!("installing {packages}");
+    eprintln!("installing {named}");
     apt_get(&["update", "-q"])?;
-    apt_get(&[&["install", "-y", "-q", "--no-install-recommends"], missing.as_slice()].concat())
+    apt_get(&[&["install", "-y", "-q", "--no-install-recommends"], packages.as_slice()].concat())
 }
 
 /// Returns whether this machine has a GPU device that a Vulkan driver may use.
@@ -64,12 +113,6 @@ fn in_path(command: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(command).is_file())
 }
 
-/// The Vulkan registry that generated code is checked against comes as a Python package.
-fn has_pip() -> bool {
-    let output = Command::new("python3").args(["-m", "pip", "--version"]).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let status = Command::new("apt-get")
         .args(arguments)
@@ -80,4 +123,17 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
         bail!("apt-get {} failed", arguments.join(" "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_there_or_not() {
+        assert!(program("sh", "dash").is_there() && !program("no-such-program", "none").is_there());
+        let file = |path| Tool { presence: Presence::File(path), package: "none" };
+        assert!(file("/proc/self/exe").is_there() && !file("/no/such/file").is_there());
+        assert!(!Tool { presence: Presence::Module("no_such_module"), package: "none" }.is_there());
+    }
 }

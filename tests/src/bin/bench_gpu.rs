@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tests::bench::{Line, Llama, Probe, Sides, Timing, plan, plot, run, to_json, to_table};
 use tests::packages::Suite;
+use tests::program::cargo::{self, cargo};
 use tests::stand::{Drivers, OwnDaemon, Place, Setting, default_name};
 
 #[derive(Debug, Parser)]
@@ -224,14 +224,10 @@ fn suite(text: &str) -> Result<(String, Suite)> {
 
 /// Builds the program that measures, in the profile of this one.
 fn build(program: &Path) -> Result<()> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "tests", "--bin", "gauge"]);
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "--bin", "gauge"]);
     cargo.args(program.parent().is_some_and(|folder| folder.ends_with("release")).then_some("--release"));
-    ensure!(
-        cargo.status().context("cannot run cargo")?.success(),
-        "the program that measures does not build"
-    );
-    Ok(())
+    cargo::build(&mut cargo, "the program that measures")
 }
 
 fn draw(arguments: &Arguments, group: &[Line], device: &str) -> Result<()> {

@@ -1,9 +1,9 @@
 //! `cargo crowd`: a thousand clients, eight at a time, half of them killed at random moments; see `tests::clients::crowd`.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
-use std::process::Command;
 use tests::clients::crowd::{self, Plan};
+use tests::program::cargo::{build, cargo};
 
 #[derive(Parser)]
 #[command(about = "Run many clients through the bridge and kill some at random moments")]
@@ -23,9 +23,7 @@ fn main() -> Result<()> {
     let Arguments { clients, at_once, seed } = Arguments::parse();
     let threads = std::env::current_exe()?.with_file_name("many_threads");
     if !threads.exists() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "tests", "--bin", "many_threads"]);
-        cargo.status().context("cannot run cargo")?;
+        build(cargo().args(["build", "--quiet", "--bin", "many_threads"]), "many_threads")?;
     }
     crowd::run(Plan { clients, at_once, seed, programs: crowd::ALL }, threads).map(|_| ())
 }

@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     let step = |text: &str| println!("[{:5.1} s] {text}", started.elapsed().as_secs_f32());
 
     step("checking what this machine has");
-    prerequisites::provide()?;
+    prerequisites::provide(prerequisites::PACKAGES)?;
     step("building the daemon (minutes when it is the first time)");
     let executable = build_daemon(true)?;
     step("getting Debian packages: QEMU, kernel, Mesa, llama.cpp (300 MB when it is the first time)");

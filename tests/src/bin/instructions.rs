@@ -26,7 +26,7 @@ const SCALE_TOLERANCE: f64 = 0.05;
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
-    prerequisites::provide()?;
+    prerequisites::provide([&prerequisites::VALGRIND])?;
     let counted = Counted::build(arguments.keep)?;
     let mut cases = counted.cases()?;
     for name in &arguments.cases {

@@ -1,10 +1,10 @@
 //! `cargo shares`: measures how tenants share a GPU, and draws it; see `tests::shares`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Parser;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
+use tests::program::cargo::{build, cargo};
 use tests::shares::{ALONE, Density, Kernels, MIXES, Sharing, compare, density, mix, plot, run, verdicts};
 use tests::stand::Place;
 
@@ -50,9 +50,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let tenant = std::env::current_exe()?.with_file_name("tenant");
     if !tenant.exists() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "tests", "--bin", "tenant"]);
-        ensure!(cargo.status().context("cannot run cargo")?.success(), "the tenants' program does not build");
+        build(cargo().args(["build", "--quiet", "--bin", "tenant"]), "the tenants' program")?;
     }
     let place = match (arguments.daemon, arguments.venus) {
         (Some(daemon), Some(venus)) => Place::machine(tenant, daemon, venus),

@@ -12,7 +12,7 @@ use crate::daemon::{Daemon, Holdings, eventually};
 use crate::guest::Gpu;
 
 /// The time that a device may take to notice that its clients are gone.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(480);
 
 /// A running daemon and its bridge.
 pub struct Setup {

@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::package::{Architecture, Crates, flags};
+use crate::program::cargo::{build, cargo};
 use callgrind::Profile;
 pub use figures::{Figure, Figures, Verdict, compare};
 
@@ -57,13 +59,15 @@ impl Counted {
     /// # Errors
     /// It does not build.
     pub fn build(keep: Option<PathBuf>) -> Result<Self> {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--release", "--package", "daemon", "--features", "null-driver"]);
-        let status = cargo.args(["--example", "instructions"]).status().context("cannot run cargo")?;
-        ensure!(status.success(), "the program to be counted does not build");
+        let mut cargo = cargo();
+        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "workloads"]);
+        // The package's, so that libraries are compiled once for both.
+        let architecture = Architecture::own().context("no package is made for this machine")?;
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&Crates::of_the_daemon(architecture)?)?);
+        build(&mut cargo, "the program to be counted")?;
         let own = std::env::current_exe()?;
         let target = own.parent().and_then(Path::parent).context("built by cargo")?;
-        let program = target.join("release/examples/instructions");
+        let program = target.join("release/workloads");
         ensure!(program.exists(), "{} is missing", program.display());
         Ok(Self { program, keep })
     }

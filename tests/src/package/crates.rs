@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -49,8 +48,8 @@ impl Crates {
     pub fn of_the_daemon(architecture: Architecture) -> Result<Self> {
         let triple = architecture.triple();
         let cargo = |arguments: &[&str]| {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(arguments).arg("--locked").current_dir(env!("CARGO_MANIFEST_DIR"));
+            let mut cargo = crate::program::cargo::cargo();
+            cargo.args(arguments).arg("--locked");
             succeed(cargo, LIMIT)
         };
         let metadata: Value =

@@ -21,6 +21,7 @@ pub use crates::{Crate, Crates};
 pub use names::{Architecture, NAME};
 
 use crate::packages::cross_compiler;
+use crate::program::cargo::cargo;
 use crate::program::{LIMIT, succeed};
 
 /// The place where a debugger looks for the sources, instead of the folders of this machine.
@@ -117,7 +118,7 @@ fn build(
 ) -> Result<PathBuf> {
     let Binary { name, package, profile, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = cargo();
     cargo.args(["rustc", "--locked", "--profile", profile, "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(&crates.target_folder);
     for (setting, value) in settings {
@@ -135,7 +136,7 @@ fn build(
     }
     cargo.arg("--").args(*options);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "{name} does not build");
+    crate::program::cargo::build(&mut cargo, name)?;
     let triple = if foreign { architecture.triple() } else { "" };
     Ok(crates.target_folder.join(triple).join(profile).join(name))
 }
@@ -153,8 +154,8 @@ fn compiler_for(architecture: Architecture) -> Result<Option<PathBuf>> {
     cross_compiler().map(Some)
 }
 
-/// The compiler's flags by which the program names no folder of this machine.
-fn flags(crates: &Crates) -> Result<String> {
+/// The compiler's flags by which a program names no folder of this machine, as `CARGO_ENCODED_RUSTFLAGS` has them.
+pub fn flags(crates: &Crates) -> Result<String> {
     let mut remapped = vec![(crates.repository.clone(), PathBuf::from(SOURCES))];
     let registries = crates.cargo_home.join("registry/src");
     for registry in fs::read_dir(&registries).with_context(|| format!("reading {}", registries.display()))? {

@@ -18,9 +18,8 @@ const SECTIONS: &[&str] = &["The file", "An example", "Several GPUs for one VM",
 /// # Errors
 /// A program is missing or fails.
 pub(super) fn write(folder: &Path) -> Result<()> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--locked", "--package", "daemon", "--example", "command-line", "--"]);
-    cargo.arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = crate::program::cargo::cargo();
+    cargo.args(["run", "--quiet", "--locked", "--example", "command-line", "--"]).arg(folder);
     succeed(cargo, LIMIT)?;
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sharing.md");
     let guide = fs::read_to_string(guide).context("reading docs/sharing.md")?;

@@ -14,7 +14,7 @@ use super::apt::{Apt, Archive};
 use super::cache_dir;
 
 /// The Debian suites the tests use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Suite {
     /// Debian 12: kernel 6.1. Its Mesa is too old for Venus as it is today.
     Bookworm,

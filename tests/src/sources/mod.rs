@@ -27,6 +27,7 @@ pub const PACKAGES: &[&str] = &[
     "daemon/shm",
     "daemon/vulkan",
     "daemon/waiting",
+    "daemon/workloads",
     "protocol",
     "protocol/codegen",
     "tests",

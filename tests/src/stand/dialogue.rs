@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The time after which a test gives up waiting: nothing takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub const PATIENCE: Duration = Duration::from_secs(480);
 
 /// A running program. Dropping it kills it.
 pub struct Dialogue {

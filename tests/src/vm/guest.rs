@@ -1,13 +1,14 @@
 //! Builds guests: one suite's kernel and an initramfs with its Venus driver and programs to run on it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::BufWriter;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result, ensure};
-use tempfile::NamedTempFile;
+use parking_lot::Mutex;
 
 use super::cpio::Archive;
 use super::elf;
@@ -19,8 +20,8 @@ pub struct Guest {
     suite: Suite,
     kernel_release: String,
     kernel: PathBuf,
-    /// The initramfs without a command; see [`Script`].
-    initramfs: NamedTempFile,
+    /// The initramfs without a command; see [`Script`]. The file has no name, so that it goes with this process.
+    initramfs: File,
 }
 
 /// The work of a guest: a shell script, and files that it finds in the root folder.
@@ -42,15 +43,27 @@ impl Guest {
     ///
     /// # Errors
     /// Packages cannot be had, or lack a file that the guest needs.
-    pub fn build(suite: Suite) -> Result<Self> {
+    pub fn build(suite: Suite) -> Result<Arc<Self>> {
         Self::build_with_kernel(suite, suite)
     }
 
-    /// Builds the guest of `suite` like [`Guest::build`], with the kernel of another suite.
+    /// Builds the guest of `suite` like [`Guest::build`], with the kernel of another suite. A process builds each guest once.
     ///
     /// # Errors
     /// As [`Guest::build`].
-    pub fn build_with_kernel(suite: Suite, kernel: Suite) -> Result<Self> {
+    pub fn build_with_kernel(suite: Suite, kernel: Suite) -> Result<Arc<Self>> {
+        type Guests = HashMap<(Suite, Suite), Arc<Guest>>;
+        static GUESTS: LazyLock<Mutex<Guests>> = LazyLock::new(Mutex::default);
+        let mut guests = GUESTS.lock();
+        if let Some(guest) = guests.get(&(suite, kernel)) {
+            return Ok(Arc::clone(guest));
+        }
+        let guest = Arc::new(Self::build_anew(suite, kernel)?);
+        guests.insert((suite, kernel), Arc::clone(&guest));
+        Ok(guest)
+    }
+
+    fn build_anew(suite: Suite, kernel: Suite) -> Result<Self> {
         let (kernel_root, kernel_release) = PackageRoot::with_kernel(kernel)?;
         let root = PackageRoot::with(suite, &["libvulkan1", "mesa-vulkan-drivers", "vulkan-tools"])?;
         // Older packages keep the modules outside /usr, and the kernel outside the modules' folder.
@@ -64,9 +77,8 @@ impl Guest {
 
         let folder = cache_dir()?.join("guests");
         fs::create_dir_all(&folder)?;
-        remove_old(&folder)?;
-        let initramfs = NamedTempFile::new_in(&folder)?;
-        let mut archive = Archive::new(BufWriter::new(File::create(initramfs.path())?));
+        let initramfs = tempfile::tempfile_in(&folder)?;
+        let mut archive = Archive::new(BufWriter::new(initramfs.try_clone()?));
         for name in ["proc", "sys", "dev", "tmp"] {
             archive.folder(name)?;
         }
@@ -103,7 +115,7 @@ impl Guest {
     /// # Errors
     /// The file cannot be written.
     pub fn write_initramfs(&self, script: &Script, path: &Path) -> Result<()> {
-        fs::copy(self.initramfs.path(), path)?;
+        fs::copy(format!("/proc/self/fd/{}", self.initramfs.as_raw_fd()), path)?;
         let file = File::options().append(true).open(path)?;
         let mut archive = Archive::new(BufWriter::new(file));
         archive.file("command", script.text.as_bytes(), true)?;
@@ -147,19 +159,6 @@ impl Script {
 /// Debian 13 has no llama.cpp; testing's runs there with testing's C library, on Debian 13's kernel and driver.
 fn llama_suite(suite: Suite) -> Suite {
     if suite == Suite::Trixie { Suite::Testing } else { suite }
-}
-
-/// Initramfs files go with their process, unless it was killed.
-fn remove_old(folder: &Path) -> Result<()> {
-    const DAY: Duration = Duration::from_secs(24 * 3600);
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        if modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > DAY)) {
-            fs::remove_file(entry.path()).ok();
-        }
-    }
-    Ok(())
 }
 
 fn first_present(root: &PackageRoot, places: &[String]) -> Option<PathBuf> {

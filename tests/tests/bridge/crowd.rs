@@ -4,6 +4,7 @@ use anyhow::Result;
 use tests::clients::crowd::{self, Plan};
 
 #[test]
+#[ignore = "a crowd: `cargo crowd` is its longer form"]
 fn twelve_clients_of_all_kinds_half_of_them_killed_leave_nothing_behind() -> Result<()> {
     let threads = env!("CARGO_BIN_EXE_many_threads").into();
     let tally = crowd::run(Plan { clients: 12, at_once: 8, seed: 1, programs: crowd::SHORT }, threads)?;

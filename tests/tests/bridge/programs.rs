@@ -28,26 +28,31 @@ fn same_with(client: &Client, options: &[&str]) -> Result<()> {
 }
 
 #[test]
+#[ignore = "takes minutes of both processors: one more program on a software driver"]
 fn whisper_hears_the_same() -> Result<()> {
     same_as_on_the_host(&WHISPER)
 }
 
 #[test]
+#[ignore = "takes minutes of both processors: one more program on a software driver"]
 fn ncnn_computes_the_same() -> Result<()> {
     same_as_on_the_host(&NCNN)
 }
 
 #[test]
+#[ignore = "takes minutes of both processors: one more program on a software driver"]
 fn vkdispatch_computes_the_same() -> Result<()> {
     same_as_on_the_host(&VKDISPATCH)
 }
 
 #[test]
+#[ignore = "takes minutes of both processors: one more program on a software driver"]
 fn operators_of_llama_pass_as_on_the_host() -> Result<()> {
     same_as_on_the_host(&OPERATORS)
 }
 
 #[test]
+#[ignore = "takes minutes of both processors: one more program on a software driver"]
 fn wgpu_computes_the_same_where_queues_say_that_they_draw_and_finds_no_device_elsewhere() -> Result<()> {
     same_with(&WGPU, &["--queues", "nominal"])?;
     let outcome = same_with(&WGPU, &["--queues", "compute"]);

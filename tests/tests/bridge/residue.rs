@@ -60,6 +60,7 @@ fn found(output: &str) -> Result<[u64; 4]> {
 }
 
 #[test]
+#[ignore = "repeats what few tenants show: many rounds of them"]
 fn in_many_rounds_no_tenant_finds_anything_of_another() -> Result<()> {
     let setup = Setup::new(robust())?;
     let rounds: u32 = std::env::var("RESIDUE_ROUNDS").map_or(Ok(ROUNDS), |rounds| rounds.parse())?;

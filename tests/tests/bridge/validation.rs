@@ -18,6 +18,7 @@ fn queries_of_vulkaninfo_are_valid() -> Result<()> {
 }
 
 #[test]
+#[ignore = "takes a minute of both processors"]
 fn work_of_llama_is_valid() -> Result<()> {
     let model = tempfile::NamedTempFile::new()?;
     std::fs::write(model.path(), completion::model())?;
@@ -34,6 +35,7 @@ fn work_of_llama_is_valid() -> Result<()> {
 }
 
 #[test]
+#[ignore = "the whole differential suite once more, which takes minutes"]
 fn differential_suite_is_valid() -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_differential"));
     let found = findings_in_differential(program, &ClientRoot::open(Suite::Testing)?)?;

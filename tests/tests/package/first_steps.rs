@@ -84,6 +84,7 @@ fn in_terminal(command: &str) -> String {
 }
 
 #[test]
+#[ignore = "installs a whole system: a bare Debian 13"]
 fn readmes_commands_lead_to_a_gpu_and_the_package_comes_and_goes_cleanly() -> Result<()> {
     let obstacle = match Architecture::own() {
         Some(Architecture::Amd64) => Booted::obstacle(),

@@ -17,7 +17,7 @@ fn patched_mesa_computes_what_the_device_computes() -> Result<()> {
     // First, as the processor is then free to build it.
     let client = ClientRoot::patched()?;
     let gaps: Vec<Gap> = GAPS.iter().copied().filter(|gap| gap.patched).collect();
-    differential::compare(program, &client, &differential::natively(program)?, &gaps, &[]).map(drop)
+    differential::compare(program, &client, differential::natively(program)?, &gaps, &[]).map(drop)
 }
 
 /// Clients one after the other: each takes every processor that there is, for minutes, so these are two. The others run with the stock driver

@@ -89,7 +89,7 @@ fn small_floats(client: &ClientRoot, setup: &Setup) -> Result<Vec<String>> {
 
 #[test]
 fn small_floats_of_the_host_reach_a_program_with_their_features() -> Result<()> {
-    let layer = build_example("tests", "small_floats_layer")?.with_file_name("libsmall_floats_layer.so");
+    let layer = build_example("small_floats_layer")?.with_file_name("libsmall_floats_layer.so");
     let vulkan = HostVulkan::small_floats(&layer)?;
     let setup = Setup::on(Daemon::start_on(&vulkan, &[])?)?;
     let expected = [

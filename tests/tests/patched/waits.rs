@@ -82,6 +82,7 @@ fn by_turns(measure: &str) -> Result<[Wait; 2]> {
 /// One test, as each measure wants the processors for itself. Where other programs want them, either driver sleeps and computes less, down to
 /// nothing, so the bounds of long waits leave something that does not depend on the other driver.
 #[test]
+#[ignore = "compares how long waits take, which a busy machine moves"]
 fn short_waits_end_sooner_and_long_ones_are_slept_through() -> Result<()> {
     // Debian's driver sleeps for 160 us and the timer slack in nearly each.
     let [patched, stock] = by_turns("empty 500")?;

@@ -8,6 +8,7 @@ use tests::packages::Suite;
 use tests::vm::{Guest, LAVAPIPE, Options, Outcome, Script, Vm};
 
 #[test]
+#[ignore = "boots a machine that is a host with all control groups"]
 fn what_one_vm_takes_is_taken_from_no_other() -> Result<()> {
     let guest = Guest::build(Suite::Testing)?;
     let mut script = Script::new(&format!(
@@ -15,11 +16,11 @@ fn what_one_vm_takes_is_taken_from_no_other() -> Result<()> {
          export VHOST_USER_VULKAN_DAEMON=/vhost-user-vulkan VHOST_USER_VULKAN_GPU=
          mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || exit 1
          cat /sys/fs/cgroup/cgroup.controllers
-         /cgroups --test-threads=1 --nocapture || exit 2
+         /behaviour cgroups:: --test-threads=1 --nocapture || exit 2
         "
     ));
     for (name, file) in
-        [("vhost-user-vulkan", daemon_executable()?), ("cgroups", integration_test("cgroups")?)]
+        [("vhost-user-vulkan", daemon_executable()?), ("behaviour", integration_test("behaviour")?)]
     {
         script = script.with_file(name, std::fs::read(&file).with_context(|| file.display().to_string())?);
     }

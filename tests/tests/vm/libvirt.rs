@@ -133,6 +133,7 @@ impl Host {
 }
 
 #[test]
+#[ignore = "installs a whole system: libvirt"]
 fn a_machine_of_libvirt_computes() -> Result<()> {
     if let Some(why) = Booted::obstacle() {
         println!("skipped: {why}");
@@ -166,6 +167,7 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
 }
 
 #[test]
+#[ignore = "installs a whole system: libvirt"]
 fn a_machine_of_kubevirt_computes_with_what_its_hook_adds() -> Result<()> {
     if let Some(why) = Booted::obstacle() {
         println!("skipped: {why}");

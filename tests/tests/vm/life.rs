@@ -1,5 +1,6 @@
 //! Tests that whatever happens to virtual machines does no harm to the daemon: restarts, pauses, driver changes, sudden death.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -235,7 +236,7 @@ fn live_blobs(daemon: &DaemonProcess) -> Result<usize> {
     Ok(targets.filter(|target| blob(&target.to_string_lossy())).count())
 }
 
-fn start() -> Result<(Guest, DaemonProcess)> {
+fn start() -> Result<(Arc<Guest>, DaemonProcess)> {
     let guest = Guest::build(Suite::Testing)?;
     let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[]).context("starting the daemon")?;
     Ok((guest, daemon))

@@ -16,6 +16,7 @@ fn share_memory() -> Result<Vec<u8>> {
 }
 
 #[test]
+#[ignore = "boots two machines for minutes"]
 fn two_programs_of_debian_testing_share_device_memory() -> Result<()> {
     share_in_guest(Suite::Testing)
 }
@@ -40,9 +41,10 @@ const CASES: &[&str] = &["addresses.", "atomics.buffer.", "dispatches."];
 /// The machine is a host here: lavapipe exports dma-bufs where the kernel makes them of memory files (`/dev/udmabuf`). In it run
 /// the daemon, the tests of shared memory, and unmodified Mesa through the bridge.
 #[test]
+#[ignore = "boots two machines for minutes"]
 fn dma_bufs_of_the_driver_serve_guests() -> Result<()> {
     let guest = Guest::build(Suite::Testing)?;
-    let shared_memory = integration_test("external_memory")?;
+    let behaviour = integration_test("behaviour")?;
     let differential = PathBuf::from(env!("CARGO_BIN_EXE_differential"));
     let only: String = CASES.iter().map(|case| format!(" --only {case}")).collect();
     let mut script = Script::new(&format!(
@@ -66,14 +68,14 @@ fn dma_bufs_of_the_driver_serve_guests() -> Result<()> {
          echo '{END}'
          export VHOST_USER_VULKAN_DAEMON=/vhost-user-vulkan VHOST_USER_VULKAN_GPU=
          export VHOST_USER_VULKAN_OPTIONS='--memory dma-buf'
-         timeout 1200 /external_memory --test-threads=1 two_contexts imported_memory || exit 5
+         timeout 1200 /behaviour --test-threads=1 external_memory::two_contexts external_memory::imported_memory || exit 5
          timeout 1200 /share_memory || exit 6
         "
     ));
     for (name, file) in [
         ("vhost-user-vulkan", daemon_executable()?),
         ("vtest-bridge", env!("CARGO_BIN_EXE_vtest-bridge").into()),
-        ("external_memory", shared_memory),
+        ("behaviour", behaviour),
         ("share_memory", env!("CARGO_BIN_EXE_share_memory").into()),
         ("differential", differential.clone()),
     ] {

@@ -2,6 +2,7 @@
 //!
 //! With `LONG_PAUSES` every pause, here and in `vm/life`, is longer than two minutes.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tests::vm::{Guest, Options, Outcome, Script, Vm, pause};
 
 /// Stops the program three times in the middle of its work, and lets it finish.
 #[test]
+#[ignore = "boots machines for minutes"]
 fn a_stopped_program_continues_its_computation() -> Result<()> {
     let (guest, daemon) = start()?;
     let pause = pause(STOPPED).as_secs();
@@ -42,6 +44,7 @@ fn a_stopped_program_continues_its_computation() -> Result<()> {
 }
 
 #[test]
+#[ignore = "boots machines for minutes"]
 fn programs_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
     let (guest, daemon) = start()?;
     let script = format!(
@@ -110,7 +113,7 @@ fn options(daemon: &DaemonProcess) -> Options {
     Options { gpus: vec![daemon.socket()], limit, ..Options::default() }
 }
 
-fn start() -> Result<(Guest, DaemonProcess)> {
+fn start() -> Result<(Arc<Guest>, DaemonProcess)> {
     let guest = Guest::build(Suite::Testing)?;
     let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[]).context("starting the daemon")?;
     Ok((guest, daemon))

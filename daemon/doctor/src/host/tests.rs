@@ -1,4 +1,4 @@
-//! Hosts that no test can make of this machine. `tests/tests/doctor.rs` has the others.
+//! Hosts that no test can make of this machine. `tests/tests/behaviour/doctor.rs` has the others.
 
 use super::*;
 use crate::expected;

@@ -12,7 +12,7 @@ use crate::bytes::{Plain, bytes_of, from_bytes};
 use crate::features::Features;
 
 /// Nanoseconds after which a wait counts as a hang: longer than any case may take on the slowest machine.
-pub(crate) const PATIENCE: u64 = 600_000_000_000;
+pub(crate) const PATIENCE: u64 = 480_000_000_000;
 
 /// The features that are off unless a case asks for them: they change what memory accesses out of bounds mean.
 pub(crate) const ROBUSTNESS: &[&str] = &[

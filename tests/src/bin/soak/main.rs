@@ -1,9 +1,9 @@
 //! `cargo soak`: months of churn around a broker, in less time; see `tests::soak`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
-use std::process::Command;
 use std::time::Duration;
+use tests::program::cargo::{build, cargo};
 use tests::soak::{self, Plan};
 
 #[derive(Parser)]
@@ -28,9 +28,7 @@ const REST_EVERY: Duration = Duration::from_secs(60);
 fn main() -> Result<()> {
     let Arguments { hours, speed, seed } = Arguments::parse();
     let threads = std::env::current_exe()?.with_file_name("many_threads");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "tests", "--bin", "many_threads"]);
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "many_threads does not build");
+    build(cargo().args(["build", "--quiet", "--bin", "many_threads"]), "many_threads")?;
     let report = soak::run(Plan { hours, speed, seed, rest_every: REST_EVERY }, threads)?;
     println!("{report}");
     let faults = report.faults();

@@ -1,5 +1,7 @@
 //! Programs that are run to their end, or to the end of patience: a client that lost its connection may spin for ever.
 
+pub mod cargo;
+
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -12,7 +14,7 @@ use tempfile::TempDir;
 
 /// A program or a machine that takes longer hangs, however slow and busy this machine is. Shorter than the silence that ends a stage of
 /// `cargo acceptance`.
-pub const LIMIT: Duration = Duration::from_secs(25 * 60);
+pub const LIMIT: Duration = Duration::from_secs(9 * 60);
 
 /// A running program whose output is collected. Dropping it kills it with all it started.
 pub struct Program {

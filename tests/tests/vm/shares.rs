@@ -10,6 +10,7 @@ const COMPUTE: &str = "chmod +x /many_threads; \
     /many_threads --instances 1 --devices 1 --lanes 1 --rounds 10 --words 4096 --steps 2000";
 
 #[test]
+#[ignore = "boots four machines at once"]
 fn four_guests_compute_at_once_and_each_is_accounted_for() -> Result<()> {
     // Software drivers take their time, and emulated processors, too.
     let patience = "max-submit-time = \"10min\"\nmax-submit-time-contended = \"10min\"\n";

@@ -515,7 +515,7 @@ fn logs_to_the_journal(sandbox: &str) -> Result<()> {
     let Some(journal) = Journal::new()? else { return Ok(()) };
     let (folder, socket) = manager()?;
     // A worker that prints what it likes.
-    let worker = HostVulkan::lavapipe()?.command(&build_example("daemon", "escape")?)?;
+    let worker = HostVulkan::lavapipe()?.command(&build_example("escape")?)?;
     let mut command = daemon::command()?;
     command.args(["--sandbox", sandbox, "--vm-name", "web", "--exe"]).arg(worker.get_program());
     command.arg("--socket-path").arg(folder.path().join("socket"));

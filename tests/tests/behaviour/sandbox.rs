@@ -31,7 +31,7 @@ enum Outcome {
 
 /// The `escape` program, which runs on the same libraries as the daemon.
 fn escape_program() -> Result<PathBuf> {
-    let command = HostVulkan::lavapipe()?.command(&build_example("daemon", "escape")?)?;
+    let command = HostVulkan::lavapipe()?.command(&build_example("escape")?)?;
     Ok(PathBuf::from(command.get_program()))
 }
 

@@ -18,7 +18,7 @@ use tests::packages::HostVulkan;
 const SIZE: u64 = 1 << 20;
 
 fn start() -> Result<Daemon> {
-    let program = HostVulkan::lavapipe()?.command(&build_example("daemon", "lender")?)?;
+    let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
     let program = program.get_program().to_string_lossy().into_owned();
     Daemon::start_with(&["--exe", &program, "--device-memory", "1GiB", "--window-size", "8GiB"])
 }
@@ -199,7 +199,7 @@ fn an_orderly_end_unmaps_first_and_keeps_nothing() -> Result<()> {
 
 #[test]
 fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it() -> Result<()> {
-    let program = HostVulkan::lavapipe()?.command(&build_example("daemon", "lender")?)?;
+    let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
     let program = program.get_program().to_string_lossy().into_owned();
     for (options, why) in [
         (&["--device-memory", "8GiB"][..], "could map the GPU's own memory with a --window-size larger"),

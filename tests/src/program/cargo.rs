@@ -1,0 +1,35 @@
+//! cargo, as tests and commands of this repository call it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::sources::repository;
+
+/// Returns the command `cargo`, which runs in the repository, where all packages are built with the same features.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    // `cargo acceptance` sets it for the programs of tests only: some crates are compiled anew when it changes.
+    command.env_remove("RUSTC_BOOTSTRAP").current_dir(repository());
+    command
+}
+
+/// Runs a command of cargo's to its end.
+///
+/// # Errors
+/// It fails; `what` is not built then.
+pub fn build(command: &mut Command, what: &str) -> Result<()> {
+    ensure!(command.status().context("cannot run cargo")?.success(), "{what} does not build");
+    Ok(())
+}
+
+/// The folder into which cargo compiles.
+#[must_use]
+pub fn target_folder() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => repository().join(folder),
+        None => repository().join("target"),
+    }
+}

@@ -1,0 +1,46 @@
+//! The daemon's behaviour before a frontend, a guest and workers of the tests' own: no client and no machine is needed. They share one test program,
+//! so that the processors are kept busy until the last.
+
+mod blobs;
+mod broker;
+mod cgroups;
+mod completions;
+mod contexts;
+mod dashboard;
+mod doctor;
+mod external_memory;
+mod fences;
+mod gate;
+mod hangs;
+mod hostile_control;
+mod hostile_frontend;
+mod hostile_shaders;
+mod hostile_usage;
+mod hostile_venus;
+mod hostile_worker;
+mod lent_memory;
+mod many_hosts;
+mod memory_again;
+mod mishaps;
+mod moves;
+mod negotiation;
+mod patches;
+mod polls;
+mod quotas;
+mod recipe;
+mod reload;
+mod reset;
+mod restart;
+mod sandbox;
+mod scanout;
+mod sessions;
+mod several_gpus;
+mod shares;
+mod submissions;
+mod swaps;
+mod systemd;
+mod trace;
+mod venus_objects;
+mod venus_rings;
+mod watch;
+mod worker_crash;
