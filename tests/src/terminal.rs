@@ -15,6 +15,10 @@ use std::time::Duration;
 /// Time for a program to show something; a busy machine takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The marks around a picture (synchronised updates, DEC mode 2026).
+const PICTURE_BEGINS: &[u8] = b"\x1b[?2026h";
+const PICTURE_ENDS: &[u8] = b"\x1b[?2026l";
+
 /// A program at a terminal of its own. Dropping it kills the program.
 pub struct Terminal {
     child: Child,
@@ -66,14 +70,27 @@ impl Terminal {
         Pid::from_child(&self.child)
     }
 
-    /// Makes the terminal another size, which the program is told by a signal.
+    /// Makes the terminal another size, which the program is told by a signal, and waits until it has drawn two pictures more: a key that comes
+    /// together with the signal may be lost (crossterm looks at one of the two).
     ///
     /// # Errors
-    /// The terminal is gone.
+    /// The terminal is gone, or the program draws no more.
     pub fn resize(&mut self, width: u16, height: u16) -> Result<()> {
         self.look();
         self.screen.screen_mut().set_size(in_use(height)?, in_use(width)?);
-        Ok(tcsetwinsize(&self.master, size(width, height))?)
+        let before = self.pictures();
+        tcsetwinsize(&self.master, size(width, height))?;
+        let drawn = eventually(PATIENCE, || {
+            self.look();
+            self.pictures() >= before + 2
+        });
+        ensure!(drawn, "it draws no more\n{}", self.lines().join("\n"));
+        Ok(())
+    }
+
+    /// The number of complete pictures that the program has drawn.
+    fn pictures(&self) -> usize {
+        self.written.windows(PICTURE_ENDS.len()).filter(|bytes| *bytes == PICTURE_ENDS).count()
     }
 
     /// Presses keys, given as the bytes that a terminal sends for them.
@@ -112,10 +129,10 @@ impl Terminal {
         &self.written
     }
 
-    /// Returns whether a picture has begun and is not complete, as the program says itself (synchronised updates, DEC mode 2026).
+    /// Returns whether a picture has begun and is not complete, as the program says itself.
     fn is_drawing(&self) -> bool {
         let last = |mark: &[u8]| self.written.windows(mark.len()).rposition(|bytes| bytes == mark);
-        last(b"\x1b[?2026h") > last(b"\x1b[?2026l")
+        last(PICTURE_BEGINS) > last(PICTURE_ENDS)
     }
 
     /// Waits until the lines of a complete picture are as wanted, and returns them.
