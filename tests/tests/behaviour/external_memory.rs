@@ -161,7 +161,9 @@ fn only_memory_that_is_attached_can_be_imported() -> Result<()> {
     ensure!(refused(second.allocate(u64::MAX, Source::Resource(id))?), "larger than anything");
     ensure!(second.allocate(4096, Source::Resource(id))?.is_ok(), "a part of it");
     detach(&gpu, blob.resource_id, second.context)?;
-    ensure!(refused(second.allocate(SIZE, Source::Resource(id))?), "attached no longer");
+    // The worker hears of it from the device process, which has answered meanwhile.
+    let is_refused = eventually(PATIENCE, || second.allocate(SIZE, Source::Resource(id)).is_ok_and(refused));
+    ensure!(is_refused, "attached no longer");
     // Shared memory is no device memory, not even in its own context.
     let shared = gpu.create_shmem(second.context, SIZE)?;
     ensure!(refused(second.allocate(SIZE, Source::Resource(shared.resource_id.0))?), "shared memory");
