@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::watch::{Job, Outcome, watch};
@@ -70,7 +70,7 @@ impl Built {
     /// The programs of tests that `wanted` accepts, each with so many tests at once; with tests that are marked to be ignored if so wanted.
     ///
     /// # Errors
-    /// The daemon was not built.
+    /// The daemon was not built, or none of the programs is accepted: what should have been run is gone, or goes by another name.
     pub(super) fn tests(
         &self,
         wanted: impl Fn(&TestProgram) -> bool,
@@ -92,7 +92,9 @@ impl Built {
             command.args(includes_ignored.then_some("--include-ignored"));
             Job::new(&test.title(), command)
         };
-        Ok(self.tests.iter().filter(|test| wanted(test)).map(job).collect())
+        let jobs: Vec<_> = self.tests.iter().filter(|test| wanted(test)).map(job).collect();
+        ensure!(!jobs.is_empty(), "cargo built none of the test programs that this stage runs");
+        Ok(jobs)
     }
 
     /// A program that is a check by itself.
@@ -139,5 +141,7 @@ no message"#;
         assert_eq!(built.program("absent", &[]).err().unwrap().to_string(), "cargo built no absent");
         let jobs = built.tests(|test| test.kind == "test", false, 2).unwrap();
         assert_eq!(jobs.len(), 1);
+        let none = built.tests(|test| test.name == "renamed", false, 2).err().unwrap().to_string();
+        assert_eq!(none, "cargo built none of the test programs that this stage runs");
     }
 }

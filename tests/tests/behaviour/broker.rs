@@ -283,10 +283,9 @@ fn an_operator_who_waits_for_an_answer_does_not_lose_his_place_to_those_who_say_
     let connect = || UnixStream::connect(broker.path("control"));
     let silent = (0..100).map(|_| connect()).collect::<Result<Vec<_>, _>>()?;
     operator.set_read_timeout(Some(PATIENCE))?;
-    let mut answer = [0; 1];
-    let read = std::io::Read::read(&mut operator, &mut answer)?;
+    let answered = std::io::Read::read_exact(&mut operator, &mut [0; 1]);
     kill_process(device, Signal::CONT)?;
-    assert_eq!(read, 1, "the connection was closed without an answer");
+    answered.context("the connection was closed without an answer")?;
     drop(silent);
     Ok(())
 }

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -35,6 +36,22 @@ fn manager() -> Result<(TempDir, UnixDatagram)> {
     let folder = tempfile::tempdir()?;
     let socket = UnixDatagram::bind(folder.path().join("notify"))?;
     Ok((folder, socket))
+}
+
+/// Waits for a message for no longer than `limit`, and returns its length. A process that was stopped and goes on, as each does on a machine that
+/// is saved, waits on: such a wait returns then (signal(7)).
+fn receive(socket: &UnixDatagram, bytes: &mut [u8], limit: Duration) -> Result<Option<usize>> {
+    let begin = Instant::now();
+    loop {
+        let left = limit.saturating_sub(begin.elapsed()).max(Duration::from_millis(1));
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv(bytes) {
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 impl Service {
@@ -69,14 +86,8 @@ impl Service {
     /// The lines of the next message that comes within `limit`.
     fn hears_within(&self, limit: Duration) -> Result<Option<Vec<String>>> {
         let mut bytes = [0; 4096];
-        self.socket.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
-        match self.socket.recv(&mut bytes) {
-            Ok(count) => {
-                Ok(Some(String::from_utf8(bytes[..count].to_vec())?.lines().map(str::to_owned).collect()))
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let Some(count) = receive(&self.socket, &mut bytes, limit)? else { return Ok(None) };
+        Ok(Some(String::from_utf8(bytes[..count].to_vec())?.lines().map(str::to_owned).collect()))
     }
 
     /// Waits until this line has come, and returns all lines up to the end of its message.
@@ -464,9 +475,7 @@ impl Journal {
     /// Waits for a record whose message has this text.
     fn hears(&self, text: &str) -> Result<Fields> {
         let (begin, mut heard, mut bytes) = (Instant::now(), Vec::new(), vec![0; 1 << 20]);
-        while let Some(left) = PATIENCE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
-            self.socket.set_read_timeout(Some(left))?;
-            let count = self.socket.recv(&mut bytes)?;
+        while let Some(count) = receive(&self.socket, &mut bytes, PATIENCE.saturating_sub(begin.elapsed()))? {
             let fields = fields(&bytes[..count])?;
             if fields.get("MESSAGE").is_some_and(|message| message.contains(text)) {
                 return Ok(fields);
