@@ -120,6 +120,11 @@ impl<T> Context<T> {
         timeline.drain(..passed).map(|(_, ticket)| ticket).collect()
     }
 
+    /// The number of fences that are not passed.
+    pub(super) fn fences(&self) -> usize {
+        self.timelines.values().map(VecDeque::len).sum()
+    }
+
     pub(super) fn signal_all(&mut self) -> Vec<T> {
         let timelines = std::mem::take(&mut self.timelines);
         timelines.into_values().flatten().map(|(_, ticket)| ticket).collect()

@@ -6,12 +6,13 @@
 use super::command::Outcome;
 use super::context::{Context, Obstacle, State, Successor};
 use super::quota::Owner;
-use super::resource::Kind;
+use super::resource::{Kind, Resource};
 use super::{Device, Effects, GuestError};
 use config::MemoryId;
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Fence, FenceTimeline, Header, Response};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
@@ -203,6 +204,20 @@ impl<T> Device<T> {
             State::Alive => Ok(ctx_id),
             State::Lost => Err(GuestError::ContextLost(ctx_id)),
         }
+    }
+
+    /// Returns the context whose worker owes most answers, how many, and its program; none if no worker owes any. Of two that owe as many, the
+    /// older one.
+    pub(crate) fn owes_most(&self) -> Option<(ContextId, usize)> {
+        let mut owed: FxHashMap<ContextId, usize> = FxHashMap::default();
+        for (ctx_id, context) in self.contexts.iter().filter(|(_, context)| context.has_worker()) {
+            owed.insert(*ctx_id, context.fences());
+        }
+        for (creator, count) in self.resources.values().filter_map(Resource::awaits_export) {
+            owed.entry(creator).and_modify(|owed| *owed += count);
+        }
+        let age = |ctx_id: &ContextId| Reverse(self.contexts.get(ctx_id).map(Context::owner));
+        owed.into_iter().filter(|(_, count)| *count > 0).max_by_key(|(ctx_id, count)| (*count, age(ctx_id)))
     }
 
     /// A worker says that a fence is passed. Answers that fence and those before it on its timeline; what is not pending is

@@ -8,7 +8,7 @@ use config::SHARE;
 use rustc_hash::FxHashMap;
 
 /// The name of a holder, which is never used again for another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner(pub u64);
 
 /// One quota.

@@ -107,6 +107,16 @@ impl<T> Resource<T> {
         Self { size, kind, owner, uuid: None }
     }
 
+    /// The context whose worker is to export it, and how many requests wait for that.
+    pub(super) fn awaits_export(&self) -> Option<(ContextId, usize)> {
+        match &self.kind {
+            Kind::HostBlob(HostBlob {
+                state: HostBlobState::Pending { creator, create, waiting }, ..
+            }) => Some((*creator, usize::from(create.is_some()) + waiting.len())),
+            _ => None,
+        }
+    }
+
     /// The host keeps memory for it.
     pub(super) fn holds_blob(&self) -> bool {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())

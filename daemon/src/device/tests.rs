@@ -616,6 +616,31 @@ fn a_lost_context_answers_its_fences_and_refuses_more() {
 }
 
 #[test]
+fn the_context_whose_worker_owes_most_answers_is_known() {
+    let mut rig = Rig::with_contexts();
+    let most = |rig: &Rig| rig.device.owes_most().map(|(ctx_id, owed)| (ctx_id.0, owed));
+    assert_eq!(most(&rig), None);
+    rig.submit(2, 0, 10);
+    assert_eq!(most(&rig), Some((2, 1)));
+    rig.submit(1, 0, 11);
+    assert_eq!(most(&rig), Some((1, 1)), "the older of two");
+    // An export, and what others want to do with it.
+    rig.start(header(2, None), blob(5, 77, 4096));
+    rig.start(header(0, None), map(5, 4096));
+    assert_eq!(most(&rig), Some((2, 3)));
+    rig.submit(1, 3, 12);
+    rig.submit(1, 4, 13);
+    rig.submit(1, 4, 14);
+    assert_eq!(most(&rig), Some((1, 4)));
+    rig.signal(1, 4, 14);
+    assert_eq!(most(&rig), Some((2, 3)));
+    rig.device.context_lost(ContextId(2), &mut rig.world);
+    assert_eq!(most(&rig), Some((1, 2)));
+    rig.call(1, Command::CtxDestroy);
+    assert_eq!(most(&rig), None);
+}
+
+#[test]
 fn scanouts_and_2d_resources_are_bookkeeping() {
     let mut rig = Rig::new();
     let id = ResourceId(7);

@@ -452,6 +452,9 @@ impl Server {
                 Err(NoRequest::Reset(generation)) => self.reset(index, generation),
                 Ok(pending) => self.handle(&request, pending),
             }
+            if vring.is_crowded() {
+                self.make_room();
+            }
         }
         self.request = request;
     }
@@ -474,6 +477,17 @@ impl Server {
             Err(error) => {
                 self.device.refuse(&header, &GuestError::Command(error), pending, &mut self.world);
             }
+        }
+    }
+
+    /// Requests that wait for workers hold so many descriptors of the queue that the guest could soon send none that ends one of them.
+    fn make_room(&mut self) {
+        if let Some((ctx_id, owed)) = self.device.owes_most() {
+            let why = format!(
+                "limit open_requests reached: its worker owes answers to {owed} requests, which leave hardly any room in the virtqueue for others"
+            );
+            self.world.kill(ctx_id, &why);
+            self.settle();
         }
     }
 

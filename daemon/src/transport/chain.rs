@@ -10,6 +10,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory};
 pub(super) struct Taken {
     /// The first descriptor, by which the chain is returned.
     pub head: u16,
+    /// Descriptors, in the queue's table or in the one that the chain brings along.
+    pub descriptors: u32,
     /// The header of the request; `None` if it was too short to have one.
     pub header: Option<Header>,
     /// The place where the answer goes.
@@ -44,10 +46,11 @@ where
 {
     request.clear();
     let head = chain.head_index();
-    let mut segments = Vec::new();
+    let (mut segments, mut descriptors) = (Vec::new(), 0);
     let mut room = 0;
     let mut readable = true;
     for descriptor in chain {
+        descriptors += 1;
         if descriptor.is_write_only() {
             // More than the longest answer is never written, so no more segments are kept than that takes.
             if room < RESPONSE_BYTES_MAX && descriptor.len() > 0 {
@@ -60,7 +63,7 @@ where
         }
     }
     let header = if request.len() < HEADER_BYTES { None } else { Header::decode(request) };
-    Taken { head, header, segments }
+    Taken { head, descriptors, header, segments }
 }
 
 /// Appends a segment's bytes; false if the limit is reached or the memory is not there.

@@ -129,6 +129,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
         let protocol_features = features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0;
         for vring in &self.shared.vrings {
             vring.set_event_idx(features & (1 << VIRTIO_RING_F_EVENT_IDX) != 0);
+            vring.set_indirect(features & (1 << VIRTIO_RING_F_INDIRECT_DESC) != 0);
             if !protocol_features {
                 vring.set_enabled(true);
             }

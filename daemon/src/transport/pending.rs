@@ -1,7 +1,7 @@
 //! Requests that were taken and not answered yet: each is answered exactly once.
 
 use super::chain::{self, Segment, Taken};
-use super::vring::{NoRequest, Vring};
+use super::vring::{Chain, NoRequest, Vring};
 use protocol::virtio_gpu::{CommandType, Header, Response, ResponseType};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) struct PendingResponse {
     vring: Arc<Vring>,
     generation: u32,
-    head: u16,
+    chain: Chain,
     /// `None` if the request was too short to have one.
     header: Option<Header>,
     segments: Vec<Segment>,
@@ -40,8 +40,9 @@ impl Vring {
 impl PendingResponse {
     /// The answer to a request that was taken from a queue of this generation.
     pub(super) fn new(vring: &Arc<Vring>, generation: u32, taken: Taken) -> Self {
-        let Taken { head, header, segments } = taken;
-        Self { vring: Arc::clone(vring), generation, head, header, segments, answered: false }
+        let Taken { head, descriptors, header, segments } = taken;
+        let chain = vring.holds(head, descriptors);
+        Self { vring: Arc::clone(vring), generation, chain, header, segments, answered: false }
     }
 
     /// The header of the request, if it was long enough to have one.
@@ -56,7 +57,7 @@ impl PendingResponse {
 
     fn finish(&mut self, response: &Response) {
         let (segments, answer) = self.encode(response);
-        self.vring.complete(self.generation, self.head, segments, answer, self.is_awaited(response));
+        self.vring.complete(self.generation, self.chain, segments, answer, self.is_awaited(response));
     }
 
     /// Returns whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
@@ -81,7 +82,7 @@ impl PendingResponse {
     /// A request that came from nowhere.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of(vring: &Arc<Vring>, header: Header) -> Self {
-        Self::new(vring, 0, Taken { head: 0, header: Some(header), segments: Vec::new() })
+        Self::new(vring, 0, Taken { head: 0, descriptors: 1, header: Some(header), segments: Vec::new() })
     }
 
     /// The answer for a queue that only a fuzzer knows.

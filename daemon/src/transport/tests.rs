@@ -177,6 +177,34 @@ fn pieces_and_indirect_tables_make_one_request() {
     assert_eq!(rig.used(), (1, 0, 24));
 }
 
+/// A queue of 16 descriptors, of which the requests of one context may hold 14.
+#[test]
+fn a_queue_is_crowded_when_open_requests_hold_nearly_all_descriptors() {
+    let rig = Rig::new(false);
+    rig.offer(&SIMPLE.repeat(8));
+    let mut open: Vec<_> = (0..7).map(|_| taken(rig.pop(0)).0).collect();
+    assert!(!rig.vring.is_crowded());
+    open.push(taken(rig.pop(0)).0);
+    assert!(rig.vring.is_crowded());
+    open.remove(0).respond(&Response::OkNodata);
+    assert!(!rig.vring.is_crowded());
+
+    // Of a table that the driver brings along, the queue's takes one descriptor.
+    let rig = Rig::new(false);
+    rig.vring.set_indirect(true);
+    for (at, (addr, len, flags)) in SIMPLE.iter().enumerate() {
+        let descriptor = Descriptor::new(*addr, *len, *flags, 1);
+        rig.memory.write_obj(descriptor, GuestAddress(TABLE + 16 * at as u64)).unwrap();
+    }
+    rig.offer(&[(TABLE, 32, INDIRECT); 15]);
+    let mut open: Vec<_> = (0..14).map(|_| taken(rig.pop(0)).0).collect();
+    assert!(!rig.vring.is_crowded());
+    open.push(taken(rig.pop(0)).0);
+    assert!(rig.vring.is_crowded());
+    rig.vring.set_base(0, true);
+    assert!(!rig.vring.is_crowded(), "a reset takes them back");
+}
+
 #[test]
 fn a_cursor_request_has_no_room_for_an_answer_and_is_just_returned() {
     let rig = Rig::new(false);

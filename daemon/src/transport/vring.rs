@@ -7,6 +7,7 @@
 use super::chain::{self, Segment};
 use super::memory::Memory;
 use super::regions::Regions;
+use config::most;
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 use std::fs::File;
@@ -38,12 +39,24 @@ struct State {
     enabled: bool,
     /// Resets so far.
     generation: u32,
+    /// The driver may put the descriptors of a chain into a table of its own, of which the queue's takes one (VIRTIO 1.3, 2.7.5.3).
+    indirect: bool,
+    /// Descriptors of the queue's table that open requests hold.
+    held_descriptors: u32,
     /// Signals used buffers to the driver.
     call: Option<File>,
     /// The answers that the driver is to be told of.
     calls: Calls,
     /// Answers that came due while it was stopped.
     held: Vec<Held>,
+}
+
+/// The part of the queue that an open request holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    head: u16,
+    /// Descriptors of the queue's table.
+    descriptors: u32,
 }
 
 #[derive(Debug)]
@@ -78,6 +91,8 @@ impl Vring {
             started: false,
             enabled: false,
             generation: 0,
+            indirect: false,
+            held_descriptors: 0,
             call: None,
             calls: Calls::new(tunables().calls),
             held: Vec::new(),
@@ -145,6 +160,21 @@ impl Vring {
         }
     }
 
+    /// Notes what a request holds that was taken.
+    pub(super) fn holds(&self, head: u16, descriptors: u32) -> Chain {
+        let mut state = self.state.lock();
+        let descriptors = if state.indirect { 1 } else { descriptors };
+        state.held_descriptors += descriptors;
+        Chain { head, descriptors }
+    }
+
+    /// Returns whether open requests hold more of the queue than those of one context may: hardly any descriptor is left for requests that could
+    /// end it.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let state = self.state.lock();
+        u64::from(state.held_descriptors) > most(state.queue.size().into())
+    }
+
     /// Returns whether requests were taken that are not answered yet.
     pub(crate) fn owes(&self) -> bool {
         self.state.lock().calls.are_open()
@@ -155,7 +185,7 @@ impl Vring {
     pub(super) fn complete(
         &self,
         generation: u32,
-        head: u16,
+        chain: Chain,
         segments: Vec<Segment>,
         answer: Vec<u8>,
         awaited: bool,
@@ -165,7 +195,8 @@ impl Vring {
             return;
         }
         state.calls.settled();
-        let answer = Held { head, segments, answer, awaited };
+        state.held_descriptors = state.held_descriptors.saturating_sub(chain.descriptors);
+        let answer = Held { head: chain.head, segments, answer, awaited };
         if state.started {
             self.put(&mut state, &answer);
         } else {
@@ -268,6 +299,10 @@ impl Vring {
         self.state.lock().queue.set_event_idx(enabled);
     }
 
+    pub(super) fn set_indirect(&self, enabled: bool) {
+        self.state.lock().indirect = enabled;
+    }
+
     pub(super) fn set_call(&self, call: Option<File>) {
         self.state.lock().call = call;
     }
@@ -317,6 +352,7 @@ impl State {
     fn begin_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.held.clear();
+        self.held_descriptors = 0;
         self.calls = Calls::new(tunables().calls);
     }
 }

@@ -53,6 +53,10 @@ struct Gate {
     notified: bool,
     /// The ring's thread rests between two commands.
     rests: bool,
+    /// The ring's thread waits for the virtqueue's stream.
+    awaits_virtqueue: bool,
+    /// The virtqueue's stream waits until everything before this position is executed.
+    awaited_head: Option<u32>,
 }
 
 /// The reason why a wait for a ring's head ended without success.
@@ -62,6 +66,17 @@ pub(super) enum HeadWait {
     Cancelled,
     /// The driver has not even written up to that position.
     Unreachable,
+    /// The ring itself waits for who waits for it.
+    Circle,
+}
+
+/// The reason why a wait for the virtqueue's stream ended without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VirtqueueWait {
+    /// The ring ended or is to rest.
+    Stopped(Stop),
+    /// The virtqueue's stream itself waits for the ring.
+    Circle,
 }
 
 impl Ring {
@@ -236,8 +251,9 @@ impl Ring {
         self.wake.notify_one();
     }
 
-    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. It is an error if the ring ended or is to rest first.
-    pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> Result<(), Stop> {
+    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. It is an error if the ring ended or is to rest first, or if the
+    /// virtqueue's stream waits for this command.
+    pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> Result<(), VirtqueueWait> {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
         // It is on its way: the driver sent it before it wrote this command. Where processors are few, who brings it needs one.
         if !processors::are_few() {
@@ -247,13 +263,26 @@ impl Ring {
             return Ok(());
         }
         let mut gate = self.gate.lock();
-        while !has_come() {
+        gate.awaits_virtqueue = true;
+        let waited = loop {
+            if has_come() {
+                break Ok(());
+            }
             if let Some(stop) = self.cancel.stop() {
-                return Err(stop);
+                break Err(VirtqueueWait::Stopped(stop));
+            }
+            if self.waits_for_itself(&gate) {
+                break Err(VirtqueueWait::Circle);
             }
             self.wake.wait(&mut gate);
-        }
-        Ok(())
+        };
+        gate.awaits_virtqueue = false;
+        waited
+    }
+
+    /// Returns whether the ring's thread and the virtqueue's stream wait for each other: one moves the head, the other the virtqueue's seqno.
+    fn waits_for_itself(&self, gate: &Gate) -> bool {
+        gate.awaits_virtqueue && gate.awaited_head.is_some_and(|seqno| !self.has_reached(seqno))
     }
 
     /// Returns whether everything before `seqno` is executed.
@@ -280,12 +309,23 @@ impl Ring {
     /// Does its long part: sleeps until everything before `seqno` is executed.
     pub(super) fn wait_head(&self, seqno: u32) -> Result<(), HeadWait> {
         let mut gate = self.gate.lock();
+        gate.awaited_head = Some(seqno);
         self.head_waiters.fetch_add(1, Ordering::SeqCst);
-        while !self.has_reached(seqno) && !self.cancel.is_cancelled() {
+        let waited = loop {
+            if self.has_reached(seqno) {
+                break Ok(());
+            }
+            if self.cancel.is_cancelled() {
+                break Err(HeadWait::Cancelled);
+            }
+            if self.waits_for_itself(&gate) {
+                break Err(HeadWait::Circle);
+            }
             self.moved.wait(&mut gate);
-        }
+        };
         self.head_waiters.fetch_sub(1, Ordering::SeqCst);
-        if self.has_reached(seqno) { Ok(()) } else { Err(HeadWait::Cancelled) }
+        gate.awaited_head = None;
+        waited
     }
 
     /// Returns whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits

@@ -429,7 +429,7 @@ fn a_command_that_was_interrupted_is_executed_again_and_no_other() {
 fn a_ring_that_another_process_left_at_rest_begins_at_its_head_when_it_is_told_to() {
     let ring = Arc::new(Ring::new(private(4096), layout(), Duration::ZERO).unwrap().resting(u32::MAX - 3, 5));
     assert_eq!(ring.wait_virtqueue_seqno(5), Ok(()));
-    assert_eq!(ring.wait_virtqueue_seqno(6), Err(Stop::Interrupted));
+    assert_eq!(ring.wait_virtqueue_seqno(6), Err(VirtqueueWait::Stopped(Stop::Interrupted)));
     // It was idle, as far as the driver can tell, and the tail has moved.
     ring.status.set_bits(RingStatusFlagsMESA::IDLE.0, SeqCst);
     ring.tail.store(4, SeqCst);
@@ -493,11 +493,11 @@ fn a_position_the_driver_has_not_written_to_cannot_be_waited_for() {
 
 #[test]
 fn ending_a_ring_ends_every_wait() {
-    let ring = ring(Duration::ZERO);
+    let (ring, other) = (ring(Duration::ZERO), ring(Duration::ZERO));
     ring.tail.store(4, Release);
     std::thread::scope(|scope| {
         let head = scope.spawn(|| ring.wait_head(4));
-        let seqno = scope.spawn(|| ring.wait_virtqueue_seqno(1));
+        let seqno = scope.spawn(|| other.wait_virtqueue_seqno(1));
         let idle = scope.spawn(|| {
             let idle = Ring::new(private(4096), layout(), Duration::ZERO).unwrap();
             std::thread::scope(|scope| {
@@ -509,9 +509,33 @@ fn ending_a_ring_ends_every_wait() {
         });
         std::thread::sleep(Duration::from_millis(50));
         ring.end();
+        other.end();
         assert_eq!(head.join().unwrap(), Err(HeadWait::Cancelled));
-        assert_eq!(seqno.join().unwrap(), Err(Stop::Cancelled));
+        assert_eq!(seqno.join().unwrap(), Err(VirtqueueWait::Stopped(Stop::Cancelled)));
         assert_eq!(idle.join().unwrap(), Ok(()));
+    });
+}
+
+/// Whichever begins to wait last.
+#[test]
+fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
+    let ring = ring(Duration::ZERO);
+    ring.tail.store(8, Release);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| ring.wait_virtqueue_seqno(1));
+        while !ring.gate.lock().awaits_virtqueue {
+            std::thread::yield_now();
+        }
+        assert_eq!(ring.wait_head(8), Err(HeadWait::Circle));
+        ring.publish_virtqueue_seqno(1);
+        assert_eq!(thread.join().unwrap(), Ok(()));
+        let virtqueue = scope.spawn(|| ring.wait_head(4));
+        while ring.gate.lock().awaited_head.is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(ring.wait_virtqueue_seqno(2), Err(VirtqueueWait::Circle));
+        ring.advance(4);
+        assert_eq!(virtqueue.join().unwrap(), Ok(()));
     });
 }
 

@@ -4,7 +4,7 @@
 
 use super::backend::Backend;
 use super::context::Context;
-use super::ring::HeadWait;
+use super::ring::{HeadWait, VirtqueueWait};
 use super::ring_thread;
 use super::stream::{Place, State};
 use crate::ipc::ToDevice;
@@ -94,9 +94,10 @@ fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost
 
 fn wait_virtqueue_seqno<B: Backend>(state: &State<B>, seqno: u64) -> Result<(), ContextLost> {
     match &state.place {
-        Place::Ring(ring) => ring.wait_virtqueue_seqno(seqno).map_err(|stop| match stop {
-            Stop::Cancelled => ContextLost::new("ring has ended"),
-            Stop::Interrupted => Interrupted.into(),
+        Place::Ring(ring) => ring.wait_virtqueue_seqno(seqno).map_err(|why| match why {
+            VirtqueueWait::Stopped(Stop::Cancelled) => ContextLost::new("ring has ended"),
+            VirtqueueWait::Stopped(Stop::Interrupted) => Interrupted.into(),
+            VirtqueueWait::Circle => circle(),
         }),
         Place::Virtqueue(_) => Err(misplaced()),
     }
@@ -113,7 +114,13 @@ fn wait_ring_seqno<B: Backend>(state: &State<B>, id: u64, seqno: u64) -> Result<
     reached.map_err(|why| match why {
         HeadWait::Cancelled => ContextLost::new("ring has ended"),
         HeadWait::Unreachable => ContextLost::new(format!("seqno {seqno} is not in the ring")),
+        HeadWait::Circle => circle(),
     })
+}
+
+/// The context would stand still for ever.
+fn circle() -> ContextLost {
+    ContextLost::new("a ring waits for the virtqueue, which waits for that ring")
 }
 
 /// Runs what may block for long; meanwhile messages are still taken from the device process.

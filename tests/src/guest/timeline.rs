@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::gpu::Gpu;
-use super::ring::REPLY;
+use super::ring::{ASYNC, REPLY};
 use anyhow::Result;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
@@ -18,12 +18,9 @@ pub fn device(gpu: &Arc<Gpu>, name: &str) -> Result<Device> {
     Device::create_with(gpu, name, &[ChainStruct::PhysicalDeviceTimelineSemaphoreFeatures(&features)])
 }
 
-/// A timeline semaphore that is 0, and a submission that waits until it is 1.
-///
-/// # Errors
-/// The device refuses it.
-pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
-    let (device, queue, semaphore) = (guest.device, guest.queue, venus::Semaphore(guest.new_id()));
+/// A timeline semaphore that is 0.
+fn semaphore(guest: &mut Device) -> Result<venus::Semaphore> {
+    let (device, semaphore) = (guest.device, venus::Semaphore(guest.new_id()));
     let ty = venus::SemaphoreTypeCreateInfo {
         semaphore_type: venus::SemaphoreType::TIMELINE,
         ..Default::default()
@@ -34,6 +31,15 @@ pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
         venus::CreateSemaphore { device, p_create_info: Some(&info), p_semaphore: Some(&semaphore) }
             .encode(REPLY, w);
     })?;
+    Ok(semaphore)
+}
+
+/// A timeline semaphore that is 0, and a submission that waits until it is 1.
+///
+/// # Errors
+/// The device refuses it.
+pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
+    let (queue, semaphore) = (guest.queue, semaphore(guest)?);
     let values = venus::TimelineSemaphoreSubmitInfo {
         wait_semaphore_value_count: 1,
         p_wait_semaphore_values: Some(&[1]),
@@ -52,6 +58,23 @@ pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
         venus::QueueSubmit { queue, submit_count: 1, p_submits, fence: venus::Fence(0) }.encode(REPLY, w);
     })?;
     Ok(semaphore)
+}
+
+/// Has the device's ring wait for a value of a semaphore that nobody signals. Returns what waits for the ring, on the virtqueue.
+///
+/// # Errors
+/// The device refuses it.
+pub fn wait_on_ring(guest: &mut Device) -> Result<Vec<u8>> {
+    let (device, semaphore) = (guest.device, semaphore(guest)?);
+    let info = venus::SemaphoreWaitInfo {
+        semaphore_count: 1,
+        p_semaphores: Some(&[semaphore]),
+        p_values: Some(&[1]),
+        ..Default::default()
+    };
+    let wait = venus::WaitSemaphores { device, p_wait_info: Some(&info), timeout: u64::MAX };
+    guest.ring.command(|w| wait.encode(ASYNC, w))?;
+    Ok(guest.wait_for_ring_on_virtqueue())
 }
 
 /// Signals what [`wait_before_signal`] made.

@@ -8,11 +8,12 @@ use protocol::venus::generated::{ChainStruct, VkResult};
 use protocol::virtio_gpu::{BlobFlags, Command};
 use rustix::process::Pid;
 use std::sync::Arc;
+use std::time::Duration;
 use tests::attacks::hoards::{large_submission, small_blobs};
 use tests::broker::Broker;
 use tests::daemon::{Daemon, Holdings, eventually};
 use tests::daemon_process::workers;
-use tests::frontend::{Options, Session};
+use tests::frontend::{Options, Session, Vmm};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
 use tests::guest::{Gpu, PATIENCE, timeline};
@@ -526,6 +527,35 @@ fn maps_resources_and_contexts_are_shared() -> Result<()> {
     assert_eq!(56 + more, 175);
     log_says(&daemon, "resources")?;
     assert!(unmapped(next).is_ok());
+    Ok(())
+}
+
+/// A queue that is full of requests which wait for a worker takes none that could end it: each task of the VM that uses the GPU would hang.
+#[test]
+fn a_program_whose_requests_fill_the_queue_is_ended_before_it_is_full() -> Result<()> {
+    for vmm in [Vmm::Qemu, Vmm::Crosvm] {
+        let daemon = Daemon::start()?;
+        let options = Options { control_size: 256, ..Options::of(vmm) };
+        let guest = Arc::new(Gpu::new(Session::connect(&daemon.socket(), options)?));
+        let mut honest = Device::create(&guest, "honest")?;
+        let mut hog = timeline::device(&guest, "hog")?;
+        let descriptors = if vmm == Vmm::Qemu { 1 } else { 2 };
+        // Its ring waits for what never comes, and the virtqueue's stream for the ring.
+        let wait = timeline::wait_on_ring(&mut hog)?;
+        let submit = |_| guest.submit_fenced(hog.context, RingIdx(0), &wait);
+        let most = 7 * 256 / 8 / descriptors;
+        let open: Vec<_> = (0..most).map(submit).collect();
+        honest.allocate(MIB, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+        ensure!(!open[0].arrives_within(Duration::ZERO), "{}", daemon.log());
+        let one_more = submit(0);
+        for fence in open {
+            fence.wait(PATIENCE).with_context(|| daemon.log())?;
+        }
+        one_more.wait(PATIENCE).with_context(|| daemon.log())?;
+        log_says(&daemon, "open_requests")?;
+        honest.allocate(MIB, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+        guest.destroy_context(hog.context)?;
+    }
     Ok(())
 }
 

@@ -200,6 +200,23 @@ fn ring_waits_for_the_virtqueue_and_the_virtqueue_for_the_ring() -> Result<()> {
     Ok(())
 }
 
+/// Neither would ever go on, and nothing that waits behind them.
+#[test]
+fn ring_and_virtqueue_that_wait_for_each_other_end_their_context() -> Result<()> {
+    let setup = setup()?;
+    let mut ring = setup.ring()?;
+    let seqno = ring.command(|w| WaitVirtqueueSeqnoMESA { seqno: 1 }.encode(ASYNC, w))?;
+    let submission = encode(|w| {
+        WaitRingSeqnoMESA { ring: ring.id(), seqno: seqno.into() }.encode(ASYNC, w);
+        SubmitVirtqueueSeqnoMESA { ring: ring.id(), seqno: 1 }.encode(ASYNC, w);
+    });
+    setup.guest.submit_fenced(setup.context, RingIdx(0), &submission).wait(PATIENCE)?;
+    setup.assert_lost(&ring)?;
+    let log = setup.daemon.log();
+    ensure!(log.contains("a ring waits for the virtqueue, which waits for that ring"), "{log}");
+    Ok(())
+}
+
 #[test]
 fn virtqueue_wakes_an_idle_ring_before_waiting_for_it() -> Result<()> {
     let setup = setup()?;
