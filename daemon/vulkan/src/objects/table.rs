@@ -1,8 +1,9 @@
 //! The object table of a context: the guest's object id to the host's handle, with its kind, owner and origin.
 //!
-//! Ids are chosen by the guest, one space for all kinds, never reused. An id whose creation failed stays as a tombstone with the
-//! result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous). So does an
-//! object that is of no use although the host has it, such as a buffer that could not be bound to memory.
+//! Ids are chosen by the guest, one space for all kinds; none names two objects at a time. An id whose creation failed stays as a tombstone
+//! with the result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous). A driver
+//! that has learnt of it may give the id to a new object, as Mesa 23.2 does. An object that is of no use although the host has it, such as a
+//! buffer that could not be bound to memory, stays in the same way.
 //! Every live entry keeps the bytes of the command that made it, so that a snapshot can be rebuilt.
 
 use super::encoding::Kept;
@@ -310,8 +311,11 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the slot of an id that is new.
+    /// Returns the slot of an id that names no object.
     fn vacant(&mut self, id: u64) -> Result<VacantEntry<'_, u64, Entry>, ContextLost> {
+        if self.failed > 0 && matches!(self.entries.get(&id), Some(Entry::Failed(..))) {
+            self.take(id);
+        }
         match self.entries.entry(id) {
             _ if id == 0 => Err(ContextLost::new("an object was created without an id")),
             Slot::Occupied(_) => Err(ContextLost::new(format!("object id {id} is in use already"))),
@@ -369,4 +373,31 @@ fn mismatch(id: u64, wanted: ObjectType, found: Option<&Entry>) -> ContextLost {
         None => format!("object {id} does not exist, wanted kind {}", wanted.0),
         Some(entry) => format!("object {id} is of kind {}, wanted {}", entry.kind().0, wanted.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::object::StateOf;
+    use crate::objects::origin::Origin;
+    use ash::vk;
+    use protocol::venus::generated as venus;
+
+    /// Mesa 23.2 gives the id to its next object.
+    #[test]
+    fn an_id_whose_creation_failed_can_name_another_object() {
+        let objects = Objects::new(&ContextLimits::default());
+        let insert = |id| {
+            let origin = Origin::from(objects.described().keep(&[]));
+            objects.insert(id, Object::new(7, None, StateOf::<venus::Sampler>::none(), origin))
+        };
+        let failure = vk::Result::ERROR_OUT_OF_HOST_MEMORY.as_raw();
+        objects.insert_failed(5, ObjectType::BUFFER, failure).unwrap();
+        objects.insert_failed(5, ObjectType::IMAGE, failure).unwrap();
+        insert(5).unwrap();
+        assert!(objects.read().has(5, ObjectType::SAMPLER));
+        assert_eq!((objects.read().count(), objects.read().failures().count()), (1, 0));
+        assert!(matches!(insert(5), Err(Unplaced::Lost(_))), "it is in use");
+        assert!(objects.insert_failed(5, ObjectType::BUFFER, failure).is_err());
+    }
 }
