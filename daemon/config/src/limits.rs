@@ -16,6 +16,10 @@ pub const fn most(total: u64) -> u64 {
     if most < total as u128 { most as u64 } else { total }
 }
 
+/// The regions of guest memory up to which blobs are mapped where the frontend announces each as a region, whatever else is one: memory devices,
+/// mappings of other devices. QEMU aborts beyond 512, and the last are for what is plugged in meanwhile.
+pub const MEMORY_REGIONS_MAX: usize = 500;
+
 /// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name. Those called
 /// *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,7 +30,8 @@ pub struct DeviceLimits {
     pub contexts: usize,
     /// Resources alive at once. Shared. Default 65 536.
     pub resources: usize,
-    /// Blobs mapped at once, where the frontend announces each as a region of guest memory. QEMU aborts near 510. Shared. Default 400.
+    /// Blobs mapped at once, where the frontend announces each as a region of guest memory; fewer where other regions leave less of
+    /// [`MEMORY_REGIONS_MAX`]. Shared. Default 400.
     pub live_maps: usize,
     /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, of
     /// which there are 32 764. Shared. Default 16 384.

@@ -7,7 +7,7 @@ use super::quotas::Quotas;
 use super::resource::Resource;
 use super::scanout::Scanouts;
 use super::window::Window;
-use config::{ContextLimits, DeviceLimits};
+use config::{ContextLimits, DeviceLimits, MEMORY_REGIONS_MAX};
 use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::FxHashMap;
 
@@ -89,8 +89,14 @@ impl<T> Device<T> {
         self.pieces.clear().into_iter().for_each(|memory| effects.forget_memory(memory));
     }
 
-    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them.
-    pub(crate) fn limit_maps(&mut self, most: usize) {
+    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them. If it announces each as a region of guest memory, it
+    /// has `announced` regions, those of other devices among them.
+    pub(crate) fn limit_maps(&mut self, announced: Option<usize>) {
+        let limits = &self.options.limits;
+        let most = announced.map_or(limits.live_maps_unannounced, |regions| {
+            let others = regions.saturating_sub(self.quotas.live_maps.used() as usize);
+            limits.live_maps.min(MEMORY_REGIONS_MAX.saturating_sub(others))
+        });
         self.quotas.live_maps.limit(most as u64);
     }
 }

@@ -18,7 +18,7 @@ use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
-use config::{MemoryCount, MemoryId, PerHeap};
+use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap};
 use log::Level;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -119,12 +119,14 @@ impl World {
 
     /// Returns what to do about maps that have run out, which depends on the frontend.
     fn advice_on_maps(&self) -> String {
-        let announces = self.session.as_ref().is_some_and(Session::announces_maps);
-        let bound = if announces {
-            "raise --max-maps as far as the VMM allows (QEMU aborts near 500), or use crosvm, which has no such bound"
-        } else {
-            "raise --max-maps"
-        };
+        let session = self.session.as_ref().filter(|session| session.announces_maps());
+        let bound = session.map_or("raise --max-maps".to_owned(), |session| {
+            let regions = session.regions();
+            format!(
+                "raise --max-maps (the VM has {regions} memory regions of {MEMORY_REGIONS_MAX}, its other devices' among them; QEMU aborts beyond \
+                 512), or use crosvm, which has no such bound"
+            )
+        });
         format!(
             "guests' programs cannot map more memory: {bound}. Each mapped VkDeviceMemory is one, and each thread's ring, which \
              VN_PERF=no_multi_ring in the guest saves"

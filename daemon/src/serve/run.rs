@@ -135,7 +135,6 @@ pub(super) struct Server {
     exit_on_disconnect: bool,
     /// The family of the drivers, whose files are watched.
     family: DriverFamily,
-    limits: DeviceLimits,
     pub(super) device: Device<PendingResponse>,
     pub(super) world: World,
     pub(super) attention: Attention,
@@ -194,7 +193,6 @@ impl Server {
             },
             exit_on_disconnect: options.exit_on_disconnect,
             family: options.family,
-            limits,
             device,
             world: World {
                 session: None,
@@ -390,8 +388,7 @@ impl Server {
         for index in 0..QUEUES {
             session.vring(index).release_held();
         }
-        let DeviceLimits { live_maps, live_maps_unannounced, .. } = self.limits;
-        self.device.limit_maps(if session.announces_maps() { live_maps } else { live_maps_unannounced });
+        self.device.limit_maps(session.announces_maps().then(|| session.regions()));
         self.broken = [false; QUEUES];
         Ok(())
     }

@@ -74,13 +74,16 @@ impl Handler {
         Frontend { features: self.features, maps: announces.then(|| self.table.len()) }
     }
 
-    /// While the queue runs a change of the memory table is the frontend announcing a mapping: it tracks them.
-    fn note_table_change(&self) {
+    /// Changes the memory table. While the queue runs the frontend announces a mapping so: it tracks them.
+    fn change_table(&mut self, change: impl FnOnce(&mut MemoryTable) -> Result<()>) -> Result<()> {
+        let changed = change(&mut self.table);
+        self.shared.regions.store(self.table.len(), Ordering::Relaxed);
         if self.shared.vrings[CONTROLQ].is_started() {
             self.shared.announces_maps.store(true, Ordering::Relaxed);
             // Of how much it can hold.
             self.shared.ring_doorbell();
         }
+        changed
     }
 }
 
@@ -143,8 +146,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
         files: Vec<File>,
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
-        self.note_table_change();
-        self.table.set(regions, files)?;
+        self.change_table(|table| table.set(regions, files))?;
         Ok(None)
     }
 
@@ -289,14 +291,12 @@ impl VhostUserBackendReqHandlerMut for Handler {
         file: File,
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        self.note_table_change();
-        self.table.add(region, file)?;
+        self.change_table(|table| table.add(region, file))?;
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        self.note_table_change();
-        self.table.remove(region)
+        self.change_table(|table| table.remove(region))
     }
 
     fn set_device_state_fd(

@@ -74,6 +74,11 @@ impl Session {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
+    /// The regions of guest memory that the frontend has announced, its other devices' mappings among them.
+    pub(crate) fn regions(&self) -> usize {
+        self.shared.regions.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the frontend says when something is mapped and unmapped.
     pub(crate) fn acknowledges(&self) -> bool {
         self.shared.acknowledges.load(Ordering::Relaxed)

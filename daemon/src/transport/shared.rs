@@ -11,7 +11,7 @@ use readiness::{self, Events};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use vm_memory::GuestMemoryAtomic;
 
 /// The facts that the frontend is told about the device.
@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub arriving: Mutex<Option<OwnedFd>>,
     /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
     pub announces_maps: AtomicBool,
+    /// Regions of guest memory that the frontend has announced.
+    pub regions: AtomicUsize,
     /// The frontend answers requests when they are done.
     pub acknowledges: AtomicBool,
     pub doorbell: OwnedFd,
@@ -75,6 +77,7 @@ impl Shared {
             requests: Mutex::new(None),
             arriving: Mutex::new(None),
             announces_maps: AtomicBool::new(false),
+            regions: AtomicUsize::new(0),
             acknowledges: AtomicBool::new(false),
             doorbell,
             used: AtomicBool::new(false),

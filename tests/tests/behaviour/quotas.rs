@@ -559,6 +559,25 @@ fn a_program_whose_requests_fill_the_queue_is_ended_before_it_is_full() -> Resul
     Ok(())
 }
 
+/// QEMU aborts when a VM has more than 512 memory regions, whoever has them.
+#[test]
+fn mappings_leave_room_for_the_memory_regions_of_other_devices() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let mut guest = daemon.guest()?;
+    guest.session.plug(300)?;
+    let maps = |guest: &Gpu, name: &str| -> Result<usize> {
+        let context = guest.create_context(name)?;
+        Ok((0..500).map_while(|_| guest.create_shmem(context, 4096).ok()).count())
+    };
+    // The first has seven eighths of 199, the second of what is left.
+    let (first, second) = (maps(&guest, "first")?, maps(&guest, "second")?);
+    ensure!((170..=175).contains(&first) && (20..=22).contains(&second), "{first} and {second}");
+    log_says(&daemon, "live_maps")?;
+    let says = || daemon.log().contains("memory regions of 500");
+    ensure!(eventually(PATIENCE, says), "{}", daemon.log());
+    Ok(())
+}
+
 /// Each resource of a guest is a file, and so is each of its threads' channels and each region of its memory.
 #[test]
 fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Result<()> {
