@@ -239,11 +239,14 @@ pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
 const NATIVE_DEATHS: &[(&str, &str)] =
     &[("subgroups.types.float16", "lavapipe 26.1 on processors with AVX512-FP16")];
 
+/// The suites with a Mesa of up to 25.0.
+const UP_TO_25_0: &[Suite] = &[Suite::Jammy, Suite::Noble, Suite::Trixie];
+
 /// Features that a guest cannot have although the host's driver can.
 pub const GAPS: &[Gap] = &[
     Gap {
         missing: &["maintenance8"],
-        suites: &Suite::ALL,
+        suites: &[Suite::Jammy, Suite::Noble, Suite::Trixie, Suite::Testing, Suite::Unstable],
         patched: true,
         reason: "Mesa's driver does not know the extension up to 26.2",
     },
@@ -256,7 +259,7 @@ pub const GAPS: &[Gap] = &[
             "maintenance7",
             "nestedCommandBuffer",
         ],
-        suites: &[Suite::Trixie],
+        suites: UP_TO_25_0,
         patched: true,
         reason: "Mesa's driver passes the extension through from 25.1 on",
     },
@@ -280,13 +283,19 @@ pub const GAPS: &[Gap] = &[
             "shaderSubgroupRotateClustered",
             "workgroupMemoryExplicitLayout",
         ],
-        suites: &[Suite::Trixie],
+        suites: UP_TO_25_0,
         patched: false,
         reason: "Mesa's driver passes the extension through from 25.1 on, or with our patches",
     },
     Gap {
+        missing: &["maintenance5"],
+        suites: &Suite::UBUNTU,
+        patched: true,
+        reason: "Mesa's driver passes the extension through from 25.0 on",
+    },
+    Gap {
         missing: &["cooperativeMatrix"],
-        suites: &[Suite::Trixie],
+        suites: UP_TO_25_0,
         patched: false,
         reason: "Mesa's driver passes the extension through from 26.0 on, or with our patches",
     },

@@ -129,7 +129,8 @@ fn is_own(file: &[u8]) -> bool {
 /// The longest version that is looked for.
 const VERSION_BYTES: usize = 64;
 
-/// Returns the version of Mesa in a driver's file: a string of its own such as `25.0.7-2+deb13u1`, of two digits and two more numbers.
+/// Returns the version of Mesa in a driver's file: a string of its own such as `25.0.7-2+deb13u1`, of two digits and two more numbers, and perhaps
+/// a distribution's revision behind them.
 fn mesa_version(file: &[u8]) -> Option<String> {
     let strings = file.split(|byte| *byte == 0).filter(|text| (6..VERSION_BYTES).contains(&text.len()));
     strings.filter_map(|text| std::str::from_utf8(text).ok()).find(|text| is_version(text)).map(str::to_owned)
@@ -137,6 +138,8 @@ fn mesa_version(file: &[u8]) -> Option<String> {
 
 fn is_version(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._+~:-".contains(c);
+    let is_revision =
+        |text: &str| text.is_empty() || text.starts_with(|c: char| !c.is_ascii_digit() && c != '.');
     let numbers: Vec<&str> = text.splitn(3, '.').collect();
     let [major, minor, rest] = numbers[..] else { return false };
     let digits =
@@ -146,7 +149,7 @@ fn is_version(text: &str) -> bool {
         && digits(minor, 2)
         && rest.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(allowed)
-        && !rest.contains('.')
+        && is_revision(rest.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
 /// Returns the first two numbers of a version.
@@ -198,7 +201,9 @@ mod tests {
 
     #[test]
     fn versions_are_strings_of_their_own() {
-        for text in ["25.0.7-2+deb13u1", "26.1.6-1", "25.3.0", "26.2.0-rc1", "25.0.7-2+deb13u1+vuv1"] {
+        let ubuntu = ["23.2.1-1ubuntu3.1~22.04.4", "25.2.8-0ubuntu0.24.04.5"];
+        let others = ["25.0.7-2+deb13u1", "26.1.6-1", "25.3.0", "26.2.0-rc1", "25.0.7-2+deb13u1+vuv1"];
+        for text in ubuntu.into_iter().chain(others) {
             assert!(is_version(text), "{text}");
         }
         for text in ["Mesa 25.0.7", "1.3.305", "25.0", "25.0.7.1", "127.0.0.1", "25.0.x"] {

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::mirror::debian_mirror;
+use super::mirror::{debian_mirror, ubuntu_mirror};
+use super::root::{PackageRoot, Suite};
 
 /// One suite's private apt state.
 pub(super) struct Apt {
     dir: PathBuf,
-    suite: &'static str,
+    suite: Suite,
     /// The architectures of packages, that of the machine first.
     architectures: &'static [&'static str],
 }
@@ -29,14 +30,14 @@ pub(super) struct Archive {
 
 impl Apt {
     /// Writes the configuration below `dir`; the package lists are fetched when first needed.
-    pub(super) fn new(dir: PathBuf, suite: &'static str) -> Result<Self> {
+    pub(super) fn new(dir: PathBuf, suite: Suite) -> Result<Self> {
         Self::for_architectures(dir, suite, &["amd64"])
     }
 
     /// Does the same for packages of several architectures.
     pub(super) fn for_architectures(
         dir: PathBuf,
-        suite: &'static str,
+        suite: Suite,
         architectures: &'static [&'static str],
     ) -> Result<Self> {
         for folder in ["lists/partial", "archives/partial", "etc"] {
@@ -55,10 +56,14 @@ impl Apt {
 
     /// Fetches the suite's package lists anew.
     pub(super) fn update(&self) -> Result<()> {
-        eprintln!("packages: {}: reading the package lists", self.suite);
+        eprintln!("packages: {}: reading the package lists", self.suite.name());
         let output = self.tool("apt-get").args(["update", "-q"]).output().context("cannot run apt-get")?;
         if !output.status.success() {
-            bail!("apt-get update failed for {}:\n{}", self.suite, String::from_utf8_lossy(&output.stderr));
+            bail!(
+                "apt-get update failed for {}:\n{}",
+                self.suite.name(),
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         fs::write(self.dir.join("lists-complete"), "")?;
         Ok(())
@@ -88,7 +93,7 @@ impl Apt {
         let output =
             self.tool("apt-cache").args(["depends", package]).output().context("cannot run apt-cache")?;
         if !output.status.success() {
-            bail!("{} has no package {package}", self.suite);
+            bail!("{} has no package {package}", self.suite.name());
         }
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
@@ -104,7 +109,7 @@ impl Apt {
             .context("cannot run apt-get")?;
         if !output.status.success() {
             let reason = String::from_utf8_lossy(&output.stderr);
-            bail!("{} cannot provide {}:\n{reason}", self.suite, packages.join(" "));
+            bail!("{} cannot provide {}:\n{reason}", self.suite.name(), packages.join(" "));
         }
         String::from_utf8_lossy(&output.stdout)
             .lines()
@@ -122,7 +127,12 @@ impl Apt {
         if bytes == 0 {
             return Ok(archives);
         }
-        eprintln!("packages: {}: fetching {} files, {} MB", self.suite, missing.count(), bytes / 1_000_000);
+        eprintln!(
+            "packages: {}: fetching {} files, {} MB",
+            self.suite.name(),
+            missing.count(),
+            bytes / 1_000_000
+        );
         let log = self.dir.join("download.log");
         let output = fs::File::create(&log)?;
         let mut child = self
@@ -158,7 +168,7 @@ impl Apt {
                 let have: u64 =
                     archives.iter().filter(|archive| archive.is_complete()).map(|archive| archive.size).sum();
                 let all: u64 = archives.iter().map(|archive| archive.size).sum();
-                eprintln!("packages: {}: {} of {} MB", self.suite, have / 1_000_000, all / 1_000_000);
+                eprintln!("packages: {}: {} of {} MB", self.suite.name(), have / 1_000_000, all / 1_000_000);
             }
         }
     }
@@ -178,7 +188,18 @@ impl Apt {
     }
 
     fn sources(&self) -> Result<String> {
-        Ok(format!("deb {}{} {} main\n", signed_by(), debian_mirror()?, self.suite))
+        let name = self.suite.name();
+        if !Suite::UBUNTU.contains(&self.suite) {
+            return Ok(format!("deb {}{} {name} main\n", signed_by(), debian_mirror()?));
+        }
+        // Debian has Ubuntu's keys.
+        let keyring = PackageRoot::with(Suite::Trixie, &["ubuntu-archive-keyring"])?
+            .path("usr/share/keyrings/ubuntu-archive-keyring.gpg");
+        let (keys, mirror) = (format!("[signed-by={}] ", keyring.display()), ubuntu_mirror()?);
+        let source = |suite: &str| format!("deb {keys}{mirror} {suite} main universe\n");
+        // Mesa 23.2 came to Ubuntu 22.04 as an update; that of 24.04 is the one that it came out with.
+        let updates = (self.suite == Suite::Jammy).then(|| source(&format!("{name}-updates")));
+        Ok(source(name) + &updates.unwrap_or_default())
     }
 
     fn settings(&self) -> Result<String> {

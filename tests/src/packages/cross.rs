@@ -31,7 +31,7 @@ pub fn cross_compiler() -> Result<PathBuf> {
     if compiler.exists() {
         return Ok(compiler);
     }
-    let apt = Apt::for_architectures(dir.join("apt"), Suite::Testing.name(), &["amd64", "arm64"])?;
+    let apt = Apt::for_architectures(dir.join("apt"), Suite::Testing, &["amd64", "arm64"])?;
     let archives = download(&apt).or_else(|_| {
         // The archive drops old versions.
         apt.update()?;

@@ -1,4 +1,4 @@
-//! The Debian mirror to use: the one that this machine's own apt uses.
+//! The mirrors to use: for Debian the one that this machine's own apt uses.
 
 use std::process::Command;
 
@@ -23,6 +23,16 @@ pub(super) fn debian_mirror() -> Result<String> {
         Some(mirror) => Ok(mirror.to_owned()),
         None => bail!("apt's sources name no Debian archive; set DEBIAN_MIRROR to the address of one"),
     }
+}
+
+/// The address of an archive of Ubuntu's packages, without the final slash: `UBUNTU_MIRROR`, since no machine of Debian names one.
+///
+/// # Errors
+/// The variable is not set.
+pub(super) fn ubuntu_mirror() -> Result<String> {
+    let mirror = std::env::var("UBUNTU_MIRROR");
+    let mirror = mirror.context("set UBUNTU_MIRROR to the address of an archive of Ubuntu's packages")?;
+    Ok(mirror.trim_end_matches('/').to_owned())
 }
 
 /// Security and vendor archives carry other suites; the main archive's path ends in `debian` by convention.

@@ -58,5 +58,7 @@ fn use_drivers(command: &mut Command, manifests: impl AsRef<OsStr>) {
     ] {
         command.env_remove(other);
     }
-    command.env("VK_DRIVER_FILES", manifests).env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
+    // The loader of Ubuntu 22.04 knows the former name alone.
+    command.env("VK_DRIVER_FILES", &manifests).env("VK_ICD_FILENAMES", manifests);
+    command.env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
 }

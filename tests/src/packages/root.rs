@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{Apt, Archive};
 use super::cache_dir;
 
-/// The Debian suites the tests use.
+/// The suites of Debian and Ubuntu that the tests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Suite {
     /// Debian 12: kernel 6.1. Its Mesa is too old for Venus as it is today.
@@ -24,11 +24,18 @@ pub enum Suite {
     Testing,
     /// The suite that comes after: Mesa 26.2.
     Unstable,
+    /// Ubuntu 22.04: Mesa 23.2.
+    Jammy,
+    /// Ubuntu 24.04 as it came out: Mesa 24.0.
+    Noble,
 }
 
 impl Suite {
-    /// All suites, oldest first.
+    /// Debian's suites with a Mesa of today, oldest first.
     pub const ALL: [Self; 3] = [Self::Trixie, Self::Testing, Self::Unstable];
+
+    /// Ubuntu's suites, oldest first.
+    pub const UBUNTU: [Self; 2] = [Self::Jammy, Self::Noble];
 
     /// The suite's name in the archive.
     #[must_use]
@@ -38,6 +45,8 @@ impl Suite {
             Self::Trixie => "trixie",
             Self::Testing => "testing",
             Self::Unstable => "unstable",
+            Self::Jammy => "jammy",
+            Self::Noble => "noble",
         }
     }
 
@@ -49,6 +58,8 @@ impl Suite {
             Self::Trixie => "25.0",
             Self::Testing => "26.1",
             Self::Unstable => "26.2",
+            Self::Jammy => "23.2",
+            Self::Noble => "24.0",
         }
     }
 }
@@ -251,7 +262,7 @@ impl PackageRoot {
         if stamp.exists() {
             return Ok(());
         }
-        let apt = Apt::new(self.dir.join("apt"), self.suite.name())?;
+        let apt = Apt::new(self.dir.join("apt"), self.suite)?;
         let archives = download(&apt).or_else(|first_failure| {
             // The archive drops old versions: lists fetched some time ago may name files that are gone.
             eprintln!("packages: {}: {first_failure:#}; trying again with fresh lists", self.suite.name());
@@ -261,8 +272,24 @@ impl PackageRoot {
         // apt lists what it has not got: what a run fetched that failed or was interrupted lies there and is not among these.
         let left = apt.archives_left()?;
         self.unpack(left.iter().chain(archives.iter().map(|archive| &archive.file)))?;
+        if Suite::UBUNTU.contains(&self.suite) {
+            self.merge_usr()?;
+        }
         self.link_ggml_backends()?;
         fs::write(stamp, "")?;
+        Ok(())
+    }
+
+    /// Ubuntu's packages of those years have files outside of `/usr`, where a system has links.
+    fn merge_usr(&self) -> Result<()> {
+        for folder in ["lib", "lib64"].into_iter().filter(|folder| self.path(folder).is_dir()) {
+            let status = Command::new("cp")
+                .arg("-aT")
+                .args([self.path(folder), self.path("usr").join(folder)])
+                .status()
+                .context("cannot run cp")?;
+            ensure!(status.success(), "/{folder} of {} cannot be copied below /usr", self.suite.name());
+        }
         Ok(())
     }
 

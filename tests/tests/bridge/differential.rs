@@ -11,15 +11,35 @@ fn every_case(suite: Suite) -> Result<()> {
     differential::compare(program, &client, differential::natively(program)?, GAPS, &[]).map(drop)
 }
 
+fn every_case_of_ubuntu(suite: Suite) -> Result<()> {
+    if std::env::var_os("UBUNTU_MIRROR").is_none() {
+        println!("skipped: UBUNTU_MIRROR names no archive of Ubuntu's packages");
+        return Ok(());
+    }
+    every_case(suite)
+}
+
 #[test]
 fn mesa_25_0_computes_what_the_device_computes() -> Result<()> {
     every_case(Suite::Trixie)
 }
 
 #[test]
-#[ignore = "the oldest and the newest Mesa are in the gate"]
+#[ignore = "the oldest and the newest Mesa of Debian are in the gate"]
 fn mesa_26_1_computes_what_the_device_computes() -> Result<()> {
     every_case(Suite::Testing)
+}
+
+#[test]
+#[ignore = "needs UBUNTU_MIRROR, the address of an archive of Ubuntu's packages"]
+fn mesa_23_2_computes_what_the_device_computes() -> Result<()> {
+    every_case_of_ubuntu(Suite::Jammy)
+}
+
+#[test]
+#[ignore = "needs UBUNTU_MIRROR, the address of an archive of Ubuntu's packages"]
+fn mesa_24_0_computes_what_the_device_computes() -> Result<()> {
+    every_case_of_ubuntu(Suite::Noble)
 }
 
 #[test]

@@ -12,7 +12,7 @@ const KERNEL_MIN: (u32, u32) = (5, 16);
 /// The oldest kernel that takes a GPU without a scanout.
 const KERNEL_WITHOUT_SCANOUT: (u32, u32) = (6, 4);
 /// The oldest Mesa whose Venus driver speaks today's protocol.
-const MESA_MIN: (u32, u32) = (25, 0);
+const MESA_MIN: (u32, u32) = (23, 2);
 /// The first Mesa whose fences are the kernel's, so that they need no look at memory.
 const MESA_KERNEL_FENCES: (u32, u32) = (26, 2);
 /// Memory, in KiB, with which a system and a program that computes are short of it.
@@ -203,7 +203,7 @@ fn used(facts: &Facts) -> Option<&Driver> {
 
 fn driver(facts: &Facts) -> Finding {
     const CHECK: &str = "venus-driver";
-    let install = "sudo apt-get install mesa-vulkan-drivers of Mesa 25.0 or newer, which Debian 13 has (Arch: vulkan-virtio)";
+    let install = "sudo apt-get install mesa-vulkan-drivers of Mesa 23.2 or newer, which Debian 13 and Ubuntu 22.04 have (Arch: vulkan-virtio)";
     if let Some(Driver { manifest, library: Ok(library), .. }) = used(facts) {
         return Finding::ok(CHECK, format!("{} by {}", library.path.display(), manifest.display()));
     }
@@ -267,14 +267,14 @@ fn mesa(facts: &Facts) -> Finding {
     let Some(text) = mesa_version(facts) else {
         return Finding::skipped(
             CHECK,
-            "the driver does not say of which version it is; 25.0 or newer is needed",
+            "the driver does not say of which version it is; 23.2 or newer is needed",
         );
     };
     match version(text) {
         Some(number) if number < MESA_MIN => Finding::fault(
             CHECK,
             format!("Mesa {text} speaks an older protocol than the host"),
-            "install Mesa 25.0 or newer, which Debian 13 has",
+            "install Mesa 23.2 or newer, which Debian 13 and Ubuntu 22.04 have",
         ),
         _ if is_patched(text) => Finding::ok(CHECK, format!("Mesa {text}, with the patches of this project")),
         _ => Finding::ok(CHECK, format!("Mesa {text}")),

@@ -113,7 +113,7 @@ fn devices() {
 #[test]
 fn drivers_and_waits() {
     let mesa = |text: &'static str| move |facts: &mut Facts| facts.drivers[0].library = library(text);
-    finds(mesa("24.3.4"), "mesa", Verdict::Fault, "25.0 or newer");
+    finds(mesa("22.3.6-1+deb12u2"), "mesa", Verdict::Fault, "23.2 or newer");
     finds(mesa("26.1.6-1"), "waits", Verdict::Warning, "VN_PERF=");
     let mut newest = sound();
     mesa("26.2.6-1")(&mut newest);
