@@ -384,6 +384,8 @@ pub struct Command {
     pub module: String,
     /// The core versions and extensions that provide the command.
     pub providers: Vec<Provider>,
+    /// Bits of `VkQueueFlags`: a family needs one of them to execute the command; none if the registry does not say so.
+    pub queues: u32,
     /// The parts of its execution that are written by hand.
     pub execution: Execution,
 }

@@ -72,12 +72,22 @@ pub(crate) fn visible(
     (families, order)
 }
 
-/// The flags of a family that a guest sees.
-fn flags(mut host: vk::QueueFlags, queues: Queues) -> vk::QueueFlags {
-    // Graphics and compute families can copy whether they say so or not.
-    if host.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS) {
-        host |= vk::QueueFlags::TRANSFER;
+/// What the queues of these families can do.
+pub(crate) fn able(families: &[vk::QueueFamilyProperties]) -> Vec<vk::QueueFlags> {
+    families.iter().map(|family| with_copies(family.queue_flags)).collect()
+}
+
+/// Graphics and compute families can copy whether they say so or not.
+fn with_copies(host: vk::QueueFlags) -> vk::QueueFlags {
+    match host.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS) {
+        true => host | vk::QueueFlags::TRANSFER,
+        false => host,
     }
+}
+
+/// The flags of a family that a guest sees.
+fn flags(host: vk::QueueFlags, queues: Queues) -> vk::QueueFlags {
+    let host = with_copies(host);
     let graphics = match queues.say_that_they_draw() {
         true => vk::QueueFlags::GRAPHICS,
         false => vk::QueueFlags::empty(),

@@ -6,6 +6,7 @@ use super::families::FamilyOrder;
 use super::instance::Instance;
 use ash::vk::{self, Handle as _};
 use config::{GpuChoice, Heap, Robustness};
+use protocol::venus::generated as venus;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub struct PhysicalDevice {
     pub host_extensions: BTreeMap<String, u32>,
     /// Queue families a guest sees.
     pub families: Vec<vk::QueueFamilyProperties>,
+    /// The abilities of the host's queues, by the guest's family.
+    pub able: Vec<vk::QueueFlags>,
     /// The order that says which of the host's families they are.
     pub order: FamilyOrder,
     /// The kind of the device.
@@ -49,6 +52,11 @@ impl PhysicalDevice {
             Robustness::Guest => false,
             Robustness::Auto => !has_own_address_space(self.device_type),
         }
+    }
+
+    /// What the host's queues of a guest's family can do; nothing if there is no such family.
+    pub fn queue_flags(&self, family: u32) -> venus::QueueFlags {
+        venus::QueueFlags(self.able.get(family as usize).map_or(0, |flags| flags.as_raw()))
     }
 
     /// The handle as a number.

@@ -869,8 +869,10 @@ unsafe extern "system" fn queue_families(
         timestamp_valid_bits: 64,
         ..Default::default()
     };
+    let copies =
+        vk::QueueFamilyProperties { queue_flags: vk::QueueFlags::TRANSFER, queue_count: 1, ..family };
     // SAFETY: the parameters of every enumeration.
-    unsafe { enumerate(&[family], count, out) };
+    unsafe { enumerate(&[family, copies], count, out) };
 }
 
 unsafe extern "system" fn memory(physical: u64, out: *mut vk::PhysicalDeviceMemoryProperties) {

@@ -24,6 +24,8 @@ use std::sync::Arc;
 pub struct CommandPool {
     /// The host's handle.
     pub raw: u64,
+    /// The abilities of the host's queues of its family.
+    pub queue_flags: venus::QueueFlags,
     recordings: Mutex<Recordings>,
 }
 
@@ -45,6 +47,8 @@ pub struct CommandBuffer {
     pub device: Arc<Device>,
     /// The pool that it was allocated from.
     pub pool: Arc<CommandPool>,
+    /// The abilities of the host's queues of its pool's family.
+    pub queue_flags: venus::QueueFlags,
     /// The place of its recording among those of its pool.
     pub place: usize,
 }
@@ -108,9 +112,9 @@ pub enum Stage {
 }
 
 impl CommandPool {
-    /// A pool without command buffers.
-    pub fn new(raw: u64) -> Self {
-        Self { raw, recordings: Mutex::default() }
+    /// A pool without command buffers, for queues with these abilities.
+    pub fn new(raw: u64, queue_flags: venus::QueueFlags) -> Self {
+        Self { raw, queue_flags, recordings: Mutex::default() }
     }
 
     /// Locks the pool and all that is allocated from it. The lock is held while the driver records, never while it waits.

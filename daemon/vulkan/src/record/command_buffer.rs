@@ -186,8 +186,21 @@ pub(crate) fn runs(
 
 /// Refuses a command buffer that names a tombstone: it must not run, so its work is lost, and with it the device as the guest sees it. Of
 /// another, returns whether programs hear of its progress ([`Uses::set_heard`]).
-pub(crate) fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<bool, Fault> {
+///
+/// # Errors
+///
+/// It was recorded for queues that can do more than one that is `able` to do these.
+pub(crate) fn refuse_unfit(
+    call: &Call<'_>,
+    id: venus::CommandBuffer,
+    able: venus::QueueFlags,
+) -> Result<bool, Fault> {
     let command_buffer = call.subject(id)?;
+    if !able.contains(command_buffer.queue_flags) {
+        return Err(Fault::lost(
+            "a command buffer is submitted to a queue that can do less than those of its family",
+        ));
+    }
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
     match recording.state.spoilt {

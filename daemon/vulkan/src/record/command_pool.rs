@@ -23,6 +23,7 @@ pub(crate) fn create_command_pool<'a>(
     if !device.has_family(info.queue_family_index) {
         return Err(Fault::invalid("a command pool for a queue family that the device has no queue of"));
     }
+    let queue_flags = device.physical.queue_flags(info.queue_family_index);
     let info = call.lowering().pointer(c.p_create_info)?;
     let Some(function) = device.table.create_command_pool else {
         return Err(Fault::missing("vkCreateCommandPool"));
@@ -30,7 +31,7 @@ pub(crate) fn create_command_pool<'a>(
     let mut raw = 0u64;
     // SAFETY: the device is live, `info` and its chain live in the arena.
     let result = unsafe { function(device.raw(), info, std::ptr::null(), &raw mut raw) };
-    let state = StateOf::of(CommandPool::new(raw));
+    let state = StateOf::of(CommandPool::new(raw, queue_flags));
     call.bind(c.p_command_pool, raw, &device, result, state)?;
     Ok(venus::CreateCommandPoolReply { result: venus::VkResult(result), p_command_pool: c.p_command_pool })
 }
@@ -88,7 +89,8 @@ pub(crate) fn allocate_command_buffers<'a>(
     let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(&*raws) {
         let (device_of, pool, place) = (device.clone(), pool.clone(), recordings.next_place());
-        let command_buffer = CommandBuffer { raw: *raw, device: device_of, pool, place };
+        let queue_flags = pool.queue_flags;
+        let command_buffer = CommandBuffer { raw: *raw, device: device_of, pool, queue_flags, place };
         let state = StateOf::of(command_buffer);
         let usage = match call.bind_one(Some(id), *raw, &device, 0, state, &mut origin) {
             Err(Fault::Failed(result)) => {

@@ -36,6 +36,21 @@ pub(crate) struct Recorder<'r> {
 pub(crate) type Record = fn(&mut Recorder<'_>, &mut Reader<'_>) -> Result<(), Fault>;
 
 impl Recorder<'_> {
+    /// Demands that the queues of the command buffer's family can do one of these. Drivers that are given anything else hang or crash.
+    ///
+    /// # Errors
+    ///
+    /// They cannot: the command breaks valid usage.
+    #[inline]
+    pub(crate) fn demand_queue(&self, one_of: venus::QueueFlags) -> Result<(), Fault> {
+        match self.command_buffer.queue_flags.intersects(one_of) {
+            true => Ok(()),
+            false => {
+                Err(Fault::invalid("a command that no queue of the command buffer's family can execute"))
+            }
+        }
+    }
+
     /// Returns the lowering of the command's parameters, so that they count as named by the recording, and the state of what was recorded
     /// before.
     #[inline]

@@ -31,15 +31,16 @@ impl World {
     fn new() -> Self {
         let exclusive = fuzzing::begin(0x9e37_79b9_7f4a_7c15);
         let world = Self { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive: exclusive };
-        let queue = venus::DeviceQueueCreateInfo {
+        // The second of the null driver's families copies and nothing else.
+        let queues = [0, 1].map(|queue_family_index| venus::DeviceQueueCreateInfo {
+            queue_family_index,
             queue_count: 1,
             p_queue_priorities: Some(&[1.0]),
             ..Default::default()
-        };
-        let (queues, queue_create_info_count) = (Some(std::slice::from_ref(&queue)), 1);
+        });
         let info = venus::DeviceCreateInfo {
-            queue_create_info_count,
-            p_queue_create_infos: queues,
+            queue_create_info_count: queues.len() as u32,
+            p_queue_create_infos: Some(&queues),
             ..Default::default()
         };
         let pool = venus::CommandPoolCreateInfo::default();
@@ -274,6 +275,99 @@ fn a_recording_that_names_what_was_never_made_is_left_alone_from_there_on() {
     // What never was at all ends the context, and is named.
     let lost = world.try_run(&stream(&[barrier(ONE, 5), set(venus::Event(99))])).unwrap_err();
     assert!(lost.reason().starts_with("vkCmdSetEvent"), "{lost}");
+}
+
+/// Drivers hang or crash at what their hardware cannot do: blits on a family that does not draw took the GPU for as long as it was let.
+#[test]
+fn what_no_queue_of_the_family_can_execute_is_left_out() {
+    let world = World::new();
+    let (pool, event) = (
+        venus::CommandPoolCreateInfo { queue_family_index: 1, ..Default::default() },
+        venus::EventCreateInfo::default(),
+    );
+    let make = |number: u64| {
+        let (pool_id, buffer, event_id) =
+            (venus::CommandPool(number), venus::CommandBuffer(number + 1), venus::Event(number + 2));
+        let buffers = venus::CommandBufferAllocateInfo {
+            command_pool: pool_id,
+            command_buffer_count: 1,
+            ..Default::default()
+        };
+        world.run(&stream(&[
+            Command::CreateCommandPool(venus::CreateCommandPool {
+                device: DEVICE,
+                p_create_info: Some(&pool),
+                p_command_pool: Some(&pool_id),
+            }),
+            Command::AllocateCommandBuffers(venus::AllocateCommandBuffers {
+                device: DEVICE,
+                p_allocate_info: Some(&buffers),
+                p_command_buffers: Some(&[buffer]),
+            }),
+            Command::CreateEvent(venus::CreateEvent {
+                device: DEVICE,
+                p_create_info: Some(&event),
+                p_event: Some(&event_id),
+            }),
+            begin(buffer),
+        ]));
+        (buffer, event_id)
+    };
+    // One creation in sixteen fails.
+    let is_made = |&(buffer, event): &(venus::CommandBuffer, venus::Event)| {
+        let objects = world.renderer.context().objects.read();
+        objects.get(buffer).is_ok() && objects.get(event).is_ok()
+    };
+    let (copies, event) = (10..20).map(|at| make(10 * at)).find(is_made).unwrap();
+    // A command that wants a reply comes by itself, and is kept only if it was recorded.
+    let set = |command_buffer| {
+        let stage_mask = venus::PipelineStageFlags::default();
+        let mut writer = Writer::growing();
+        Command::CmdSetEvent(venus::CmdSetEvent { command_buffer, event, stage_mask })
+            .encode(CommandFlagsEXT::GENERATE_REPLY, &mut writer);
+        writer.into_bytes()
+    };
+    let recorded = |command_buffer: venus::CommandBuffer| {
+        let found = world.renderer.context().objects.shared(command_buffer).unwrap();
+        found.pool.lock().find(&found).unwrap().commands.bytes().unwrap().len()
+    };
+    for (command_buffer, is_recorded) in [(ONE, true), (copies, false)] {
+        let before = recorded(command_buffer);
+        world.run(&set(command_buffer));
+        assert_eq!(recorded(command_buffer) > before, is_recorded);
+        // The recording goes on.
+        assert_eq!(world.barriers_of(&stream(&[barrier(command_buffer, 3)])), [3]);
+    }
+}
+
+/// A command buffer of a family that computes, on a queue that copies and nothing else.
+#[test]
+fn a_queue_gets_nothing_that_was_recorded_for_queues_that_can_do_more() {
+    let (world, queue) = (World::new(), venus::Queue(7));
+    let timeline = venus::DeviceQueueTimelineInfoMESA { ring_idx: 1, ..Default::default() };
+    let chain = [venus::ChainStruct::DeviceQueueTimelineInfoMESA(&timeline)];
+    let info = venus::DeviceQueueInfo2 { p_next: &chain, queue_family_index: 1, ..Default::default() };
+    let submit = |command_buffers: &[venus::CommandBuffer]| {
+        let batch = venus::SubmitInfo {
+            command_buffer_count: command_buffers.len() as u32,
+            p_command_buffers: Some(command_buffers),
+            ..Default::default()
+        };
+        let p_submits = Some(std::slice::from_ref(&batch));
+        let fence = venus::Fence(0);
+        stream(&[Command::QueueSubmit(venus::QueueSubmit { queue, submit_count: 1, p_submits, fence })])
+    };
+    world.run(&stream(&[
+        Command::GetDeviceQueue2(venus::GetDeviceQueue2 {
+            device: DEVICE,
+            p_queue_info: Some(&info),
+            p_queue: Some(&queue),
+        }),
+        Command::EndCommandBuffer(venus::EndCommandBuffer { command_buffer: ONE }),
+    ]));
+    world.run(&submit(&[]));
+    let lost = world.try_run(&submit(&[ONE])).unwrap_err();
+    assert!(lost.reason().contains("a queue that can do less"), "{lost}");
 }
 
 #[test]

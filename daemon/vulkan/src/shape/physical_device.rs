@@ -46,7 +46,9 @@ fn describe(
     let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
     // SAFETY: as above.
     let properties = unsafe { instance.ash.get_physical_device_properties(handle) };
+    let able = families::able(&families);
     let (families, order) = families::visible(families, gpu.queues);
+    let able = (0..families.len() as u32).map(|family| able[order.swap(family) as usize]).collect();
     Ok(PhysicalDevice {
         largest_heap,
         instance: instance.clone(),
@@ -55,6 +57,7 @@ fn describe(
         gpu: *gpu,
         host_extensions: host_extensions(&instance.ash, handle)?,
         families,
+        able,
         order,
         device_type: properties.device_type,
         limits: properties.limits,

@@ -68,11 +68,12 @@ fn behind(l: &Lowering<'_>, groups: &mut Groups, fence: venus::Fence) -> Result<
     Ok(Some(shared))
 }
 
-/// Prepares a submission; `lost` makes the part of it that can run if not all can.
+/// Prepares a submission for a queue with these abilities; `lost` makes the part of it that can run if not all can.
 fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     call: &Call<'a>,
     batches: &[B],
     fence: venus::Fence,
+    able: venus::QueueFlags,
     check: impl FnOnce(&Reading<'_>) -> Result<(), Fault>,
     lost: impl FnOnce() -> Result<&'a mut [B::Sys], Fault>,
 ) -> Result<Prepared<B::Sys>, Fault> {
@@ -80,7 +81,7 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     let whole = || {
         let mut is_heard = false;
         for id in command_buffers() {
-            is_heard |= command_buffer::refuse_spoilt(call, id)?;
+            is_heard |= command_buffer::refuse_unfit(call, id, able)?;
         }
         let objects = call.context.objects.read();
         let objects = Recent::of(&objects);
@@ -117,7 +118,7 @@ pub(super) fn prepare_submit<'a>(
     let check =
         |objects: &Reading<'_>| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
     let lost = || lost::submits(call, device, queue.family, batches);
-    prepared(call, batches, c.fence, check, lost)
+    prepared(call, batches, c.fence, device.physical.queue_flags(queue.family), check, lost)
 }
 
 pub(super) fn prepare_submit2<'a>(
@@ -128,5 +129,5 @@ pub(super) fn prepare_submit2<'a>(
 ) -> Result<Prepared<sys::SubmitInfo2>, Fault> {
     let batches = c.p_submits.unwrap_or(&[]);
     let lost = || lost::submits2(call, device, queue.family, batches);
-    prepared(call, batches, c.fence, |_| Ok(()), lost)
+    prepared(call, batches, c.fence, device.physical.queue_flags(queue.family), |_| Ok(()), lost)
 }

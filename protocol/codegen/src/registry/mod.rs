@@ -118,6 +118,8 @@ pub enum CommandDef {
         ret: String,
         /// Parameters.
         params: Vec<Declaration>,
+        /// Names of `VkQueueFlagBits`: a queue's family needs one of them to execute the command.
+        queues: Vec<String>,
     },
 }
 

@@ -101,7 +101,8 @@ impl Registry {
         let proto = Declaration::parse(proto)?;
         let params = node.children().filter(of_vulkan).filter(|c| c.has_tag_name("param"));
         let params = params.map(Declaration::parse).collect::<Result<_>>()?;
-        self.commands.insert(proto.name, CommandDef::Prototype { ret: proto.ty, params });
+        let queues = node.attribute("queues").unwrap_or_default().split(',').map(str::to_owned).collect();
+        self.commands.insert(proto.name, CommandDef::Prototype { ret: proto.ty, params, queues });
         Ok(())
     }
 

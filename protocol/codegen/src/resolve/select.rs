@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Resolver, members, names};
 use crate::ir::*;
-use crate::registry::{CommandDef, StructDef, TypeDef};
+use crate::registry::{CommandDef, Given, StructDef, TypeDef};
 
 impl Resolver<'_> {
     /// Adds the commands of the allow-list.
@@ -34,7 +34,8 @@ impl Resolver<'_> {
     }
 
     fn command(&self, canonical: &str, number: i32, module: &str) -> Result<Command> {
-        let Some(CommandDef::Prototype { ret, params }) = self.registry.commands.get(canonical) else {
+        let Some(CommandDef::Prototype { ret, params, queues }) = self.registry.commands.get(canonical)
+        else {
             bail!("the registry has no such command");
         };
         let level = match params.first().map(|p| p.ty.as_str()) {
@@ -63,8 +64,20 @@ impl Resolver<'_> {
             level,
             module: module.to_owned(),
             providers: self.providers.of(canonical),
+            queues: self.queue_flags(queues),
             execution: Execution::default(),
         })
+    }
+
+    /// The bits of these names of `VkQueueFlagBits`.
+    fn queue_flags(&self, names: &[String]) -> u32 {
+        let values = self.registry.enums.get("VkQueueFlagBits").into_iter().flat_map(|def| &def.values);
+        let named =
+            values.filter(|value| names.contains(&value.name)).filter_map(|value| match value.value {
+                Given::Number(number) => u32::try_from(number).ok(),
+                Given::Alias(_) => None,
+            });
+        named.sum()
     }
 
     /// Adds every type the commands reach, until nothing new turns up.

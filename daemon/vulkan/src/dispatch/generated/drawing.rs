@@ -11,6 +11,7 @@ pub(crate) fn cmd_bind_index_buffer(
     let Some(function) = device.table.cmd_bind_index_buffer else {
         return Err(Fault::missing("vkCmdBindIndexBuffer"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, index_type) = {
         let (l, _) = r.lowering();
         (l.handle(c.buffer)?, c.offset, known(c.index_type)?)
@@ -27,6 +28,7 @@ pub(crate) fn cmd_bind_vertex_buffers(
     let Some(function) = device.table.cmd_bind_vertex_buffers else {
         return Err(Fault::missing("vkCmdBindVertexBuffers"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_binding, binding_count, p_buffers, p_offsets) = {
         let (l, _) = r.lowering();
         (
@@ -45,6 +47,7 @@ pub(crate) fn cmd_draw(r: &mut Recorder<'_>, c: &venus::CmdDraw) -> Result<(), F
     let Some(function) = device.table.cmd_draw else {
         return Err(Fault::missing("vkCmdDraw"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (vertex_count, instance_count, first_vertex, first_instance) = {
         (c.vertex_count, c.instance_count, c.first_vertex, c.first_instance)
     };
@@ -62,6 +65,7 @@ pub(crate) fn cmd_draw_indexed(
     let Some(function) = device.table.cmd_draw_indexed else {
         return Err(Fault::missing("vkCmdDrawIndexed"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (index_count, instance_count, first_index, vertex_offset, first_instance) = {
         (
             c.index_count,
@@ -92,6 +96,7 @@ pub(crate) fn cmd_draw_indirect(
     let Some(function) = device.table.cmd_draw_indirect else {
         return Err(Fault::missing("vkCmdDrawIndirect"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, draw_count, stride) = {
         let (l, _) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
@@ -108,6 +113,7 @@ pub(crate) fn cmd_draw_indexed_indirect(
     let Some(function) = device.table.cmd_draw_indexed_indirect else {
         return Err(Fault::missing("vkCmdDrawIndexedIndirect"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, draw_count, stride) = {
         let (l, _) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
@@ -124,6 +130,7 @@ pub(crate) fn cmd_clear_attachments(
     let Some(function) = device.table.cmd_clear_attachments else {
         return Err(Fault::missing("vkCmdClearAttachments"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (attachment_count, p_attachments, rect_count, p_rects) = {
         let (l, _) = r.lowering();
         (
@@ -145,6 +152,7 @@ pub(crate) fn cmd_begin_render_pass(
     let Some(function) = device.table.cmd_begin_render_pass else {
         return Err(Fault::missing("vkCmdBeginRenderPass"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_render_pass_begin, contents) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_render_pass_begin)?, known(c.contents)?)
@@ -161,6 +169,7 @@ pub(crate) fn cmd_next_subpass(
     let Some(function) = device.table.cmd_next_subpass else {
         return Err(Fault::missing("vkCmdNextSubpass"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (contents,) = { (known(c.contents)?,) };
     unsafe { function(*raw, contents) };
     Ok(())
@@ -174,6 +183,7 @@ pub(crate) fn cmd_end_render_pass(
     let Some(function) = device.table.cmd_end_render_pass else {
         return Err(Fault::missing("vkCmdEndRenderPass"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     unsafe { function(*raw) };
     Ok(())
 }
@@ -186,6 +196,7 @@ pub(crate) fn cmd_draw_indirect_count(
     let Some(function) = device.table.cmd_draw_indirect_count else {
         return Err(Fault::missing("vkCmdDrawIndirectCount"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
         let (l, _) = r.lowering();
         (
@@ -219,6 +230,7 @@ pub(crate) fn cmd_draw_indexed_indirect_count(
     let Some(function) = device.table.cmd_draw_indexed_indirect_count else {
         return Err(Fault::missing("vkCmdDrawIndexedIndirectCount"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
         let (l, _) = r.lowering();
         (
@@ -252,6 +264,7 @@ pub(crate) fn cmd_begin_render_pass2(
     let Some(function) = device.table.cmd_begin_render_pass2 else {
         return Err(Fault::missing("vkCmdBeginRenderPass2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_render_pass_begin, p_subpass_begin_info) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_render_pass_begin)?, l.pointer(c.p_subpass_begin_info)?)
@@ -268,6 +281,7 @@ pub(crate) fn cmd_next_subpass2(
     let Some(function) = device.table.cmd_next_subpass2 else {
         return Err(Fault::missing("vkCmdNextSubpass2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_subpass_begin_info, p_subpass_end_info) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_subpass_begin_info)?, l.pointer(c.p_subpass_end_info)?)
@@ -284,6 +298,7 @@ pub(crate) fn cmd_end_render_pass2(
     let Some(function) = device.table.cmd_end_render_pass2 else {
         return Err(Fault::missing("vkCmdEndRenderPass2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_subpass_end_info,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_subpass_end_info)?,)
@@ -300,6 +315,7 @@ pub(crate) fn cmd_bind_transform_feedback_buffers_ext(
     let Some(function) = device.table.cmd_bind_transform_feedback_buffers_ext else {
         return Err(Fault::missing("vkCmdBindTransformFeedbackBuffersEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_binding, binding_count, p_buffers, p_offsets, p_sizes) = {
         let (l, _) = r.lowering();
         (
@@ -324,6 +340,7 @@ pub(crate) fn cmd_begin_transform_feedback_ext(
     let Some(function) = device.table.cmd_begin_transform_feedback_ext else {
         return Err(Fault::missing("vkCmdBeginTransformFeedbackEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         first_counter_buffer,
         counter_buffer_count,
@@ -358,6 +375,7 @@ pub(crate) fn cmd_end_transform_feedback_ext(
     let Some(function) = device.table.cmd_end_transform_feedback_ext else {
         return Err(Fault::missing("vkCmdEndTransformFeedbackEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         first_counter_buffer,
         counter_buffer_count,
@@ -392,6 +410,7 @@ pub(crate) fn cmd_begin_query_indexed_ext(
     let Some(function) = device.table.cmd_begin_query_indexed_ext else {
         return Err(Fault::missing("vkCmdBeginQueryIndexedEXT"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (query_pool, query, flags, index) = {
         let (l, state) = r.lowering();
         crate::validity::query::cmd_begin_query_indexed_ext(&l, state, c)?;
@@ -409,6 +428,7 @@ pub(crate) fn cmd_end_query_indexed_ext(
     let Some(function) = device.table.cmd_end_query_indexed_ext else {
         return Err(Fault::missing("vkCmdEndQueryIndexedEXT"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (query_pool, query, index) = {
         let (l, state) = r.lowering();
         crate::validity::query::cmd_end_query_indexed_ext(&l, state, c)?;
@@ -426,6 +446,7 @@ pub(crate) fn cmd_draw_indirect_byte_count_ext(
     let Some(function) = device.table.cmd_draw_indirect_byte_count_ext else {
         return Err(Fault::missing("vkCmdDrawIndirectByteCountEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         instance_count,
         first_instance,
@@ -466,6 +487,7 @@ pub(crate) fn cmd_begin_rendering(
     let Some(function) = device.table.cmd_begin_rendering else {
         return Err(Fault::missing("vkCmdBeginRendering"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_rendering_info,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_rendering_info)?,)
@@ -482,6 +504,7 @@ pub(crate) fn cmd_end_rendering(
     let Some(function) = device.table.cmd_end_rendering else {
         return Err(Fault::missing("vkCmdEndRendering"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     unsafe { function(*raw) };
     Ok(())
 }
@@ -494,6 +517,7 @@ pub(crate) fn cmd_bind_vertex_buffers2(
     let Some(function) = device.table.cmd_bind_vertex_buffers2 else {
         return Err(Fault::missing("vkCmdBindVertexBuffers2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_binding, binding_count, p_buffers, p_offsets, p_sizes, p_strides) = {
         let (l, _) = r.lowering();
         (
@@ -527,6 +551,7 @@ pub(crate) fn cmd_draw_multi_ext(
     let Some(function) = device.table.cmd_draw_multi_ext else {
         return Err(Fault::missing("vkCmdDrawMultiEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (draw_count, p_vertex_info, instance_count, first_instance, stride) = {
         let (l, _) = r.lowering();
         (
@@ -551,6 +576,7 @@ pub(crate) fn cmd_draw_multi_indexed_ext(
     let Some(function) = device.table.cmd_draw_multi_indexed_ext else {
         return Err(Fault::missing("vkCmdDrawMultiIndexedEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         draw_count,
         p_index_info,
@@ -591,6 +617,7 @@ pub(crate) fn cmd_bind_index_buffer2(
     let Some(function) = device.table.cmd_bind_index_buffer2 else {
         return Err(Fault::missing("vkCmdBindIndexBuffer2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, size, index_type) = {
         let (l, _) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.size, known(c.index_type)?)
@@ -607,6 +634,7 @@ pub(crate) fn cmd_draw_mesh_tasks_ext(
     let Some(function) = device.table.cmd_draw_mesh_tasks_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (group_count_x, group_count_y, group_count_z) = {
         (c.group_count_x, c.group_count_y, c.group_count_z)
     };
@@ -622,6 +650,7 @@ pub(crate) fn cmd_draw_mesh_tasks_indirect_ext(
     let Some(function) = device.table.cmd_draw_mesh_tasks_indirect_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksIndirectEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, draw_count, stride) = {
         let (l, _) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
@@ -638,6 +667,7 @@ pub(crate) fn cmd_draw_mesh_tasks_indirect_count_ext(
     let Some(function) = device.table.cmd_draw_mesh_tasks_indirect_count_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksIndirectCountEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
         let (l, _) = r.lowering();
         (

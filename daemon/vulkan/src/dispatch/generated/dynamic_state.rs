@@ -11,6 +11,7 @@ pub(crate) fn cmd_set_viewport(
     let Some(function) = device.table.cmd_set_viewport else {
         return Err(Fault::missing("vkCmdSetViewport"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_viewport, viewport_count, p_viewports) = {
         let (l, _) = r.lowering();
         (c.first_viewport, c.viewport_count, l.array(c.p_viewports)?)
@@ -27,6 +28,7 @@ pub(crate) fn cmd_set_scissor(
     let Some(function) = device.table.cmd_set_scissor else {
         return Err(Fault::missing("vkCmdSetScissor"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_scissor, scissor_count, p_scissors) = {
         let (l, _) = r.lowering();
         (c.first_scissor, c.scissor_count, l.array(c.p_scissors)?)
@@ -43,6 +45,7 @@ pub(crate) fn cmd_set_line_width(
     let Some(function) = device.table.cmd_set_line_width else {
         return Err(Fault::missing("vkCmdSetLineWidth"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (line_width,) = { (c.line_width,) };
     unsafe { function(*raw, line_width) };
     Ok(())
@@ -56,6 +59,7 @@ pub(crate) fn cmd_set_depth_bias(
     let Some(function) = device.table.cmd_set_depth_bias else {
         return Err(Fault::missing("vkCmdSetDepthBias"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_bias_constant_factor, depth_bias_clamp, depth_bias_slope_factor) = {
         (c.depth_bias_constant_factor, c.depth_bias_clamp, c.depth_bias_slope_factor)
     };
@@ -78,6 +82,7 @@ pub(crate) fn cmd_set_blend_constants(
     let Some(function) = device.table.cmd_set_blend_constants else {
         return Err(Fault::missing("vkCmdSetBlendConstants"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (blend_constants,) = { (c.blend_constants,) };
     unsafe { function(*raw, &raw const blend_constants) };
     Ok(())
@@ -91,6 +96,7 @@ pub(crate) fn cmd_set_depth_bounds(
     let Some(function) = device.table.cmd_set_depth_bounds else {
         return Err(Fault::missing("vkCmdSetDepthBounds"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (min_depth_bounds, max_depth_bounds) = {
         (c.min_depth_bounds, c.max_depth_bounds)
     };
@@ -106,6 +112,7 @@ pub(crate) fn cmd_set_stencil_compare_mask(
     let Some(function) = device.table.cmd_set_stencil_compare_mask else {
         return Err(Fault::missing("vkCmdSetStencilCompareMask"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (face_mask, compare_mask) = { (c.face_mask.known().0, c.compare_mask) };
     unsafe { function(*raw, face_mask, compare_mask) };
     Ok(())
@@ -119,6 +126,7 @@ pub(crate) fn cmd_set_stencil_write_mask(
     let Some(function) = device.table.cmd_set_stencil_write_mask else {
         return Err(Fault::missing("vkCmdSetStencilWriteMask"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (face_mask, write_mask) = { (c.face_mask.known().0, c.write_mask) };
     unsafe { function(*raw, face_mask, write_mask) };
     Ok(())
@@ -132,6 +140,7 @@ pub(crate) fn cmd_set_stencil_reference(
     let Some(function) = device.table.cmd_set_stencil_reference else {
         return Err(Fault::missing("vkCmdSetStencilReference"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (face_mask, reference) = { (c.face_mask.known().0, c.reference) };
     unsafe { function(*raw, face_mask, reference) };
     Ok(())
@@ -145,6 +154,7 @@ pub(crate) fn cmd_set_cull_mode(
     let Some(function) = device.table.cmd_set_cull_mode else {
         return Err(Fault::missing("vkCmdSetCullMode"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (cull_mode,) = { (c.cull_mode.known().0,) };
     unsafe { function(*raw, cull_mode) };
     Ok(())
@@ -158,6 +168,7 @@ pub(crate) fn cmd_set_front_face(
     let Some(function) = device.table.cmd_set_front_face else {
         return Err(Fault::missing("vkCmdSetFrontFace"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (front_face,) = { (known(c.front_face)?,) };
     unsafe { function(*raw, front_face) };
     Ok(())
@@ -171,6 +182,7 @@ pub(crate) fn cmd_set_primitive_topology(
     let Some(function) = device.table.cmd_set_primitive_topology else {
         return Err(Fault::missing("vkCmdSetPrimitiveTopology"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (primitive_topology,) = { (known(c.primitive_topology)?,) };
     unsafe { function(*raw, primitive_topology) };
     Ok(())
@@ -184,6 +196,7 @@ pub(crate) fn cmd_set_viewport_with_count(
     let Some(function) = device.table.cmd_set_viewport_with_count else {
         return Err(Fault::missing("vkCmdSetViewportWithCount"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (viewport_count, p_viewports) = {
         let (l, _) = r.lowering();
         (c.viewport_count, l.array(c.p_viewports)?)
@@ -200,6 +213,7 @@ pub(crate) fn cmd_set_scissor_with_count(
     let Some(function) = device.table.cmd_set_scissor_with_count else {
         return Err(Fault::missing("vkCmdSetScissorWithCount"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (scissor_count, p_scissors) = {
         let (l, _) = r.lowering();
         (c.scissor_count, l.array(c.p_scissors)?)
@@ -216,6 +230,7 @@ pub(crate) fn cmd_set_depth_test_enable(
     let Some(function) = device.table.cmd_set_depth_test_enable else {
         return Err(Fault::missing("vkCmdSetDepthTestEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_test_enable,) = { (c.depth_test_enable,) };
     unsafe { function(*raw, depth_test_enable) };
     Ok(())
@@ -229,6 +244,7 @@ pub(crate) fn cmd_set_depth_write_enable(
     let Some(function) = device.table.cmd_set_depth_write_enable else {
         return Err(Fault::missing("vkCmdSetDepthWriteEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_write_enable,) = { (c.depth_write_enable,) };
     unsafe { function(*raw, depth_write_enable) };
     Ok(())
@@ -242,6 +258,7 @@ pub(crate) fn cmd_set_depth_compare_op(
     let Some(function) = device.table.cmd_set_depth_compare_op else {
         return Err(Fault::missing("vkCmdSetDepthCompareOp"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_compare_op,) = { (known(c.depth_compare_op)?,) };
     unsafe { function(*raw, depth_compare_op) };
     Ok(())
@@ -255,6 +272,7 @@ pub(crate) fn cmd_set_depth_bounds_test_enable(
     let Some(function) = device.table.cmd_set_depth_bounds_test_enable else {
         return Err(Fault::missing("vkCmdSetDepthBoundsTestEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_bounds_test_enable,) = { (c.depth_bounds_test_enable,) };
     unsafe { function(*raw, depth_bounds_test_enable) };
     Ok(())
@@ -268,6 +286,7 @@ pub(crate) fn cmd_set_stencil_test_enable(
     let Some(function) = device.table.cmd_set_stencil_test_enable else {
         return Err(Fault::missing("vkCmdSetStencilTestEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (stencil_test_enable,) = { (c.stencil_test_enable,) };
     unsafe { function(*raw, stencil_test_enable) };
     Ok(())
@@ -281,6 +300,7 @@ pub(crate) fn cmd_set_stencil_op(
     let Some(function) = device.table.cmd_set_stencil_op else {
         return Err(Fault::missing("vkCmdSetStencilOp"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (face_mask, fail_op, pass_op, depth_fail_op, compare_op) = {
         (
             c.face_mask.known().0,
@@ -302,6 +322,7 @@ pub(crate) fn cmd_set_rasterizer_discard_enable(
     let Some(function) = device.table.cmd_set_rasterizer_discard_enable else {
         return Err(Fault::missing("vkCmdSetRasterizerDiscardEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (rasterizer_discard_enable,) = { (c.rasterizer_discard_enable,) };
     unsafe { function(*raw, rasterizer_discard_enable) };
     Ok(())
@@ -315,6 +336,7 @@ pub(crate) fn cmd_set_depth_bias_enable(
     let Some(function) = device.table.cmd_set_depth_bias_enable else {
         return Err(Fault::missing("vkCmdSetDepthBiasEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_bias_enable,) = { (c.depth_bias_enable,) };
     unsafe { function(*raw, depth_bias_enable) };
     Ok(())
@@ -328,6 +350,7 @@ pub(crate) fn cmd_set_primitive_restart_enable(
     let Some(function) = device.table.cmd_set_primitive_restart_enable else {
         return Err(Fault::missing("vkCmdSetPrimitiveRestartEnable"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (primitive_restart_enable,) = { (c.primitive_restart_enable,) };
     unsafe { function(*raw, primitive_restart_enable) };
     Ok(())
@@ -341,6 +364,7 @@ pub(crate) fn cmd_set_patch_control_points_ext(
     let Some(function) = device.table.cmd_set_patch_control_points_ext else {
         return Err(Fault::missing("vkCmdSetPatchControlPointsEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (patch_control_points,) = { (c.patch_control_points,) };
     unsafe { function(*raw, patch_control_points) };
     Ok(())
@@ -354,6 +378,7 @@ pub(crate) fn cmd_set_logic_op_ext(
     let Some(function) = device.table.cmd_set_logic_op_ext else {
         return Err(Fault::missing("vkCmdSetLogicOpEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (logic_op,) = { (known(c.logic_op)?,) };
     unsafe { function(*raw, logic_op) };
     Ok(())
@@ -367,6 +392,7 @@ pub(crate) fn cmd_set_line_stipple(
     let Some(function) = device.table.cmd_set_line_stipple else {
         return Err(Fault::missing("vkCmdSetLineStipple"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (line_stipple_factor, line_stipple_pattern) = {
         (c.line_stipple_factor, c.line_stipple_pattern)
     };
@@ -382,6 +408,7 @@ pub(crate) fn cmd_set_color_write_enable_ext(
     let Some(function) = device.table.cmd_set_color_write_enable_ext else {
         return Err(Fault::missing("vkCmdSetColorWriteEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (attachment_count, p_color_write_enables) = {
         let (l, _) = r.lowering();
         (c.attachment_count, l.plain_array(c.p_color_write_enables))
@@ -398,6 +425,7 @@ pub(crate) fn cmd_set_vertex_input_ext(
     let Some(function) = device.table.cmd_set_vertex_input_ext else {
         return Err(Fault::missing("vkCmdSetVertexInputEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         vertex_binding_description_count,
         p_vertex_binding_descriptions,
@@ -432,6 +460,7 @@ pub(crate) fn cmd_set_tessellation_domain_origin_ext(
     let Some(function) = device.table.cmd_set_tessellation_domain_origin_ext else {
         return Err(Fault::missing("vkCmdSetTessellationDomainOriginEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (domain_origin,) = { (known(c.domain_origin)?,) };
     unsafe { function(*raw, domain_origin) };
     Ok(())
@@ -445,6 +474,7 @@ pub(crate) fn cmd_set_depth_clamp_enable_ext(
     let Some(function) = device.table.cmd_set_depth_clamp_enable_ext else {
         return Err(Fault::missing("vkCmdSetDepthClampEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_clamp_enable,) = { (c.depth_clamp_enable,) };
     unsafe { function(*raw, depth_clamp_enable) };
     Ok(())
@@ -458,6 +488,7 @@ pub(crate) fn cmd_set_polygon_mode_ext(
     let Some(function) = device.table.cmd_set_polygon_mode_ext else {
         return Err(Fault::missing("vkCmdSetPolygonModeEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (polygon_mode,) = { (known(c.polygon_mode)?,) };
     unsafe { function(*raw, polygon_mode) };
     Ok(())
@@ -471,6 +502,7 @@ pub(crate) fn cmd_set_rasterization_samples_ext(
     let Some(function) = device.table.cmd_set_rasterization_samples_ext else {
         return Err(Fault::missing("vkCmdSetRasterizationSamplesEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (rasterization_samples,) = { (c.rasterization_samples.known().0,) };
     unsafe { function(*raw, rasterization_samples) };
     Ok(())
@@ -484,6 +516,7 @@ pub(crate) fn cmd_set_sample_mask_ext(
     let Some(function) = device.table.cmd_set_sample_mask_ext else {
         return Err(Fault::missing("vkCmdSetSampleMaskEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (samples, p_sample_mask) = {
         let (l, _) = r.lowering();
         (c.samples.known().0, l.plain_array(c.p_sample_mask))
@@ -500,6 +533,7 @@ pub(crate) fn cmd_set_alpha_to_coverage_enable_ext(
     let Some(function) = device.table.cmd_set_alpha_to_coverage_enable_ext else {
         return Err(Fault::missing("vkCmdSetAlphaToCoverageEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (alpha_to_coverage_enable,) = { (c.alpha_to_coverage_enable,) };
     unsafe { function(*raw, alpha_to_coverage_enable) };
     Ok(())
@@ -513,6 +547,7 @@ pub(crate) fn cmd_set_alpha_to_one_enable_ext(
     let Some(function) = device.table.cmd_set_alpha_to_one_enable_ext else {
         return Err(Fault::missing("vkCmdSetAlphaToOneEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (alpha_to_one_enable,) = { (c.alpha_to_one_enable,) };
     unsafe { function(*raw, alpha_to_one_enable) };
     Ok(())
@@ -526,6 +561,7 @@ pub(crate) fn cmd_set_logic_op_enable_ext(
     let Some(function) = device.table.cmd_set_logic_op_enable_ext else {
         return Err(Fault::missing("vkCmdSetLogicOpEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (logic_op_enable,) = { (c.logic_op_enable,) };
     unsafe { function(*raw, logic_op_enable) };
     Ok(())
@@ -539,6 +575,7 @@ pub(crate) fn cmd_set_color_blend_enable_ext(
     let Some(function) = device.table.cmd_set_color_blend_enable_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_attachment, attachment_count, p_color_blend_enables) = {
         let (l, _) = r.lowering();
         (c.first_attachment, c.attachment_count, l.plain_array(c.p_color_blend_enables))
@@ -555,6 +592,7 @@ pub(crate) fn cmd_set_color_blend_equation_ext(
     let Some(function) = device.table.cmd_set_color_blend_equation_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendEquationEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_attachment, attachment_count, p_color_blend_equations) = {
         let (l, _) = r.lowering();
         (c.first_attachment, c.attachment_count, l.array(c.p_color_blend_equations)?)
@@ -573,6 +611,7 @@ pub(crate) fn cmd_set_color_write_mask_ext(
     let Some(function) = device.table.cmd_set_color_write_mask_ext else {
         return Err(Fault::missing("vkCmdSetColorWriteMaskEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_attachment, attachment_count, p_color_write_masks) = {
         let (l, _) = r.lowering();
         (
@@ -593,6 +632,7 @@ pub(crate) fn cmd_set_rasterization_stream_ext(
     let Some(function) = device.table.cmd_set_rasterization_stream_ext else {
         return Err(Fault::missing("vkCmdSetRasterizationStreamEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (rasterization_stream,) = { (c.rasterization_stream,) };
     unsafe { function(*raw, rasterization_stream) };
     Ok(())
@@ -606,6 +646,7 @@ pub(crate) fn cmd_set_conservative_rasterization_mode_ext(
     let Some(function) = device.table.cmd_set_conservative_rasterization_mode_ext else {
         return Err(Fault::missing("vkCmdSetConservativeRasterizationModeEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (conservative_rasterization_mode,) = {
         (known(c.conservative_rasterization_mode)?,)
     };
@@ -620,6 +661,7 @@ pub(crate) fn cmd_set_extra_primitive_overestimation_size_ext(
     let CommandBuffer { raw, device, .. } = r.command_buffer;
     let Some(function) = device.table.cmd_set_extra_primitive_overestimation_size_ext
     else { return Err(Fault::missing("vkCmdSetExtraPrimitiveOverestimationSizeEXT")) };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (extra_primitive_overestimation_size,) = {
         (c.extra_primitive_overestimation_size,)
     };
@@ -635,6 +677,7 @@ pub(crate) fn cmd_set_depth_clip_enable_ext(
     let Some(function) = device.table.cmd_set_depth_clip_enable_ext else {
         return Err(Fault::missing("vkCmdSetDepthClipEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_clip_enable,) = { (c.depth_clip_enable,) };
     unsafe { function(*raw, depth_clip_enable) };
     Ok(())
@@ -648,6 +691,7 @@ pub(crate) fn cmd_set_sample_locations_enable_ext(
     let Some(function) = device.table.cmd_set_sample_locations_enable_ext else {
         return Err(Fault::missing("vkCmdSetSampleLocationsEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (sample_locations_enable,) = { (c.sample_locations_enable,) };
     unsafe { function(*raw, sample_locations_enable) };
     Ok(())
@@ -661,6 +705,7 @@ pub(crate) fn cmd_set_color_blend_advanced_ext(
     let Some(function) = device.table.cmd_set_color_blend_advanced_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendAdvancedEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (first_attachment, attachment_count, p_color_blend_advanced) = {
         let (l, _) = r.lowering();
         (c.first_attachment, c.attachment_count, l.array(c.p_color_blend_advanced)?)
@@ -679,6 +724,7 @@ pub(crate) fn cmd_set_provoking_vertex_mode_ext(
     let Some(function) = device.table.cmd_set_provoking_vertex_mode_ext else {
         return Err(Fault::missing("vkCmdSetProvokingVertexModeEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (provoking_vertex_mode,) = { (known(c.provoking_vertex_mode)?,) };
     unsafe { function(*raw, provoking_vertex_mode) };
     Ok(())
@@ -692,6 +738,7 @@ pub(crate) fn cmd_set_line_rasterization_mode_ext(
     let Some(function) = device.table.cmd_set_line_rasterization_mode_ext else {
         return Err(Fault::missing("vkCmdSetLineRasterizationModeEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (line_rasterization_mode,) = { (known(c.line_rasterization_mode)?,) };
     unsafe { function(*raw, line_rasterization_mode) };
     Ok(())
@@ -705,6 +752,7 @@ pub(crate) fn cmd_set_line_stipple_enable_ext(
     let Some(function) = device.table.cmd_set_line_stipple_enable_ext else {
         return Err(Fault::missing("vkCmdSetLineStippleEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (stippled_line_enable,) = { (c.stippled_line_enable,) };
     unsafe { function(*raw, stippled_line_enable) };
     Ok(())
@@ -718,6 +766,7 @@ pub(crate) fn cmd_set_depth_clip_negative_one_to_one_ext(
     let Some(function) = device.table.cmd_set_depth_clip_negative_one_to_one_ext else {
         return Err(Fault::missing("vkCmdSetDepthClipNegativeOneToOneEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (negative_one_to_one,) = { (c.negative_one_to_one,) };
     unsafe { function(*raw, negative_one_to_one) };
     Ok(())
@@ -731,6 +780,7 @@ pub(crate) fn cmd_set_fragment_shading_rate_khr(
     let Some(function) = device.table.cmd_set_fragment_shading_rate_khr else {
         return Err(Fault::missing("vkCmdSetFragmentShadingRateKHR"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_fragment_size, combiner_ops) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_fragment_size)?, known_fixed(c.combiner_ops)?)
@@ -747,6 +797,7 @@ pub(crate) fn cmd_set_sample_locations_ext(
     let Some(function) = device.table.cmd_set_sample_locations_ext else {
         return Err(Fault::missing("vkCmdSetSampleLocationsEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_sample_locations_info,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_sample_locations_info)?,)
@@ -763,6 +814,7 @@ pub(crate) fn cmd_set_rendering_attachment_locations(
     let Some(function) = device.table.cmd_set_rendering_attachment_locations else {
         return Err(Fault::missing("vkCmdSetRenderingAttachmentLocations"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_location_info,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_location_info)?,)
@@ -779,6 +831,7 @@ pub(crate) fn cmd_set_rendering_input_attachment_indices(
     let Some(function) = device.table.cmd_set_rendering_input_attachment_indices else {
         return Err(Fault::missing("vkCmdSetRenderingInputAttachmentIndices"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_input_attachment_index_info,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_input_attachment_index_info)?,)
@@ -795,6 +848,7 @@ pub(crate) fn cmd_set_depth_bias2_ext(
     let Some(function) = device.table.cmd_set_depth_bias2_ext else {
         return Err(Fault::missing("vkCmdSetDepthBias2EXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_depth_bias_info,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_depth_bias_info)?,)
@@ -811,6 +865,7 @@ pub(crate) fn cmd_set_attachment_feedback_loop_enable_ext(
     let Some(function) = device.table.cmd_set_attachment_feedback_loop_enable_ext else {
         return Err(Fault::missing("vkCmdSetAttachmentFeedbackLoopEnableEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (aspect_mask,) = { (c.aspect_mask.known().0,) };
     unsafe { function(*raw, aspect_mask) };
     Ok(())
@@ -824,6 +879,7 @@ pub(crate) fn cmd_set_depth_clamp_range_ext(
     let Some(function) = device.table.cmd_set_depth_clamp_range_ext else {
         return Err(Fault::missing("vkCmdSetDepthClampRangeEXT"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (depth_clamp_mode, p_depth_clamp_range) = {
         let (l, _) = r.lowering();
         (known(c.depth_clamp_mode)?, l.pointer(c.p_depth_clamp_range)?)

@@ -11,6 +11,7 @@ pub(crate) fn cmd_bind_pipeline(
     let Some(function) = device.table.cmd_bind_pipeline else {
         return Err(Fault::missing("vkCmdBindPipeline"))
     };
+    r.demand_queue(venus::QueueFlags(1027u32))?;
     let (pipeline_bind_point, pipeline) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_bind_pipeline(&l, state, c)?;
@@ -28,6 +29,7 @@ pub(crate) fn cmd_bind_descriptor_sets(
     let Some(function) = device.table.cmd_bind_descriptor_sets else {
         return Err(Fault::missing("vkCmdBindDescriptorSets"))
     };
+    r.demand_queue(venus::QueueFlags(1027u32))?;
     let (
         pipeline_bind_point,
         layout,
@@ -72,6 +74,7 @@ pub(crate) fn cmd_dispatch(
     let Some(function) = device.table.cmd_dispatch else {
         return Err(Fault::missing("vkCmdDispatch"))
     };
+    r.demand_queue(venus::QueueFlags(2u32))?;
     let (group_count_x, group_count_y, group_count_z) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_dispatch(&l, state, c)?;
@@ -89,6 +92,7 @@ pub(crate) fn cmd_dispatch_indirect(
     let Some(function) = device.table.cmd_dispatch_indirect else {
         return Err(Fault::missing("vkCmdDispatchIndirect"))
     };
+    r.demand_queue(venus::QueueFlags(2u32))?;
     let (buffer, offset) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_dispatch_indirect(&l, state, c)?;
@@ -106,6 +110,7 @@ pub(crate) fn cmd_set_event(
     let Some(function) = device.table.cmd_set_event else {
         return Err(Fault::missing("vkCmdSetEvent"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (event, stage_mask) = {
         let (l, _) = r.lowering();
         (l.handle(c.event)?, c.stage_mask.known().0)
@@ -122,6 +127,7 @@ pub(crate) fn cmd_reset_event(
     let Some(function) = device.table.cmd_reset_event else {
         return Err(Fault::missing("vkCmdResetEvent"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (event, stage_mask) = {
         let (l, _) = r.lowering();
         (l.handle(c.event)?, c.stage_mask.known().0)
@@ -138,6 +144,7 @@ pub(crate) fn cmd_wait_events(
     let Some(function) = device.table.cmd_wait_events else {
         return Err(Fault::missing("vkCmdWaitEvents"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (
         event_count,
         p_events,
@@ -239,6 +246,7 @@ pub(crate) fn cmd_begin_query(
     let Some(function) = device.table.cmd_begin_query else {
         return Err(Fault::missing("vkCmdBeginQuery"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (query_pool, query, flags) = {
         let (l, state) = r.lowering();
         crate::validity::query::cmd_begin_query(&l, state, c)?;
@@ -256,6 +264,7 @@ pub(crate) fn cmd_end_query(
     let Some(function) = device.table.cmd_end_query else {
         return Err(Fault::missing("vkCmdEndQuery"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (query_pool, query) = {
         let (l, state) = r.lowering();
         crate::validity::query::cmd_end_query(&l, state, c)?;
@@ -273,6 +282,7 @@ pub(crate) fn cmd_reset_query_pool(
     let Some(function) = device.table.cmd_reset_query_pool else {
         return Err(Fault::missing("vkCmdResetQueryPool"))
     };
+    r.demand_queue(venus::QueueFlags(355u32))?;
     let (query_pool, first_query, query_count) = {
         let (l, state) = r.lowering();
         crate::validity::query::cmd_reset_query_pool(&l, state, c)?;
@@ -307,6 +317,7 @@ pub(crate) fn cmd_push_constants(
     let Some(function) = device.table.cmd_push_constants else {
         return Err(Fault::missing("vkCmdPushConstants"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (layout, stage_flags, offset, size, p_values) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_push_constants(&l, state, c)?;
@@ -343,6 +354,7 @@ pub(crate) fn cmd_dispatch_base(
     let Some(function) = device.table.cmd_dispatch_base else {
         return Err(Fault::missing("vkCmdDispatchBase"))
     };
+    r.demand_queue(venus::QueueFlags(2u32))?;
     let (
         base_group_x,
         base_group_y,
@@ -384,6 +396,7 @@ pub(crate) fn cmd_set_event2(
     let Some(function) = device.table.cmd_set_event2 else {
         return Err(Fault::missing("vkCmdSetEvent2"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (event, p_dependency_info) = {
         let (l, _) = r.lowering();
         (l.handle(c.event)?, l.pointer(c.p_dependency_info)?)
@@ -400,6 +413,7 @@ pub(crate) fn cmd_reset_event2(
     let Some(function) = device.table.cmd_reset_event2 else {
         return Err(Fault::missing("vkCmdResetEvent2"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (event, stage_mask) = {
         let (l, _) = r.lowering();
         (l.handle(c.event)?, c.stage_mask.known().0)
@@ -416,6 +430,7 @@ pub(crate) fn cmd_wait_events2(
     let Some(function) = device.table.cmd_wait_events2 else {
         return Err(Fault::missing("vkCmdWaitEvents2"))
     };
+    r.demand_queue(venus::QueueFlags(99u32))?;
     let (event_count, p_events, p_dependency_infos) = {
         let (l, _) = r.lowering();
         (c.event_count, l.handles(c.p_events)?, l.array(c.p_dependency_infos)?)
@@ -465,6 +480,7 @@ pub(crate) fn cmd_begin_conditional_rendering_ext(
     let Some(function) = device.table.cmd_begin_conditional_rendering_ext else {
         return Err(Fault::missing("vkCmdBeginConditionalRenderingEXT"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (p_conditional_rendering_begin,) = {
         let (l, _) = r.lowering();
         (l.pointer(c.p_conditional_rendering_begin)?,)
@@ -481,6 +497,7 @@ pub(crate) fn cmd_end_conditional_rendering_ext(
     let Some(function) = device.table.cmd_end_conditional_rendering_ext else {
         return Err(Fault::missing("vkCmdEndConditionalRenderingEXT"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     unsafe { function(*raw) };
     Ok(())
 }
@@ -493,6 +510,7 @@ pub(crate) fn cmd_push_descriptor_set(
     let Some(function) = device.table.cmd_push_descriptor_set else {
         return Err(Fault::missing("vkCmdPushDescriptorSet"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (
         pipeline_bind_point,
         layout,
@@ -531,6 +549,7 @@ pub(crate) fn cmd_bind_descriptor_sets2(
     let Some(function) = device.table.cmd_bind_descriptor_sets2 else {
         return Err(Fault::missing("vkCmdBindDescriptorSets2"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (p_bind_descriptor_sets_info,) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_bind_descriptor_sets2(&l, state, c)?;
@@ -548,6 +567,7 @@ pub(crate) fn cmd_push_constants2(
     let Some(function) = device.table.cmd_push_constants2 else {
         return Err(Fault::missing("vkCmdPushConstants2"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (p_push_constants_info,) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_push_constants2(&l, state, c)?;
@@ -565,6 +585,7 @@ pub(crate) fn cmd_push_descriptor_set2(
     let Some(function) = device.table.cmd_push_descriptor_set2 else {
         return Err(Fault::missing("vkCmdPushDescriptorSet2"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (p_push_descriptor_set_info,) = {
         let (l, state) = r.lowering();
         crate::validity::binding::cmd_push_descriptor_set2(&l, state, c)?;

@@ -74,6 +74,7 @@ pub(crate) fn cmd_blit_image(
     let Some(function) = device.table.cmd_blit_image else {
         return Err(Fault::missing("vkCmdBlitImage"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         src_image,
         src_image_layout,
@@ -185,6 +186,7 @@ pub(crate) fn cmd_clear_color_image(
     let Some(function) = device.table.cmd_clear_color_image else {
         return Err(Fault::missing("vkCmdClearColorImage"))
     };
+    r.demand_queue(venus::QueueFlags(3u32))?;
     let (image, image_layout, p_color, range_count, p_ranges) = {
         let (l, state) = r.lowering();
         crate::validity::images::cmd_clear_color_image(&l, state, c)?;
@@ -208,6 +210,7 @@ pub(crate) fn cmd_clear_depth_stencil_image(
     let Some(function) = device.table.cmd_clear_depth_stencil_image else {
         return Err(Fault::missing("vkCmdClearDepthStencilImage"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (image, image_layout, p_depth_stencil, range_count, p_ranges) = {
         let (l, state) = r.lowering();
         crate::validity::images::cmd_clear_depth_stencil_image(&l, state, c)?;
@@ -233,6 +236,7 @@ pub(crate) fn cmd_resolve_image(
     let Some(function) = device.table.cmd_resolve_image else {
         return Err(Fault::missing("vkCmdResolveImage"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (
         src_image,
         src_image_layout,
@@ -342,6 +346,7 @@ pub(crate) fn cmd_blit_image2(
     let Some(function) = device.table.cmd_blit_image2 else {
         return Err(Fault::missing("vkCmdBlitImage2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_blit_image_info,) = {
         let (l, state) = r.lowering();
         crate::validity::region::cmd_blit_image2(&l, state, c)?;
@@ -359,6 +364,7 @@ pub(crate) fn cmd_resolve_image2(
     let Some(function) = device.table.cmd_resolve_image2 else {
         return Err(Fault::missing("vkCmdResolveImage2"))
     };
+    r.demand_queue(venus::QueueFlags(1u32))?;
     let (p_resolve_image_info,) = {
         let (l, state) = r.lowering();
         crate::validity::region::cmd_resolve_image2(&l, state, c)?;

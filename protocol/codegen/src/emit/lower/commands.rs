@@ -9,6 +9,9 @@ use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar,
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 
+/// `VK_QUEUE_GRAPHICS_BIT`, `VK_QUEUE_COMPUTE_BIT` and `VK_QUEUE_TRANSFER_BIT`: a family that a guest sees has one of them.
+const EVERY_QUEUE: u32 = 7;
+
 /// The way in which a command is executed.
 enum Kind<'a> {
     /// `vkCreate…`: the parameter that receives the handle.
@@ -81,12 +84,17 @@ fn recording(protocol: &Protocol, c: &Command) -> TokenStream {
     let doc = format!("`{vk}`.");
     let lowering = lower_params(c, None);
     let arguments = c.params.iter().skip(1).map(|p| argument(p, None));
+    // All families that are any use copy, and what all kinds execute needs no look.
+    let queues = c.queues;
+    let demand = (queues & EVERY_QUEUE != EVERY_QUEUE && queues != 0)
+        .then(|| quote!(r.demand_queue(venus::QueueFlags(#queues))?;));
     let c = if c.params.len() > 1 { quote!(c) } else { quote!(_) };
     quote! {
         #[doc = #doc]
         pub(crate) fn #name(r: &mut Recorder<'_>, #c: &#request) -> Result<(), Fault> {
             let CommandBuffer { raw, device, .. } = r.command_buffer;
             let Some(function) = device.table.#name else { return Err(Fault::missing(#vk)) };
+            #demand
             #lowering
             unsafe { function(*raw, #(#arguments),*) };
             Ok(())
