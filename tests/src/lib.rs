@@ -28,6 +28,7 @@ pub mod looping_shader;
 pub mod model;
 pub mod package;
 pub mod packages;
+pub mod port;
 pub mod prerequisites;
 pub mod program;
 pub mod random;

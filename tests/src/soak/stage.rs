@@ -7,13 +7,13 @@ use crate::cgroup::Unit;
 use crate::daemon::eventually;
 use crate::frontend::{Options, Session};
 use crate::guest::{Gpu, PATIENCE};
+use crate::port::free_port;
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ struct Machine {
 
 impl Stage {
     pub(super) fn set(threads: PathBuf) -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let unit = Unit::with(&["memory", "pids"])?;
         let command = vhost_user_vulkan()?;
         let command = unit

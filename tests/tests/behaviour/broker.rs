@@ -6,7 +6,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -18,6 +18,7 @@ use tests::daemon::{cpu_time, eventually, is_alive};
 use tests::daemon_process::children;
 use tests::guest::PATIENCE;
 use tests::packages::{ClientRoot, Suite};
+use tests::port::free_port;
 use tests::program::{Background, LIMIT, Program, succeed};
 
 /// The number of words that are compared.
@@ -25,11 +26,6 @@ const WORDS: u32 = 12;
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     clients::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
-}
-
-/// A port that nobody uses at the moment.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// The value of a metric with these labels in it.

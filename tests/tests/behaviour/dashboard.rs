@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tests::broker::Broker;
@@ -14,6 +14,7 @@ use tests::clients;
 use tests::daemon::eventually;
 use tests::guest::PATIENCE;
 use tests::packages::{PackageRoot, Suite};
+use tests::port::free_port;
 use tests::program::{Background, LIMIT, succeed};
 use tests::sources::repository;
 
@@ -111,11 +112,6 @@ fn grouped(expression: &str) -> Vec<&str> {
 /// The labels that a legend or an annotation shows, each between `{{` and `}}`.
 fn shown(text: &str) -> Vec<&str> {
     text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim())).collect()
-}
-
-/// A port that nobody uses at the moment.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// A broker of two VMs with bounds, whose metrics are at this port.

@@ -8,7 +8,6 @@ use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, VkResult};
 use protocol::virtio_gpu::Command as Request;
 use serde_json::{Value, json};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{REPLY, Ring};
 use tests::guest::{Gpu, PATIENCE};
 use tests::packages::{self, ClientRoot, HostVulkan, Suite};
+use tests::port::free_port;
 use tests::program::{LIMIT, Program, succeed};
 use vm_memory::{Bytes, VolatileMemory};
 
@@ -174,7 +174,7 @@ fn unmodified_programs_list_both_and_compute_on_both() -> Result<()> {
 #[test]
 fn each_gpu_has_its_scheduler_and_a_vm_of_both_is_accounted_for_on_both() -> Result<()> {
     let Some((vulkan, [first, second])) = gpus()? else { return Ok(()) };
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let port = free_port()?;
     let top = format!("metrics = \"127.0.0.1:{port}\"");
     let both = format!("gpu = [{first:?}, {second:?}]");
     let one = format!("gpu = {second:?}");

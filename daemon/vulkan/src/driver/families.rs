@@ -72,7 +72,7 @@ pub(crate) fn visible(
     (families, order)
 }
 
-/// What the queues of these families can do.
+/// Returns what the queues of these families can do.
 pub(crate) fn able(families: &[vk::QueueFamilyProperties]) -> Vec<vk::QueueFlags> {
     families.iter().map(|family| with_copies(family.queue_flags)).collect()
 }

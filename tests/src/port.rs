@@ -1,0 +1,41 @@
+//! Ports for servers that are told their port before they bind it.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyhow::{Context, Result};
+
+/// The ports that are given out lie below those that Linux gives to whoever asks for any, so no other program gets one by chance between now and
+/// then.
+const FIRST: u16 = 10_000;
+const COUNT: u16 = 20_000;
+/// Ports of one process, before those of the next process number.
+const EACH: u32 = 16;
+
+/// A port of this machine that is free, and that this process gives out once.
+///
+/// # Errors
+/// None of the ports that are tried is free.
+pub fn free_port() -> Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = std::process::id().wrapping_mul(EACH) % u32::from(COUNT);
+    let mut ports = std::iter::repeat_with(|| {
+        let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        FIRST + ((begin + next) % u32::from(COUNT)) as u16
+    });
+    let found = ports.by_ref().take(1000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    found.context("none of a thousand ports is free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_out_once_and_not_while_it_is_used() {
+        let first = free_port().unwrap();
+        let (used, second) = (TcpListener::bind(("127.0.0.1", first)), free_port().unwrap());
+        assert!(used.is_ok());
+        assert_ne!(first, second);
+    }
+}
