@@ -3,8 +3,8 @@
 use super::control::{Answer, Request};
 use super::report::status::Status;
 use super::report::table;
-use super::report::words::visible;
 use super::settings::share::Change;
+use outside::visible;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -70,7 +70,7 @@ impl Stream {
     /// As [`ask`].
     pub fn open(socket: &Path, request: &Request) -> Result<(Answer, Self), ClientError> {
         let failed = |error| ClientError::Socket(socket.to_owned(), error);
-        let mut stream = UnixStream::connect(socket).map_err(failed)?;
+        let mut stream = outside::connect(socket, PATIENCE).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         let wrong = |error: serde_json::Error| ClientError::Protocol(socket.to_owned(), error.to_string());
         let mut line = serde_json::to_vec(request).map_err(wrong)?;

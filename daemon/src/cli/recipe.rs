@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use daemon::broker::{self, Answer, ClientError, Request, VmsFile};
 use daemon::recipe;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -109,11 +111,22 @@ impl Source {
     }
 }
 
+/// Most bytes of a domain; one has some thousand.
+const DOMAIN_BYTES: u64 = 16 << 20;
+
 /// The domain in a file with the device at `socket`.
 fn with_gpu(file: &Path, socket: &Path) -> anyhow::Result<String> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let named = || file.display().to_string();
-    let domain = std::fs::read_to_string(file).with_context(named)?;
+    let mut domain = String::new();
+    let read = File::open(file).and_then(|file| file.take(DOMAIN_BYTES + 1).read_to_string(&mut domain));
+    read.with_context(named)?;
+    if domain.len() as u64 > DOMAIN_BYTES {
+        bail!(
+            "{}: has more than {DOMAIN_BYTES} bytes, so it is no domain; name what `virsh dumpxml` prints",
+            named()
+        );
+    }
     recipe::with_gpu(&domain, socket).with_context(named)
 }
 

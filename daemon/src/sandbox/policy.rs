@@ -299,13 +299,16 @@ fn manifests() -> Vec<PathBuf> {
     named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from)).collect()
 }
 
+/// Most bytes of a manifest that is looked at; one has some hundred.
+const MANIFEST_BYTES: u64 = 1 << 20;
+
 /// Folders of the libraries that a manifest, or those of a folder, name by path.
 fn libraries_of(manifest: &Path) -> Vec<PathBuf> {
     if manifest.is_dir() {
         let entries = std::fs::read_dir(manifest).into_iter().flatten().flatten().map(|entry| entry.path());
         return entries.filter(|path| path.is_file()).flat_map(|path| libraries_of(&path)).collect();
     }
-    let text = std::fs::read(manifest).unwrap_or_default();
+    let text = outside::read(manifest, MANIFEST_BYTES).unwrap_or_default();
     let Ok(manifest_of) = serde_json::from_slice::<serde_json::Value>(&text) else { return Vec::new() };
     let libraries =
         ["ICD", "layer"].iter().filter_map(|kind| manifest_of.get(kind)?.get("library_path")?.as_str());

@@ -22,9 +22,11 @@ mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
 use collected::{Collected, Kept};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -93,7 +95,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     // Before the seconds that it takes.
     let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
     let failed = |error| TraceError::File(path.clone(), error);
-    let file = File::create(&path).map_err(failed)?;
+    let file = create(&path).map_err(failed)?;
     let mut collected = Collected::new(vm, begin, *events_max);
     read(&mut stream, &mut collected, *seconds);
     let mut out = BufWriter::new(file);
@@ -101,6 +103,14 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     format::write(&mut out, &picture).and_then(|()| out.flush()).map_err(failed)?;
     say(&collected, &path);
     Ok(())
+}
+
+/// Creates the file. A pipe that nobody reads is an error, and not waited for.
+fn create(path: &Path) -> io::Result<File> {
+    let how = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(true).custom_flags(how).open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Reads until there is nothing more. A broker that ends, or says something else, ends the trace and not what was read before.

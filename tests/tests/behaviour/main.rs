@@ -14,6 +14,7 @@ mod gate;
 mod hangs;
 mod hostile_control;
 mod hostile_frontend;
+mod hostile_paths;
 mod hostile_shaders;
 mod hostile_usage;
 mod hostile_venus;

@@ -1,6 +1,7 @@
 //! The configuration file read again: `reader` reads and checks it, `plan` says what follows from it, and this file has what an operator
-//! is told. Knows no processes: what follows is done in `vms`.
+//! is told. Knows no processes: what follows is done in `vms`. `listener` has the sockets of the broker itself, which are looked after then.
 
+pub(super) mod listener;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod model;
 pub(super) mod plan;

@@ -107,15 +107,22 @@ impl VmsFile {
     ///
     /// # Errors
     ///
-    /// It cannot be read, or something in it is wrong: the first of it.
+    /// It cannot be read, is no regular file or has more than 4 MiB, or something in it is wrong: the first of it.
     pub fn read(&self) -> Result<Settings, Problem> {
-        let text = std::fs::read_to_string(&self.path).map_err(|error| Problem::of_file(error.to_string()));
-        text.and_then(|text| Settings::parse(&text, &self.command, &self.level)).map_err(|problem| Problem {
-            place: format!("{}: {}", self.path.display(), problem.place),
-            ..problem
+        self.text().and_then(|text| Settings::parse(&text, &self.command, &self.level)).map_err(|problem| {
+            Problem { place: format!("{}: {}", self.path.display(), problem.place), ..problem }
         })
     }
+
+    fn text(&self) -> Result<String, Problem> {
+        let wrong = |what: &dyn std::fmt::Display| Problem::of_file(what.to_string());
+        let bytes = outside::read(&self.path, FILE_BYTES).map_err(|error| wrong(&error))?;
+        String::from_utf8(bytes).map_err(|error| wrong(&error))
+    }
 }
+
+/// Most bytes of the file: of 256 VMs each may say as much as fills several pages.
+const FILE_BYTES: u64 = 4 << 20;
 
 /// The address at which metrics are served, to this machine only.
 #[derive(Clone, Debug, PartialEq, Eq)]

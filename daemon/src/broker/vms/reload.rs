@@ -26,9 +26,9 @@ impl Broker {
 
     /// Takes over the files that were read since the last call.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
-        self.connections.listen_again(&self.epoll);
         while let Some((peers, read)) = self.reader.take() {
-            let answer = match read {
+            self.connections.take_over(read.made, &self.epoll);
+            let answer = match read.settings {
                 _ if self.is_ending => Answer::Error { error: "the broker ends".into() },
                 Ok(settings) => Answer::Reloaded(self.adopt(settings, now)),
                 Err(problem) => {
