@@ -72,7 +72,9 @@ fn main() -> ExitCode {
         Ok(Cli { role: Some(Role::Undrain { gpu, control }), .. }) => {
             operate(broker::undrain(&control.path(), &gpu))
         }
-        Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
+        Ok(Cli { role: Some(Role::Reload { remove, control }), .. }) => {
+            operate(broker::reload(&control.path(), remove))
+        }
         Ok(Cli { role: Some(Role::Trace { vm, seconds, output, names, max_events, control }), .. }) => {
             let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
             trace::take(&control.path(), &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)

@@ -292,13 +292,14 @@ fn refused(error: &str) -> ClientError {
     ClientError::Refused(error.chars().map(of_terminal).collect())
 }
 
-/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait.
+/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait. With
+/// `remove`, VMs that are missing in the file are meant to be removed, though their guests are connected or no VM is left.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong, and nothing has changed; or what it says cannot be written.
-pub fn reload(socket: &Path) -> Result<(), ClientError> {
-    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload)? else {
+/// As [`ask`], or the file is wrong or VMs are missing in it, and nothing has changed; or what it says cannot be written.
+pub fn reload(socket: &Path, remove: bool) -> Result<(), ClientError> {
+    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { remove })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));
     };
     let lines: String = reloaded.notes.iter().map(|note| format!("{note}\n")).collect();

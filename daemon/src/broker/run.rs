@@ -5,6 +5,7 @@ use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
 use super::operator::state;
+use super::reload::Asker;
 use super::reload::listener::at;
 use super::reload::reader::Reader;
 use super::report::counted;
@@ -55,7 +56,7 @@ pub(super) struct Broker {
     hangups: UnixStream,
     /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
     pub(super) settings: Settings,
-    pub(super) reader: Reader<Peer>,
+    pub(super) reader: Reader<Asker<Peer>>,
     pub(super) vms: Vms,
     pub(super) gpus: Vec<Gpu>,
     /// Number of the last context.

@@ -135,7 +135,7 @@ type Socket = (String, PathBuf);
 
 fn sockets_in(config: PathBuf) -> anyhow::Result<Vec<Socket>> {
     let settings = VmsFile::new(config, Serve::command(), "info".into()).read()?;
-    Ok(settings.vms.into_iter().map(|vm| (vm.name.clone(), vm.socket_path().to_owned())).collect())
+    Ok(settings.vms.into_iter().map(|vm| (vm.name.clone(), vm.socket_path())).collect())
 }
 
 fn find(sockets: Vec<Socket>, vm: &str) -> anyhow::Result<PathBuf> {
