@@ -11,6 +11,7 @@ mod doctor;
 mod external_memory;
 mod fences;
 mod gate;
+mod guest_image;
 mod hangs;
 mod hostile_control;
 mod hostile_frontend;
