@@ -265,7 +265,7 @@ pub(crate) enum Role {
     Doctor(Doctor),
     /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
     Reload {
-        /// Also remove VMs that are missing in the file though their guests are connected, and the last VMs
+        /// Remove VMs that are missing in the file even if their guests are connected or no VM is left
         #[arg(long)]
         remove: bool,
         #[command(flatten)]

@@ -77,11 +77,11 @@ impl Recipe {
                 let socket = source.socket()?;
                 let text =
                     domain.map_or_else(|| Ok(recipe::libvirt(&socket)?), |file| with_gpu(&file, &socket))?;
-                eprint!("{}", recipe::confinement(&socket)?);
+                outside::tell(&recipe::confinement(&socket)?);
                 text
             }
         };
-        print!("{text}");
+        outside::print(&text).context("cannot write")?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -102,7 +102,9 @@ impl Source {
             Ok(_) => bail!("{}: not the answer of a broker", control.display()),
             Err(ClientError::Socket(path, why)) => {
                 let (path, file) = (path.display(), config.display());
-                eprintln!("vhost-user-vulkan: no broker answers at {path} ({why}): this is what {file} says");
+                outside::tell(&format!(
+                    "vhost-user-vulkan: no broker answers at {path} ({why}): this is what {file} says\n"
+                ));
                 sockets_in(config)?
             }
             Err(error) => return Err(error.into()),

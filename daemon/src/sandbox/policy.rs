@@ -296,7 +296,10 @@ fn manifests() -> Vec<PathBuf> {
         environment_paths(variable).into_iter().map(|path| path.join(folder)).collect()
     };
     let data = below("XDG_DATA_DIRS", "vulkan").into_iter().chain(below("XDG_CONFIG_DIRS", "vulkan"));
-    named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from)).collect()
+    let all = named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from));
+    // At a pipe the loader would wait for whoever writes to it.
+    let can_be_read = |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() || file.is_dir());
+    all.filter(can_be_read).collect()
 }
 
 /// Most bytes of a manifest that is looked at; one has some hundred.

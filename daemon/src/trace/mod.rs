@@ -22,6 +22,7 @@ mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
 use collected::{Collected, Kept};
+use outside::tell;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
@@ -129,18 +130,18 @@ fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
                     break;
                 }
             }
-            Ok(None) => break eprintln!("vhost-user-vulkan: the broker has ended the trace early"),
-            Err(error) => break eprintln!("vhost-user-vulkan: the trace ends early: {error}"),
+            Ok(None) => break tell("vhost-user-vulkan: the broker has ended the trace early\n"),
+            Err(error) => break tell(&format!("vhost-user-vulkan: the trace ends early: {error}\n")),
         }
         let passed = start.elapsed();
         if shows && passed >= shown {
             shown = passed + PROGRESS;
             let count = collected.submissions.len();
-            eprint!("\r{} of {seconds} s, {count} submissions; Ctrl-C ends early ", passed.as_secs());
+            tell(&format!("\r{} of {seconds} s, {count} submissions; Ctrl-C ends early ", passed.as_secs()));
         }
     }
     if shows {
-        eprintln!();
+        tell("\n");
     }
 }
 
@@ -150,8 +151,8 @@ fn say(collected: &Collected, path: &Path) {
     let sum = |of: fn(&crate::broker::Submission) -> u64| -> f64 {
         seconds(collected.submissions.iter().map(of).fold(0, u64::saturating_add))
     };
-    eprintln!(
-        "{}: {} submissions of {} in {:.1} s; together {:.3} s not ready, {:.3} s at the gate, {:.3} s in the driver, {:.3} s on the GPU",
+    tell(&format!(
+        "{}: {} submissions of {} in {:.1} s; together {:.3} s not ready, {:.3} s at the gate, {:.3} s in the driver, {:.3} s on the GPU\n",
         path.display(),
         collected.submissions.len(),
         collected.vm,
@@ -160,7 +161,7 @@ fn say(collected: &Collected, path: &Path) {
         sum(|s| s.dispatched - s.ready),
         sum(|s| s.begin - s.dispatched),
         sum(|s| s.end - s.begin),
-    );
-    eprintln!("open it in https://ui.perfetto.dev or chrome://tracing; docs/trace.md says what it shows");
-    collected.lacks().iter().for_each(|lack| eprintln!("vhost-user-vulkan: {lack}"));
+    ));
+    tell("open it in https://ui.perfetto.dev or chrome://tracing; docs/trace.md says what it shows\n");
+    collected.lacks().iter().for_each(|lack| tell(&format!("vhost-user-vulkan: {lack}\n")));
 }

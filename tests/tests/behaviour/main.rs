@@ -4,6 +4,7 @@
 mod blobs;
 mod broker;
 mod cgroups;
+mod closed_pipes;
 mod completions;
 mod contexts;
 mod dashboard;

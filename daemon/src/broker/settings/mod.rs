@@ -158,9 +158,11 @@ impl Problem {
         Self { place: String::new(), what: what.into() }
     }
 
-    /// Replaces control characters by spaces: keys and values of the file may hold line breaks, and what moves a terminal's cursor.
+    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and what
+    /// commands a terminal.
     fn on_one_line(self) -> Self {
-        let clean = |text: String| text.replace(char::is_control, " ");
+        let shown = |c: char| if c.is_control() { ' ' } else { outside::visible(c) };
+        let clean = |text: String| text.chars().map(shown).collect();
         Self { place: clean(self.place), what: clean(self.what) }
     }
 }

@@ -128,7 +128,7 @@ mod tests {
         assert!(cache_key(Some(folder.path())).is_err());
         fs::remove_file(&key).expect("removable");
         mknodat(CWD, &key, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
-        let error = cache_key(Some(folder.path())).err().expect("a pipe has no key").to_string();
+        let error = cache_key(Some(folder.path())).expect_err("a pipe has no key").to_string();
         assert!(error.starts_with("pipeline-cache.key: is no regular file; "), "{error}");
     }
 
