@@ -22,7 +22,8 @@
 //! | crate | is | uses |
 //! | --- | --- | --- |
 //! | `config` | options and limits | protocol |
-//! | `doctor` | the checks of a host and of a VM, which the executable makes | |
+//! | `doctor` | the checks of a host and of a VM, which the executable makes | outside |
+//! | `outside` | files and sockets that others may replace, terminals, readers that may be gone | |
 //! | `readiness` | which descriptors have events | |
 //! | `waiting` | how long threads wait for what may happen soon, and how | protocol |
 //! | `shm` | memory shared with a guest or with another process | readiness |

@@ -34,8 +34,7 @@ const LOG: &str = "daemon";
 fn main() -> ExitCode {
     // Whatever else is on the command line, QEMU's conventions say.
     if std::env::args_os().any(|argument| argument == "--print-capabilities") {
-        println!("{CAPABILITIES}");
-        return ExitCode::SUCCESS;
+        return print(&format!("{CAPABILITIES}\n")).unwrap_or(ExitCode::FAILURE);
     }
     let result = match Cli::read() {
         Ok(Cli { role: None, config: Some(file), check_config, serve }) => {
@@ -72,7 +71,9 @@ fn main() -> ExitCode {
         Ok(Cli { role: Some(Role::Undrain { gpu, control }), .. }) => {
             operate(broker::undrain(&control.path(), &gpu))
         }
-        Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
+        Ok(Cli { role: Some(Role::Reload { remove, control }), .. }) => {
+            operate(broker::reload(&control.path(), remove))
+        }
         Ok(Cli { role: Some(Role::Trace { vm, seconds, output, names, max_events, control }), .. }) => {
             let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
             trace::take(&control.path(), &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
@@ -85,10 +86,7 @@ fn main() -> ExitCode {
         }
         Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
         Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
-        Err(help) => {
-            print!("{help}");
-            Ok(ExitCode::SUCCESS)
-        }
+        Err(help) => print(&help.to_string()),
     };
     result.unwrap_or_else(|error| {
         match logs_to_journal() {
@@ -112,7 +110,7 @@ fn become_device(options: Serve) -> anyhow::Result<ExitCode> {
 
 fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     if options.print_seccomp {
-        return print_system_calls().map(|()| ExitCode::SUCCESS);
+        return print_system_calls();
     }
     // Descriptors that were inherited are taken before anything is opened.
     let broker = options.under_broker.then(only_standard_input).transpose();
@@ -153,8 +151,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     admit(&confinement, launcher.lacks())?;
     if options.list_gpus {
         let list = List::from(serve::probe(&launcher)?).to_string();
-        println!("{}", list.trim_start_matches('\n'));
-        return Ok(ExitCode::SUCCESS);
+        let list = outside::lines_for_terminal(list.trim_start_matches('\n'));
+        return print(&format!("{list}\n"));
     }
     let broker = broker.map(serve::Broker::connect);
     let serve::Selected { gpus, seen } =
@@ -326,7 +324,7 @@ fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_system_calls() -> anyhow::Result<()> {
+fn print_system_calls() -> anyhow::Result<ExitCode> {
     let kinds = [
         ("worker, software driver", Policy::of(DriverFamily::Software)?),
         ("worker, Mesa's drivers", Policy::of(DriverFamily::Mesa)?),
@@ -334,16 +332,20 @@ fn print_system_calls() -> anyhow::Result<()> {
         ("device process", Policy::of_device_process()?),
         ("first process of a worker's namespace", Policy::of_init()?),
     ];
+    let mut text = String::new();
     for (kind, policy) in kinds {
         let names = sandbox::system_calls(&policy.syscalls);
-        println!(
-            "{kind}: {} ({} only with certain arguments)",
-            names.len(),
-            names.iter().filter(|n| n.ends_with('*')).count()
-        );
-        println!("  {}", names.join(" "));
+        let conditional = names.iter().filter(|name| name.ends_with('*')).count();
+        let heading = format!("{kind}: {} ({conditional} only with certain arguments)", names.len());
+        text += &format!("{heading}\n  {}\n", names.join(" "));
     }
-    Ok(())
+    print(&text)
+}
+
+/// Prints what this program was asked for. Whoever reads has had enough if he is gone.
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    outside::print(text).context("cannot write")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {

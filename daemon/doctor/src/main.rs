@@ -24,21 +24,23 @@ fn main() -> ExitCode {
         match argument.as_str() {
             "--json" => json = true,
             "-h" | "--help" => {
-                print!("{HELP}");
-                return ExitCode::SUCCESS;
+                return print(HELP);
             }
             "-V" | "--version" => {
-                println!("vhost-user-vulkan-doctor {}", env!("CARGO_PKG_VERSION"));
-                return ExitCode::SUCCESS;
+                return print(concat!("vhost-user-vulkan-doctor ", env!("CARGO_PKG_VERSION"), "\n"));
             }
             other => {
-                eprintln!(
-                    "vhost-user-vulkan-doctor: unexpected argument {other:?}; --help lists the options"
-                );
+                outside::tell(&format!(
+                    "vhost-user-vulkan-doctor: unexpected argument {other:?}; --help lists the options\n"
+                ));
                 return ExitCode::from(2);
             }
         }
     }
     let facts = Facts::gather(&System::below(Path::new("/")));
     Report::new(Place::Vm, check(&facts)).print(json)
+}
+
+fn print(text: &str) -> ExitCode {
+    if outside::print(text).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::fmt::Write;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// The version of the JSON form. It changes when a key is removed or changes its meaning.
@@ -103,10 +103,10 @@ impl Report {
         Self { form: FORM, place, can_work, checks }
     }
 
-    /// Returns the report as a line of JSON.
+    /// Returns the report as a line of JSON, whose strings hold hidden characters as escapes.
     #[must_use]
     pub fn json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() + "\n"
+        outside::json_for_terminal(&serde_json::to_string(self).unwrap_or_default()) + "\n"
     }
 
     /// Returns the report as lines for people.
@@ -122,8 +122,8 @@ impl Report {
             };
             let subject = subject.as_ref().map_or(String::new(), |subject| format!(" {subject}"));
             let remedy = remedy.as_ref().map_or(String::new(), |remedy| format!("; remedy: {remedy}"));
-            // Names and reasons are of drivers and files, which may hold what moves a terminal's cursor.
-            let line = format!("{check}{subject}: {reason}{remedy}").replace(char::is_control, " ");
+            // Names and reasons are of drivers and files, which may hold what commands a terminal or hides itself.
+            let line: String = format!("{check}{subject}: {reason}{remedy}").chars().map(shown).collect();
             // Writing to a string cannot fail.
             let _ = match colours {
                 true => writeln!(text, "\u{1b}[{colour}m{name:7}\u{1b}[0m {line}"),
@@ -146,13 +146,18 @@ impl Report {
     /// 0 if it can work, else 1.
     #[must_use]
     pub fn print(&self, json: bool) -> ExitCode {
-        let mut out = std::io::stdout().lock();
-        let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colours = std::io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let text = if json { self.json() } else { self.text(colours) };
         // Who does not read to the end still gets the status.
-        let _ = out.write_all(text.as_bytes());
+        let _ = outside::print(&text);
         if self.can_work { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// A character as a line may have it: what breaks the line is a space.
+fn shown(c: char) -> char {
+    if c.is_control() { ' ' } else { outside::visible(c) }
 }
 
 #[cfg(test)]
@@ -162,16 +167,17 @@ mod tests {
     #[test]
     fn a_fault_is_a_line_with_its_remedy_and_decides_the_status() {
         let checks = vec![
-            Finding::ok("one", "fine").about("a\u{1b}b"),
+            Finding::ok("one", "f\u{202e}ine\u{200b}").about("a\u{1b}b"),
             Finding::warning("two", "slow", "do this"),
             Finding::fault("three", "broken", "do that"),
         ];
         let report = Report::new(Place::Host, checks);
-        let text = "ok      one a b: fine\nwarning two: slow; remedy: do this\nfault   three: broken; remedy: do that\n\
+        let text = "ok      one a b: f?ine?\nwarning two: slow; remedy: do this\nfault   three: broken; remedy: do that\n\
                     this host cannot serve VMs: 1 to put right\n";
         assert_eq!(report.text(false), text);
         assert!(report.text(true).contains("\u{1b}[1;31mfault  \u{1b}[0m three"));
         assert!(!report.can_work);
+        assert!(report.json().contains(r"f\u202eine\u200b") && report.json().contains(r"a\u001bb"));
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(json["can_work"], false);
         assert_eq!(json["place"], "host");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of a file that are read: libraries have some megabytes.
@@ -53,13 +53,11 @@ impl System {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Returns the content of a file, if it can be read.
+    /// Returns the content of a regular file, if it can be read: the first 64 MiB. A pipe is not waited for.
     #[must_use]
     pub fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
-        use std::io::Read;
-        let file = fs::File::open(self.path(path)).ok()?;
         let mut bytes = Vec::new();
-        file.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+        outside::open(self.path(path)).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 

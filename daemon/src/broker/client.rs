@@ -3,8 +3,8 @@
 use super::control::{Answer, Request};
 use super::report::status::Status;
 use super::report::table;
-use super::report::words::visible;
 use super::settings::share::Change;
+use outside::Reader;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -70,7 +70,7 @@ impl Stream {
     /// As [`ask`].
     pub fn open(socket: &Path, request: &Request) -> Result<(Answer, Self), ClientError> {
         let failed = |error| ClientError::Socket(socket.to_owned(), error);
-        let mut stream = UnixStream::connect(socket).map_err(failed)?;
+        let mut stream = outside::connect(socket, PATIENCE).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         let wrong = |error: serde_json::Error| ClientError::Protocol(socket.to_owned(), error.to_string());
         let mut line = serde_json::to_vec(request).map_err(wrong)?;
@@ -115,14 +115,11 @@ pub fn show_status(socket: &Path, json: bool, watch: Watch) -> Result<(), Client
         };
         let clear = watch == Watch::EverySecond && !json && io::stdout().is_terminal();
         let text = shown(&status, json);
-        let mut out = io::stdout().lock();
-        let written = out.write_all(if clear { CLEAR.as_bytes() } else { b"" });
-        let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
-        written.map_err(ClientError::Output)?;
-        if watch == Watch::Once {
+        let reader = outside::print(&if clear { format!("{CLEAR}{text}") } else { text });
+        let reader = reader.map_err(ClientError::Output)?;
+        if watch == Watch::Once || reader == Reader::Gone {
             return Ok(());
         }
-        drop(out);
         std::thread::sleep(Duration::from_secs(1));
     }
 }
@@ -131,9 +128,7 @@ fn shown(status: &Status, json: bool) -> String {
     if !json {
         return table::table(status);
     }
-    let mut text = serde_json::to_string(status).unwrap_or_default();
-    text.push('\n');
-    text
+    outside::json_for_terminal(&serde_json::to_string(status).unwrap_or_default()) + "\n"
 }
 
 /// Changes the share of a VM by words such as `weight=200`.
@@ -192,7 +187,6 @@ fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), Clie
     let mut shown = String::new();
     follow(socket, request, "no result of a restart", |answer| match answer {
         Answer::Restarting { stage } => {
-            let stage: String = stage.chars().map(visible).collect();
             if stage != shown {
                 say(&format!("{stage} …\n"))?;
                 shown = stage;
@@ -219,8 +213,7 @@ pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
         Answer::Restarting { .. } => Ok(Followed::Further),
         Answer::Draining { context, stays } => {
             let outcome = stays.map_or_else(|| "moved".to_owned(), |why| format!("stays: {why}"));
-            let line: String = format!("{context}: {outcome}").chars().map(visible).collect();
-            say(&format!("{line}\n"))?;
+            say(&format!("{context}: {outcome}\n"))?;
             Ok(Followed::Further)
         }
         Answer::Drained { moved, left: 0 } => {
@@ -276,8 +269,7 @@ pub fn undrain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
 }
 
 fn say(text: &str) -> Result<(), ClientError> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ClientError::Output)
+    outside::print(&outside::lines_for_terminal(text)).map(|_| ()).map_err(ClientError::Output)
 }
 
 /// The VM and the number of a context.
@@ -288,22 +280,21 @@ fn place(context: &str) -> Result<(&str, u32), ClientError> {
 
 /// The error of a broker as a terminal may get it.
 fn refused(error: &str) -> ClientError {
-    let of_terminal = |c| if c == '\n' { c } else { visible(c) };
-    ClientError::Refused(error.chars().map(of_terminal).collect())
+    ClientError::Refused(outside::lines_for_terminal(error))
 }
 
-/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait.
+/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait. With
+/// `remove`, VMs that are missing in the file are meant to be removed, though their guests are connected or no VM is left.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong, and nothing has changed; or what it says cannot be written.
-pub fn reload(socket: &Path) -> Result<(), ClientError> {
-    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload)? else {
+/// As [`ask`], or the file is wrong or VMs are missing in it, and nothing has changed; or what it says cannot be written.
+pub fn reload(socket: &Path, remove: bool) -> Result<(), ClientError> {
+    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { remove })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));
     };
     let lines: String = reloaded.notes.iter().map(|note| format!("{note}\n")).collect();
-    let written = io::stdout().lock().write_all(format!("{reloaded}\n{lines}").as_bytes());
-    written.map_err(ClientError::Output)
+    say(&format!("{reloaded}\n{lines}"))
 }
 
 #[cfg(test)]

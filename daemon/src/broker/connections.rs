@@ -1,22 +1,18 @@
 //! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
 
+use super::reload::listener::{Listener, Made, SocketFile};
 use super::settings::{MetricsAddress, Settings};
 use super::source::Source;
 use super::{control, http};
 use readiness::{Events, unwatch, watch, watch_for};
-use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{
-    self, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
-    socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use sched::Nanos;
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+#[cfg(any(test, feature = "fuzzing"))]
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 /// The protocol that is spoken on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +28,6 @@ pub(super) struct Connections {
     slots: Vec<Option<Connection>>,
     /// Connections so far.
     serial: u64,
-}
-
-#[derive(Debug)]
-enum Listener {
-    Unix(UnixListener, SocketFile),
-    Tcp(TcpListener),
-}
-
-/// A socket file of ours: its path, and its device and inode.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -110,8 +93,6 @@ pub(super) enum Wants {
 /// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that whoever opens
 /// connections and says nothing keeps nobody out.
 const CONNECTIONS: usize = 32;
-/// Connections that the system accepts before the broker does.
-const BACKLOG: i32 = 128;
 /// Time for one request and its answer, in nanoseconds.
 const PATIENCE: Nanos = 10_000_000_000;
 
@@ -124,10 +105,7 @@ impl Connections {
             None => {}
             Some(MetricsAddress::Unix(path)) => all.add_unix(Protocol::Metrics, path)?,
             Some(MetricsAddress::Loopback(address)) => {
-                let listener =
-                    TcpListener::bind(address).map_err(|error| at(&address.to_string(), &error))?;
-                listener.set_nonblocking(true)?;
-                all.listeners.push((Protocol::Metrics, Listener::Tcp(listener)));
+                all.listeners.push((Protocol::Metrics, Listener::at_port(address)?));
             }
         }
         for (index, (_, listener)) in all.listeners.iter().enumerate() {
@@ -166,20 +144,28 @@ impl Connections {
         (0..self.slots.len()).for_each(|slot| self.drop_at(slot, epoll));
     }
 
-    /// Listens again at the sockets whose files somebody has removed.
-    pub(super) fn listen_again(&mut self, epoll: &OwnedFd) {
-        for (index, (_, listener)) in self.listeners.iter_mut().enumerate() {
-            let Listener::Unix(_, file) = &*listener else { continue };
-            if file.is_there() {
-                continue;
-            }
-            let again = Listener::at(&file.path).and_then(|again| {
-                watch(epoll, &again, Source::Listener.token(index), Events::EPOLLIN).map(|()| again)
+    /// Returns the files of the sockets that are listened at, each with the index of its listener.
+    pub(super) fn files(&self) -> Vec<(usize, SocketFile)> {
+        let all = self.listeners.iter().enumerate();
+        all.filter_map(|(index, (_, listener))| Some((index, listener.file()?.clone()))).collect()
+    }
+
+    /// Listens at sockets that were made again, as their files had been removed.
+    pub(super) fn take_over(&mut self, made: Vec<Made>, epoll: &OwnedFd) {
+        for (index, listener) in made {
+            let Some((_, place)) = self.listeners.get_mut(index) else { continue };
+            let listener = listener.and_then(|listener| {
+                let watched = watch(epoll, &listener, Source::Listener.token(index), Events::EPOLLIN);
+                watched.map(|()| listener)
             });
-            match again {
-                Ok(again) => {
-                    log::warn!("{}: the socket file was removed, and is there again", file.path.display());
-                    *listener = again;
+            match listener {
+                Ok(listener) => {
+                    let path = listener.file().map(|file| file.path().display().to_string());
+                    log::warn!(
+                        "{}: the socket file was removed, and is there again",
+                        path.unwrap_or_default()
+                    );
+                    *place = listener;
                 }
                 Err(error) => log::error!("the socket file was removed, and cannot be made again: {error}"),
             }
@@ -189,10 +175,8 @@ impl Connections {
     /// Removes the files of the sockets, at which nobody listens any more.
     pub(super) fn remove_sockets(&mut self) {
         for (_, listener) in self.listeners.drain(..) {
-            if let Listener::Unix(_, file) = listener
-                && file.is_there()
-            {
-                let _ = std::fs::remove_file(file.path);
+            if let Some(file) = listener.file() {
+                file.remove();
             }
         }
     }
@@ -415,66 +399,4 @@ impl Connection {
         // It is watched as long as it has a slot.
         let _ = watch_for(epoll, &self.socket, Source::Connection.token(slot), flags);
     }
-}
-
-impl SocketFile {
-    fn new(path: PathBuf) -> io::Result<Self> {
-        let file = path.symlink_metadata()?;
-        Ok(Self { path, identity: (file.dev(), file.ino()) })
-    }
-
-    /// Returns whether the file is still at its place.
-    fn is_there(&self) -> bool {
-        self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity)
-    }
-}
-
-impl Listener {
-    /// Listens at a path.
-    fn at(path: &Path) -> io::Result<Self> {
-        let listener = bind(path).and_then(|listener| Ok((listener, SocketFile::new(path.to_owned())?)));
-        let (listener, file) = listener.map_err(|error| at(&path.display().to_string(), &error))?;
-        Ok(Self::Unix(listener, file))
-    }
-
-    fn accept(&self) -> io::Result<OwnedFd> {
-        match self {
-            Self::Unix(listener, _) => listener.accept().map(|(socket, _)| socket.into()),
-            Self::Tcp(listener) => listener.accept().map(|(socket, _)| socket.into()),
-        }
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Unix(listener, _) => listener.as_fd(),
-            Self::Tcp(listener) => listener.as_fd(),
-        }
-    }
-}
-
-/// Listens at `path`, for this user only. A socket that nobody serves any more is replaced.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    if let Ok(metadata) = path.symlink_metadata() {
-        if !metadata.file_type().is_socket() {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists and is no socket"));
-        }
-        if UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves this socket"));
-        }
-        std::fs::remove_file(path)?;
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file has these rights from its first moment, whatever the umask is, which other threads have as well.
-    fchmod(&socket, Mode::from_raw_mode(0o600))?;
-    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// An error with what it is about.
-pub(super) fn at(what: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

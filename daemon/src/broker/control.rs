@@ -64,7 +64,11 @@ pub enum Request {
         gpu: String,
     },
     /// The operator wants the configuration file to be read again, and what it says to hold.
-    Reload,
+    Reload {
+        /// The file may leave out VMs whose guests are connected, or all VMs: they are meant to be removed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        remove: bool,
+    },
     /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
     /// them. Whatever is sent meanwhile ends the trace, and so does the end of what is sent.
     Trace {
@@ -169,7 +173,10 @@ mod tests {
         assert_eq!(read(text), Ok(moved(Some("H100".into()))));
         assert_eq!(read(br#"{"request":"drain","gpu":"ab"}"#), Ok(Request::Drain { gpu: "ab".into() }));
         assert_eq!(read(br#"{"request":"undrain","gpu":"ab"}"#), Ok(Request::Undrain { gpu: "ab".into() }));
-        assert_eq!(read(br#"{"request":"reload"}"#), Ok(Request::Reload));
+        assert_eq!(read(br#"{"request":"reload"}"#), Ok(Request::Reload { remove: false }));
+        assert_eq!(read(br#"{"request":"reload","remove":true}"#), Ok(Request::Reload { remove: true }));
+        let plain = serde_json::to_string(&Request::Reload { remove: false }).unwrap();
+        assert_eq!(plain, r#"{"request":"reload"}"#, "an older broker understands it");
         let trace = Request::Trace { vm: "web".into(), seconds: 10, names: false };
         assert_eq!(read(br#"{"request":"trace","vm":"web","seconds":10}"#), Ok(trace));
     }

@@ -3,9 +3,11 @@
 
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use rustix::fs::OFlags;
 use sched::{ContextKey, Nanos, TenantId, Usage};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The file, and what it says already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
@@ -19,9 +21,23 @@ pub(super) struct GrantLog {
 
 impl GrantLog {
     /// Begins a file. What somebody truncates to rotate it goes on at its new end.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses, or the path is that of something else than a regular file: for a pipe, all VMs would wait until it is read.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        drop(File::create(path)?);
-        let mut file = BufWriter::new(File::options().append(true).open(path)?);
+        let how = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file =
+            File::options().append(true).create(true).custom_flags(how.bits().cast_signed()).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file; name another path"));
+        }
+        file.set_len(0)?;
+        Self::begin(file)
+    }
+
+    fn begin(file: File) -> io::Result<Self> {
+        let mut file = BufWriter::new(file);
         writeln!(file, "# time_ns vm context submissions compute_ns copy_ns")?;
         Ok(Self { file, told: FxHashMap::default(), names: FxHashMap::default(), failed: false })
     }
@@ -79,6 +95,7 @@ impl GrantLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{FileType, Mode};
 
     #[test]
     fn lines_add_up_to_what_was_charged() {
@@ -101,8 +118,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(GrantLog::create(&path).is_err(), "nobody reads it");
+        let _reader = File::options().read(true).write(true).open(&path).unwrap();
+        let error = GrantLog::create(&path).unwrap_err().to_string();
+        assert!(error.starts_with("is no regular file; "), "{error}");
+    }
+
+    #[test]
     fn a_full_disk_ends_the_file_and_nothing_else() {
-        let mut log = GrantLog::create(Path::new("/dev/full")).unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut log = GrantLog::begin(full).unwrap();
         let id = (TenantId(0), ContextId(3));
         for submissions in 1..1_000 {
             log.note(7, id, ContextKey(1), &Usage { submissions, ..Usage::default() });

@@ -40,7 +40,7 @@ pub use report::counted;
 pub use report::status::{
     ContextStatus, GpuStatus, KillCounts, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
 };
-pub use report::words::{bytes, percent, visible};
+pub use report::words::{bytes, percent};
 pub use run::serve;
 pub use settings::share::{Change, Policy};
 pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile, operators_control_socket};

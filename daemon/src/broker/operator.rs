@@ -4,6 +4,7 @@ use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
 use super::http;
 use super::process::cpu_time;
+use super::reload::{Asker, Removal};
 use super::report::metrics;
 use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::run::Broker;
@@ -27,8 +28,8 @@ pub(super) enum Reply {
     Done,
     /// The status, when device processes have said what they hold.
     Status,
-    /// The result of reading the file again.
-    Reloaded,
+    /// The result of reading the file again, by which VMs may be removed in any case if that is so.
+    Reloaded(Removal),
     /// A trace, line by line.
     Trace(Wanted),
     /// The draining of the GPU with this index, context by context.
@@ -52,7 +53,7 @@ impl Broker {
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
-                Ok(Reply::Reloaded) => self.read_again(Some(peer)),
+                Ok(Reply::Reloaded(removal)) => self.read_again(Some(Asker { peer, removal })),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
                 Ok(Reply::Restart(index, ctx_id, what, change)) => {
@@ -68,7 +69,10 @@ impl Broker {
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
-            Request::Reload => return Ok(Reply::Reloaded),
+            Request::Reload { remove } => {
+                return Ok(Reply::Reloaded(if remove { Removal::Meant } else { Removal::Doubtful }));
+            }
+
             Request::Trace { vm, seconds, names } => {
                 let index = self.vm_named(&vm)?;
                 return self.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);

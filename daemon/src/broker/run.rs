@@ -1,10 +1,12 @@
 //! The broker's loop: what it waits for, and in which order it sees to it.
 
-use super::connections::{Connections, Peer, Waiting, at};
+use super::connections::{Connections, Peer, Waiting};
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
 use super::operator::state;
+use super::reload::Asker;
+use super::reload::listener::at;
 use super::reload::reader::Reader;
 use super::report::counted;
 use super::settings::{Settings, VmSettings, VmsFile};
@@ -54,7 +56,7 @@ pub(super) struct Broker {
     hangups: UnixStream,
     /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
     pub(super) settings: Settings,
-    pub(super) reader: Reader<Peer>,
+    pub(super) reader: Reader<Asker<Peer>>,
     pub(super) vms: Vms,
     pub(super) gpus: Vec<Gpu>,
     /// Number of the last context.
@@ -108,8 +110,8 @@ impl Broker {
             .as_ref()
             .map(|path| GrantLog::create(path).map_err(|error| at(&path.display().to_string(), &error)));
         let starter = Starter::new(&epoll, Source::Started.token(0))?;
-        let reader = Reader::new(file, &epoll, Source::Read.token(0))?;
         let connections = Connections::listen(&settings, &epoll)?;
+        let reader = Reader::new(file, connections.files(), &epoll, Source::Read.token(0))?;
         let mut broker = Self {
             log: log.transpose()?,
             vms: Vms::default(),

@@ -16,10 +16,10 @@ use config::{Protection, Queues, Robustness};
 use daemon::broker;
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
-use daemon::serve::Access;
 use daemon::trace;
 pub(crate) use doctor::Doctor;
 use log::LevelFilter;
+use outside::Access;
 use quotas::Quotas;
 use recipe::Recipe;
 use std::collections::BTreeSet;
@@ -265,6 +265,9 @@ pub(crate) enum Role {
     Doctor(Doctor),
     /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
     Reload {
+        /// Remove VMs that are missing in the file even if their guests are connected or no VM is left
+        #[arg(long)]
+        remove: bool,
         #[command(flatten)]
         control: Control,
     },

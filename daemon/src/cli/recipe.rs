@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use daemon::broker::{self, Answer, ClientError, Request, VmsFile};
 use daemon::recipe;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -75,11 +77,11 @@ impl Recipe {
                 let socket = source.socket()?;
                 let text =
                     domain.map_or_else(|| Ok(recipe::libvirt(&socket)?), |file| with_gpu(&file, &socket))?;
-                eprint!("{}", recipe::confinement(&socket)?);
+                outside::tell(&recipe::confinement(&socket)?);
                 text
             }
         };
-        print!("{text}");
+        outside::print(&text).context("cannot write")?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -100,7 +102,9 @@ impl Source {
             Ok(_) => bail!("{}: not the answer of a broker", control.display()),
             Err(ClientError::Socket(path, why)) => {
                 let (path, file) = (path.display(), config.display());
-                eprintln!("vhost-user-vulkan: no broker answers at {path} ({why}): this is what {file} says");
+                outside::tell(&format!(
+                    "vhost-user-vulkan: no broker answers at {path} ({why}): this is what {file} says\n"
+                ));
                 sockets_in(config)?
             }
             Err(error) => return Err(error.into()),
@@ -109,11 +113,22 @@ impl Source {
     }
 }
 
+/// Most bytes of a domain; one has some thousand.
+const DOMAIN_BYTES: u64 = 16 << 20;
+
 /// The domain in a file with the device at `socket`.
 fn with_gpu(file: &Path, socket: &Path) -> anyhow::Result<String> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let named = || file.display().to_string();
-    let domain = std::fs::read_to_string(file).with_context(named)?;
+    let mut domain = String::new();
+    let read = File::open(file).and_then(|file| file.take(DOMAIN_BYTES + 1).read_to_string(&mut domain));
+    read.with_context(named)?;
+    if domain.len() as u64 > DOMAIN_BYTES {
+        bail!(
+            "{}: has more than {DOMAIN_BYTES} bytes, so it is no domain; name what `virsh dumpxml` prints",
+            named()
+        );
+    }
     recipe::with_gpu(&domain, socket).with_context(named)
 }
 
@@ -122,7 +137,7 @@ type Socket = (String, PathBuf);
 
 fn sockets_in(config: PathBuf) -> anyhow::Result<Vec<Socket>> {
     let settings = VmsFile::new(config, Serve::command(), "info".into()).read()?;
-    Ok(settings.vms.into_iter().map(|vm| (vm.name.clone(), vm.socket_path().to_owned())).collect())
+    Ok(settings.vms.into_iter().map(|vm| (vm.name.clone(), vm.socket_path())).collect())
 }
 
 fn find(sockets: Vec<Socket>, vm: &str) -> anyhow::Result<PathBuf> {

@@ -220,10 +220,8 @@ impl Launcher {
         for child in &self.children {
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
-        if let Some(SocketFile { path, identity }) = self.at_end
-            && path.symlink_metadata().is_ok_and(|now| (now.dev(), now.ino()) == identity)
-        {
-            let _ = std::fs::remove_file(path);
+        if let Some(SocketFile { path, identity }) = self.at_end {
+            outside::remove(&path, identity);
         }
         for child in self.children {
             let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);

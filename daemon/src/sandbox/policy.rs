@@ -296,8 +296,14 @@ fn manifests() -> Vec<PathBuf> {
         environment_paths(variable).into_iter().map(|path| path.join(folder)).collect()
     };
     let data = below("XDG_DATA_DIRS", "vulkan").into_iter().chain(below("XDG_CONFIG_DIRS", "vulkan"));
-    named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from)).collect()
+    let all = named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from));
+    // At a pipe the loader would wait for whoever writes to it.
+    let can_be_read = |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() || file.is_dir());
+    all.filter(can_be_read).collect()
 }
+
+/// Most bytes of a manifest that is looked at; one has some hundred.
+const MANIFEST_BYTES: u64 = 1 << 20;
 
 /// Folders of the libraries that a manifest, or those of a folder, name by path.
 fn libraries_of(manifest: &Path) -> Vec<PathBuf> {
@@ -305,7 +311,7 @@ fn libraries_of(manifest: &Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(manifest).into_iter().flatten().flatten().map(|entry| entry.path());
         return entries.filter(|path| path.is_file()).flat_map(|path| libraries_of(&path)).collect();
     }
-    let text = std::fs::read(manifest).unwrap_or_default();
+    let text = outside::read(manifest, MANIFEST_BYTES).unwrap_or_default();
     let Ok(manifest_of) = serde_json::from_slice::<serde_json::Value>(&text) else { return Vec::new() };
     let libraries =
         ["ICD", "layer"].iter().filter_map(|kind| manifest_of.get(kind)?.get("library_path")?.as_str());

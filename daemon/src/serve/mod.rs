@@ -39,6 +39,5 @@ pub use broker::Broker;
 pub use outdated::End;
 pub use run::{Options, serve, take_signals};
 pub use setup::{
-    Access, Chosen, List, Listen, NoGpu, Selected, SocketError, cache_key, family, offer_mapped, probe,
-    select,
+    Chosen, List, Listen, NoGpu, Selected, SocketError, cache_key, family, offer_mapped, probe, select,
 };

@@ -22,9 +22,12 @@ mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
 use collected::{Collected, Kept};
+use outside::tell;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -93,7 +96,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     // Before the seconds that it takes.
     let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
     let failed = |error| TraceError::File(path.clone(), error);
-    let file = File::create(&path).map_err(failed)?;
+    let file = create(&path).map_err(failed)?;
     let mut collected = Collected::new(vm, begin, *events_max);
     read(&mut stream, &mut collected, *seconds);
     let mut out = BufWriter::new(file);
@@ -101,6 +104,14 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     format::write(&mut out, &picture).and_then(|()| out.flush()).map_err(failed)?;
     say(&collected, &path);
     Ok(())
+}
+
+/// Creates the file. A pipe that nobody reads is an error, and not waited for.
+fn create(path: &Path) -> io::Result<File> {
+    let how = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(true).custom_flags(how).open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Reads until there is nothing more. A broker that ends, or says something else, ends the trace and not what was read before.
@@ -119,18 +130,18 @@ fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
                     break;
                 }
             }
-            Ok(None) => break eprintln!("vhost-user-vulkan: the broker has ended the trace early"),
-            Err(error) => break eprintln!("vhost-user-vulkan: the trace ends early: {error}"),
+            Ok(None) => break tell("vhost-user-vulkan: the broker has ended the trace early\n"),
+            Err(error) => break tell(&format!("vhost-user-vulkan: the trace ends early: {error}\n")),
         }
         let passed = start.elapsed();
         if shows && passed >= shown {
             shown = passed + PROGRESS;
             let count = collected.submissions.len();
-            eprint!("\r{} of {seconds} s, {count} submissions; Ctrl-C ends early ", passed.as_secs());
+            tell(&format!("\r{} of {seconds} s, {count} submissions; Ctrl-C ends early ", passed.as_secs()));
         }
     }
     if shows {
-        eprintln!();
+        tell("\n");
     }
 }
 
@@ -140,8 +151,8 @@ fn say(collected: &Collected, path: &Path) {
     let sum = |of: fn(&crate::broker::Submission) -> u64| -> f64 {
         seconds(collected.submissions.iter().map(of).fold(0, u64::saturating_add))
     };
-    eprintln!(
-        "{}: {} submissions of {} in {:.1} s; together {:.3} s not ready, {:.3} s at the gate, {:.3} s in the driver, {:.3} s on the GPU",
+    tell(&format!(
+        "{}: {} submissions of {} in {:.1} s; together {:.3} s not ready, {:.3} s at the gate, {:.3} s in the driver, {:.3} s on the GPU\n",
         path.display(),
         collected.submissions.len(),
         collected.vm,
@@ -150,7 +161,7 @@ fn say(collected: &Collected, path: &Path) {
         sum(|s| s.dispatched - s.ready),
         sum(|s| s.begin - s.dispatched),
         sum(|s| s.end - s.begin),
-    );
-    eprintln!("open it in https://ui.perfetto.dev or chrome://tracing; docs/trace.md says what it shows");
-    collected.lacks().iter().for_each(|lack| eprintln!("vhost-user-vulkan: {lack}"));
+    ));
+    tell("open it in https://ui.perfetto.dev or chrome://tracing; docs/trace.md says what it shows\n");
+    collected.lacks().iter().for_each(|lack| tell(&format!("vhost-user-vulkan: {lack}\n")));
 }

@@ -1,6 +1,6 @@
 //! Lines of styled text of an exact size: what a terminal shows.
 
-use crate::broker::visible;
+use outside::visible;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The size of a terminal in characters.

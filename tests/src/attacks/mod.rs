@@ -4,5 +4,6 @@ pub mod descriptors;
 pub mod endless;
 pub mod frontends;
 pub mod hoards;
+pub mod paths;
 pub mod requests;
 pub mod streams;

@@ -182,7 +182,8 @@ fn reload(stage: &Stage, event: Event) -> Result<()> {
             Ok(())
         });
     }
-    stage.broker.say(&["reload"])?;
+    // The VM that goes may have a guest.
+    stage.broker.say(&["reload", "--remove"])?;
     let settled = || match event {
         Event::Member if new.has_guest => stage.broker.listens(GUEST),
         Event::Member => stage.broker.vm(GUEST).is_err(),

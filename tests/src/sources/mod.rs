@@ -22,6 +22,7 @@ pub const PACKAGES: &[&str] = &[
     "daemon",
     "daemon/config",
     "daemon/doctor",
+    "daemon/outside",
     "daemon/readiness",
     "daemon/sched",
     "daemon/shm",

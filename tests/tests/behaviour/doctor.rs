@@ -11,11 +11,15 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
+use tests::attacks::paths::pipe;
 use tests::broker::Broker;
-use tests::daemon_process::daemon_executable;
+use tests::daemon::eventually;
+use tests::daemon_process::{children, daemon_executable, launcher};
+use tests::guest::PATIENCE;
 use tests::packages::{HostVulkan, PackageRoot, Suite, cache_dir};
+use tests::program::end_of;
 
 /// A program that changes what the doctor runs in, as a shell script whose arguments are the doctor's command.
 type Around = Option<&'static str>;
@@ -279,11 +283,12 @@ fn drivers() -> Result<()> {
     };
     manifest("gone.json", &library("libvulkan_gone.so"))?;
     manifest("malformed.json", "{")?;
+    pipe(&host.path("pipe.json"))?;
     let HostVulkan::Lavapipe(root) = &host.vulkan else { anyhow::bail!("not the package cache") };
     manifest("other.json", &library(&root.libraries().join("libz.so.1").display().to_string()))?;
     let verdicts = || -> Result<()> {
         let finds = |name, value: &str, expected| host.finds(&sound, &Look::variable(name, value), expected);
-        for name in ["absent.json", "gone.json", "malformed.json"] {
+        for name in ["absent.json", "gone.json", "malformed.json", "pipe.json"] {
             finds("VK_DRIVER_FILES", &host.text(name), ["vulkan-drivers", "fault", "unset VK_DRIVER_FILES"])?;
         }
         finds("VK_DRIVER_FILES", &host.text("other.json"), ["gpus", "fault", "vulkaninfo --summary"])?;
@@ -516,5 +521,47 @@ fn a_wrong_option_is_neither_a_fault_nor_none() -> Result<()> {
         let output = HostVulkan::lavapipe()?.command(&daemon_executable()?)?.args(arguments).output()?;
         ensure!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
     }
+    Ok(())
+}
+
+/// Processes in whose environment this text is.
+fn with_in_environment(text: &str) -> Result<Vec<u32>> {
+    let numbers = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let has = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(text.len()).any(|part| part == text.as_bytes())
+    };
+    Ok(numbers.filter(has).collect())
+}
+
+#[test]
+fn a_manifest_that_is_a_pipe_holds_up_neither_the_doctor_nor_its_launcher() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let manifest = folder.path().join("driver.json");
+    pipe(&manifest)?;
+    let doctor = |drivers: &Path| -> Result<Child> {
+        let mut command = HostVulkan::lavapipe()?.command(&daemon_executable()?)?;
+        command.env("VK_DRIVER_FILES", drivers).args(["doctor", "--control-socket", "/nowhere"]);
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    };
+    let marker = folder.path().display().to_string();
+    let nothing_is_left =
+        || eventually(PATIENCE, || with_in_environment(&marker).is_ok_and(|left| left.is_empty()));
+    let mut first = doctor(&manifest)?;
+    let status = end_of(&mut first, PATIENCE)?;
+    if status.is_none() {
+        first.kill()?;
+        first.wait()?;
+    }
+    ensure!(nothing_is_left(), "{:?} are left", with_in_environment(&marker)?);
+    assert_eq!(status.context("the doctor waits for the pipe")?.code(), Some(1));
+    // The loader opens all manifests of a folder and waits; then the doctor is killed.
+    let mut second = doctor(folder.path())?;
+    let asks = || launcher(second.id()).and_then(children).is_ok_and(|probe| !probe.is_empty());
+    let asks = eventually(PATIENCE, asks);
+    second.kill()?;
+    second.wait()?;
+    ensure!(asks, "it does not ask the driver");
+    ensure!(nothing_is_left(), "{:?} are left", with_in_environment(&marker)?);
     Ok(())
 }

@@ -151,6 +151,47 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
 }
 
 #[test]
+fn vms_in_use_and_the_last_ones_are_removed_only_if_that_is_meant() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let session = Session::connect(&broker.path("a"), Options::default())?;
+    let (a, b) = (broker.device("a")?, broker.device("b")?);
+    let is_connected = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected");
+    ensure!(eventually(PATIENCE, is_connected), "{}", broker.log());
+    let remedy = "put them back, or remove them by `vhost-user-vulkan reload --remove`; nothing has changed";
+    let cases: [(&[(&str, &str)], &str); 2] = [
+        (&[], "the file names no VM any more, but a, b are served"),
+        (&[("b", "")], "the file does not name a any more, whose guests are connected"),
+    ];
+    for (vms, why) in cases {
+        broker.rewrite("", vms)?;
+        let output = broker.operate(&["reload"])?;
+        let said = String::from_utf8(output.stderr)?;
+        assert_eq!((output.status.code(), said), (Some(1), format!("vhost-user-vulkan: {why}; {remedy}\n")));
+        let times = || broker.log().matches(&format!("the file was read again: {why}")).count();
+        let before = times();
+        kill_process(broker.pid(), Signal::HUP)?;
+        ensure!(eventually(PATIENCE, || times() > before), "{}", broker.log());
+    }
+    std::fs::write(broker.path("config"), "")?;
+    ensure!(broker.say(&["reload"]).is_err(), "an empty file removes all VMs");
+    assert_eq!((broker.device("a")?, broker.device("b")?), (a, b));
+    broker.rewrite("", &[("b", "")])?;
+    assert_eq!(
+        reports(&broker, &["reload", "--remove"])?,
+        ["0 added, 1 removed, 0 changed, 0 restarted, 1 unchanged"]
+    );
+    ensure!(eventually(PATIENCE, || !is_alive(a) && broker.vm("a").is_err()), "{}", broker.log());
+    assert_eq!(broker.device("b")?, b);
+    drop(session);
+    // Nobody is connected to what is left, and it is the last.
+    broker.rewrite("", &[])?;
+    ensure!(broker.say(&["reload"]).is_err() && broker.device("b")? == b);
+    broker.say(&["reload", "--remove"])?;
+    ensure!(eventually(PATIENCE, || !is_alive(b)), "{}", broker.log());
+    Ok(())
+}
+
+#[test]
 fn parts_of_what_there_is_for_all_wait_and_the_operator_is_told() -> Result<()> {
     let top = "host-memory = \"4GiB\"";
     let broker = Broker::start(top, &[("a", ""), ("b", "host-memory = \"1GiB\"")])?;

@@ -4,6 +4,7 @@ use crate::system::System;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Time that a program has to say what it can do.
@@ -73,10 +74,12 @@ fn said(program: &Path, arguments: &[&str]) -> Result<String, String> {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let Some(output) = child.stdout.take() else { return Err("it has no output".into()) };
-    let reader = std::thread::spawn(move || {
+    let (answer, answered) = mpsc::channel();
+    std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = output.take(ANSWER_BYTES).read_to_end(&mut bytes);
-        read.map(|_| String::from_utf8_lossy(&bytes).into_owned())
+        // Nobody waits for it any more if it took too long.
+        let _ = answer.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     });
     let start = Instant::now();
     let status = loop {
@@ -94,7 +97,8 @@ fn said(program: &Path, arguments: &[&str]) -> Result<String, String> {
     if !status.success() {
         return Err(format!("it ends with {status}"));
     }
-    match reader.join() {
+    // A process of its own may have its output, and go on.
+    match answered.recv_timeout(PATIENCE) {
         Ok(Ok(text)) => Ok(text),
         _ => Err("its output cannot be read".into()),
     }

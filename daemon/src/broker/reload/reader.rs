@@ -1,6 +1,8 @@
-//! The thread that reads the configuration file again: a disk takes as long as it likes, and the broker waits for nobody.
+//! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system takes as long as it
+//! likes, and the broker waits for nobody.
 
 use super::super::settings::{Problem, Settings, VmsFile};
+use super::listener::{Made, SocketFile, made_again};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use shm::{Doorbell, Listener};
 use std::io;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(in crate::broker) struct Reader<P> {
     wanted: Sender<()>,
-    read: Receiver<Result<Settings, Problem>>,
+    read: Receiver<Reading>,
     /// Askers who wait for the result of the reading that is under way, if one is.
     current: Option<Vec<P>>,
     /// Askers since it began, for whom the file is read once more.
@@ -20,20 +22,36 @@ pub(in crate::broker) struct Reader<P> {
     _listener: Listener,
 }
 
+/// The result of one reading.
+#[derive(Debug)]
+pub(in crate::broker) struct Reading {
+    /// The file's content, or what is wrong with it.
+    pub(in crate::broker) settings: Result<Settings, Problem>,
+    /// The sockets that were made again.
+    pub(in crate::broker) made: Vec<Made>,
+}
+
 impl<P> Reader<P> {
-    /// Starts the thread. `epoll` reports under `token` that the file was read.
+    /// Starts the thread, which reads `file` and looks whether `sockets` are there. `epoll` reports under `token` that it has done so.
     ///
     /// # Errors
     ///
     /// The system has no thread or no descriptor left.
-    pub(in crate::broker) fn new(file: VmsFile, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
+    pub(in crate::broker) fn new(
+        file: VmsFile,
+        mut sockets: Vec<(usize, SocketFile)>,
+        epoll: &Arc<OwnedFd>,
+        token: u64,
+    ) -> io::Result<Self> {
         let bell = Doorbell::new()?;
         let listener = bell.listen(epoll, token)?;
         let (wanted, requests) = unbounded();
         let (done, read) = unbounded();
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             for () in requests {
-                if done.send(file.read()).is_err() {
+                // Sockets first: the answer to whoever has asked finds them there.
+                let made = made_again(&mut sockets);
+                if done.send(Reading { made, settings: file.read() }).is_err() {
                     break;
                 }
                 bell.ring();
@@ -59,7 +77,7 @@ impl<P> Reader<P> {
     }
 
     /// Returns the result of a reading that has come to its end, and who waits for it.
-    pub(in crate::broker) fn take(&mut self) -> Option<(Vec<P>, Result<Settings, Problem>)> {
+    pub(in crate::broker) fn take(&mut self) -> Option<(Vec<P>, Reading)> {
         let read = self.read.try_recv().ok()?;
         let who = std::mem::replace(&mut self.current, self.next.take());
         if self.current.is_some() {
@@ -85,7 +103,7 @@ mod tests {
     /// The time after which a test counts as hung.
     const LONG: Duration = Duration::from_secs(300);
 
-    fn next(reader: &mut Reader<u32>) -> (Vec<u32>, Result<Settings, Problem>) {
+    fn next(reader: &mut Reader<u32>) -> (Vec<u32>, Reading) {
         let begun = Instant::now();
         loop {
             if let Some(read) = reader.take() {
@@ -103,7 +121,7 @@ mod tests {
         let command = command.arg(clap::Arg::new("level").long("log-level"));
         let epoll = Arc::new(readiness::instance().unwrap());
         let file = VmsFile::new(path.path().to_owned(), command, "info".into());
-        let mut reader = Reader::new(file, &epoll, 0).unwrap();
+        let mut reader = Reader::new(file, Vec::new(), &epoll, 0).unwrap();
         reader.ask(Some(1));
         reader.ask(Some(2));
         reader.ask(None);
@@ -111,7 +129,7 @@ mod tests {
         std::fs::write(path.path(), "[vm.a]\nsocket-path = \"/a\"").unwrap();
         assert_eq!(next(&mut reader).0, [1]);
         let (who, read) = next(&mut reader);
-        assert_eq!((who, read.unwrap().vms.len()), (vec![2, 3], 1));
+        assert_eq!((who, read.settings.unwrap().vms.len()), (vec![2, 3], 1));
         assert!(reader.take().is_none() && !reader.is_reading());
     }
 }

@@ -1,7 +1,8 @@
 //! The status as a table for people.
 
 use super::status::{GpuStatus, Status, Used, VmGpuStatus, VmStatus};
-use super::words::{bytes, percent, seconds, visible};
+use super::words::{bytes, percent, seconds};
+use outside::visible;
 use std::fmt::Write;
 
 const HEAD: [&str; 14] = [

@@ -1,4 +1,4 @@
-//! Numbers as people read them, and characters as a terminal may get them.
+//! Numbers as people read them.
 
 /// A part of a whole in percent.
 #[must_use]
@@ -27,16 +27,6 @@ pub fn bytes(bytes: u64) -> String {
     )
 }
 
-/// A character as a terminal may get it. Guests name programs and drivers name GPUs: what would command the terminal, turn the direction of
-/// the text around, or not be seen at all, becomes a question mark.
-#[must_use]
-pub fn visible(c: char) -> char {
-    let is_hidden = matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    if c.is_control() || is_hidden { '?' } else { c }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,11 +37,5 @@ mod tests {
         assert_eq!(shown, ["0.0ms", "250.0ms", "59.50s", "100.0min", "20.0h"]);
         let shown: Vec<_> = [0, 1023, 1024, 3 << 29].map(bytes).into();
         assert_eq!(shown, ["0B", "1023B", "1.0KiB", "1.5GiB"]);
-    }
-
-    #[test]
-    fn what_commands_a_terminal_is_not_visible() {
-        let shown: String = "ok é 名\u{1b}\u{7f}\u{9b}\u{202e}\u{200b}\n".chars().map(visible).collect();
-        assert_eq!(shown, "ok é 名??????");
     }
 }

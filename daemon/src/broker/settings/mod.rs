@@ -3,6 +3,7 @@
 
 mod memory;
 mod options;
+mod paths;
 pub(super) mod share;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use crate::service::{runtime_folder, state_folder};
 use clap::{ArgMatches, Command};
 use config::{DeviceLimits, HangLimits};
 use options::{VmOptions, shown};
+use paths::{absolute, meant};
 use sched::{Class, Share};
 use share::Policy;
 use std::any::Any;
@@ -53,7 +55,7 @@ pub struct VmSettings {
     pub arguments: Vec<OsString>,
     /// More options: its part of what there is for all VMs.
     pub parts: Vec<OsString>,
-    /// Paths that no two VMs can have, made absolute: its socket first.
+    /// Paths that no two VMs can have, without links and `..`: its socket first.
     pub own_paths: Vec<PathBuf>,
     /// Contexts it may have.
     pub contexts: usize,
@@ -81,10 +83,11 @@ impl VmSettings {
         self.words().chain(self.part_words()).find_map(value)
     }
 
-    /// The path of the VM's socket.
+    /// The path of the VM's socket as the file has it, made absolute.
     #[must_use]
-    pub fn socket_path(&self) -> &Path {
-        self.own_paths.first().map_or(Path::new(""), PathBuf::as_path)
+    pub fn socket_path(&self) -> PathBuf {
+        let path = self.words().find_map(|word| word.strip_prefix("--socket-path="));
+        absolute(Path::new(path.unwrap_or_default()))
     }
 }
 
@@ -107,15 +110,22 @@ impl VmsFile {
     ///
     /// # Errors
     ///
-    /// It cannot be read, or something in it is wrong: the first of it.
+    /// It cannot be read, is no regular file or has more than 4 MiB, or something in it is wrong: the first of it.
     pub fn read(&self) -> Result<Settings, Problem> {
-        let text = std::fs::read_to_string(&self.path).map_err(|error| Problem::of_file(error.to_string()));
-        text.and_then(|text| Settings::parse(&text, &self.command, &self.level)).map_err(|problem| Problem {
-            place: format!("{}: {}", self.path.display(), problem.place),
-            ..problem
+        self.text().and_then(|text| Settings::parse(&text, &self.command, &self.level)).map_err(|problem| {
+            Problem { place: format!("{}: {}", self.path.display(), problem.place), ..problem }
         })
     }
+
+    fn text(&self) -> Result<String, Problem> {
+        let wrong = |what: &dyn std::fmt::Display| Problem::of_file(what.to_string());
+        let bytes = outside::read(&self.path, FILE_BYTES).map_err(|error| wrong(&error))?;
+        String::from_utf8(bytes).map_err(|error| wrong(&error))
+    }
 }
+
+/// Most bytes of the file: of 256 VMs each may say as much as fills several pages.
+const FILE_BYTES: u64 = 4 << 20;
 
 /// The address at which metrics are served, to this machine only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,9 +158,11 @@ impl Problem {
         Self { place: String::new(), what: what.into() }
     }
 
-    /// Replaces control characters by spaces: keys and values of the file may hold line breaks, and what moves a terminal's cursor.
+    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and what
+    /// commands a terminal.
     fn on_one_line(self) -> Self {
-        let clean = |text: String| text.replace(char::is_control, " ");
+        let shown = |c: char| if c.is_control() { ' ' } else { outside::visible(c) };
+        let clean = |text: String| text.chars().map(shown).collect();
         Self { place: clean(self.place), what: clean(self.what) }
     }
 }
@@ -191,7 +203,7 @@ impl Settings {
         let control_socket = top(&file, "control-socket", some_path)?;
         let options = VmOptions::of(command);
         let mut vms = vms(&file, &options, policy)?;
-        check_paths(&vms)?;
+        paths::check(&vms)?;
         for (key, id) in [("device-memory", "device_memory"), ("host-memory", "host_memory")] {
             share_memory(&file, key, id, &mut vms)?;
         }
@@ -215,10 +227,10 @@ impl Settings {
             _ => None,
         };
         let own = [("control-socket", Some(&self.control_socket)), ("metrics", metrics)];
-        let mut taken = paths_of(file, "socket-path");
+        let mut taken = paths::sockets_of_vms(file);
         for (key, path) in own {
             let Some(path) = path else { continue };
-            if let Some(other) = taken.insert(absolute(path), key.to_owned()) {
+            if let Some(other) = taken.insert(meant(path), key.to_owned()) {
                 return Err(Problem::of_key("", key, format!("{} is {other} as well", path.display())));
             }
         }
@@ -288,7 +300,7 @@ impl Draft<'_> {
             share: self.share,
             arguments,
             parts: self.parts,
-            own_paths: self.own_paths.iter().map(|(_, path)| absolute(path)).collect(),
+            own_paths: self.own_paths.iter().map(|(_, path)| meant(path)).collect(),
             contexts: contexts.unwrap_or(DeviceLimits::default().contexts),
             max_submit_time_contended: contended.unwrap_or(HangLimits::default().max_submit_time_contended),
         })
@@ -412,32 +424,6 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
         }
         (_, other) => Err(format!("{} is not a percentage from \"1%\" to \"100%\"", shown(other))),
     }
-}
-
-/// Checks that no two VMs have the same socket, or the same folder.
-fn check_paths(vms: &[Draft<'_>]) -> Result<(), Problem> {
-    let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
-    for vm in vms {
-        for (key, path) in &vm.own_paths {
-            if let Some(other) = taken.insert(absolute(path), format!("{key} of [vm.{}]", vm.name)) {
-                return Err(Problem::of_vm(vm.name, key, format!("{} is {other} as well", path.display())));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Paths that VMs have under this key, and of which VM each is.
-fn paths_of(file: &Table, key: &str) -> BTreeMap<PathBuf, String> {
-    let vms = file.get("vm").and_then(Value::as_table).into_iter().flatten();
-    let own = |(name, vm): (&String, &Value)| {
-        Some((absolute(Path::new(vm.get(key)?.as_str()?)), format!("{key} of [vm.{name}]")))
-    };
-    vms.filter_map(own).collect()
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Shares out what there is for all VMs, if the file says how much that is.

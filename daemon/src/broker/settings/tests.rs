@@ -198,3 +198,33 @@ fn a_file_that_is_not_there_is_named() {
     let error = file.read().unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/vms.toml: No such file"), "{error}");
 }
+
+#[test]
+fn vms_whose_paths_lead_to_the_same_socket_or_folder_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::create_dir_all(path("real/sub")).unwrap();
+    std::os::unix::fs::symlink("real", path("link")).unwrap();
+    let refused = |b: &str, top: &str| {
+        let text = format!(
+            "{top}[vm.a]\nsocket-path = {:?}\nstate-dir = {:?}\n[vm.b]\n{b}",
+            path("real/socket"),
+            path("real/sub")
+        );
+        parse(&text).err().map(|problem| problem.to_string())
+    };
+    for other in [path("link/socket"), path("real/sub/../socket"), path("none/../real/socket")] {
+        let expected = Some(format!("[vm.b] socket-path: {other} is socket-path of [vm.a] as well"));
+        assert_eq!(refused(&format!("socket-path = {other:?}"), ""), expected);
+        let top = format!("control-socket = {other:?}\n");
+        let expected = Some(format!("control-socket: {other} is socket-path of [vm.a] as well"));
+        assert_eq!(refused(&format!("socket-path = {:?}", path("b")), &top), expected);
+    }
+    let state = path("link/sub");
+    let b = format!("socket-path = {:?}\nstate-dir = {state:?}", path("b"));
+    assert_eq!(refused(&b, ""), Some(format!("[vm.b] state-dir: {state} is state-dir of [vm.a] as well")));
+    // What is told of a VM is what the file says.
+    let text = format!("[vm.a]\nsocket-path = {:?}", path("link/socket"));
+    assert_eq!(parse(&text).unwrap().vms[0].socket_path(), std::path::Path::new(&path("link/socket")));
+    assert_eq!(refused(&format!("socket-path = {:?}", path("link/other")), ""), None);
+}

@@ -4,8 +4,8 @@ use super::super::backoff::Backoff;
 use super::super::connections::Peer;
 use super::super::control::Answer;
 use super::super::operator::state;
-use super::super::reload::Reloaded;
 use super::super::reload::plan::{Action, Reshare, merged, plan};
+use super::super::reload::{Asker, Reloaded, Removal, doubt};
 use super::super::report::counted;
 use super::super::run::{Broker, END_PATIENCE};
 use super::super::settings::share::Policy;
@@ -16,8 +16,8 @@ use sched::Nanos;
 type Later = (String, Vec<String>);
 
 impl Broker {
-    /// Has the file read, for this peer if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
-    pub(in crate::broker) fn read_again(&mut self, who: Option<Peer>) {
+    /// Has the file read, for this operator if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
+    pub(in crate::broker) fn read_again(&mut self, who: Option<Asker<Peer>>) {
         if self.manager.knows_ready() && !self.reader.is_reading() {
             self.manager.reloading();
         }
@@ -26,22 +26,40 @@ impl Broker {
 
     /// Takes over the files that were read since the last call.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
-        self.connections.listen_again(&self.epoll);
-        while let Some((peers, read)) = self.reader.take() {
+        while let Some((askers, read)) = self.reader.take() {
+            self.connections.take_over(read.made, &self.epoll);
+            let is_meant = askers.iter().any(|asker| asker.removal == Removal::Meant);
+            let read = read.settings.map_err(|problem| problem.to_string());
+            let read = read.and_then(|settings| match self.doubt(&settings) {
+                Some(doubt) if !is_meant => Err(doubt),
+                _ => Ok(settings),
+            });
             let answer = match read {
                 _ if self.is_ending => Answer::Error { error: "the broker ends".into() },
                 Ok(settings) => Answer::Reloaded(self.adopt(settings, now)),
-                Err(problem) => {
-                    let error = format!("{problem}; nothing has changed");
+                Err(why) => {
+                    let error = format!("{why}; nothing has changed");
                     log::error!("the file was read again: {error}");
                     Answer::Error { error }
                 }
             };
-            peers.into_iter().for_each(|peer| self.say(peer, &answer, now));
+            askers.into_iter().for_each(|asker| self.say(asker.peer, &answer, now));
             if self.manager.knows_ready() && !self.reader.is_reading() {
                 self.manager.ready(counted(self.vms.iter().map(state)));
             }
         }
+    }
+
+    /// Returns why the VMs that are missing in `new` are removed only if an operator says that this is meant.
+    pub(in crate::broker) fn doubt(&self, new: &Settings) -> Option<String> {
+        let is_gone = |vm: &&VmSettings| new.vms.iter().all(|other| other.name != vm.name);
+        let is_connected = |name: &str| {
+            let process = self.vms.named(name).and_then(|index| self.vms[index].process.as_ref());
+            process.is_some_and(|process| process.connected)
+        };
+        let gone = self.settings.vms.iter().filter(is_gone).map(|vm| vm.name.as_str());
+        let gone: Vec<_> = gone.map(|name| (name, is_connected(name))).collect();
+        doubt(&gone, new.vms.len())
     }
 
     /// Has `new` hold instead of the settings so far.

@@ -5,10 +5,10 @@
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
-use super::super::report::words::visible;
 use super::super::run::Broker;
 use super::super::vm::{Restart, Restarting};
 use crate::ipc::{FromBroker, GpuChange, RestartStage, RestartTook};
+use outside::visible;
 use protocol::ids::ContextId;
 use sched::Nanos;
 

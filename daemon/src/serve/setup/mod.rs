@@ -7,5 +7,5 @@ mod state;
 
 pub use gpu::{Chosen, List, NoGpu, Selected, family, probe, select};
 pub use offer::offer_mapped;
-pub use socket::{Access, Listen, SocketError};
+pub use socket::{Listen, SocketError};
 pub use state::cache_key;

@@ -4,13 +4,18 @@
 //! owner only and never logged.
 
 use config::CacheKey;
+use rustix::fs::{AtFlags, Mode, OFlags, linkat, open, openat, unlinkat};
+use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 const KEY_FILE: &str = "pipeline-cache.key";
+/// The length of the key in bytes.
+const KEY_BYTES: u64 = 32;
 
 /// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
 /// daemon has its own, and so it is if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
@@ -43,31 +48,33 @@ fn key_in(folder: &Path) -> io::Result<CacheKey> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let path = folder.join(KEY_FILE);
-    match read_key(&path) {
+    // Opened once: whoever puts another folder in its place later changes nothing.
+    let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    match read_key(&folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
     }
     // Written aside and linked: whoever sees the name sees all of it, and of several daemons that start at once one wins.
-    let aside = folder.join(format!("{KEY_FILE}.{}", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    let aside = format!("{KEY_FILE}.{}", std::process::id());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mut file = File::from(openat(&folder, &aside, flags, Mode::RUSR | Mode::WUSR)?);
     // Nothing is left behind if there is no room.
     let linked = file.write_all(&fresh_key()?.0).and_then(|()| file.sync_all()).and_then(|()| {
-        match fs::hard_link(&aside, &path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        match linkat(&folder, &aside, &folder, KEY_FILE, AtFlags::empty()) {
+            Err(error) if error != Errno::EXIST => Err(error.into()),
             _ => Ok(()),
         }
     });
-    fs::remove_file(&aside)?;
+    unlinkat(&folder, &aside, AtFlags::empty())?;
     linked?;
-    read_key(&path)
+    read_key(&folder)
 }
 
-fn read_key(path: &Path) -> io::Result<CacheKey> {
-    let bytes = fs::read(path)?;
-    let key =
-        bytes.try_into().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not a key of 32 bytes"))?;
-    Ok(CacheKey(key))
+fn read_key(folder: impl AsFd) -> io::Result<CacheKey> {
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, format!("not a key of {KEY_BYTES} bytes"));
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{KEY_FILE}: {error}"));
+    let bytes = outside::read_in(folder, KEY_FILE, KEY_BYTES).map_err(|error| named(error.into()))?;
+    Ok(CacheKey(bytes.try_into().map_err(|_| named(wrong()))?))
 }
 
 fn fresh_key() -> io::Result<CacheKey> {
@@ -80,7 +87,9 @@ fn fresh_key() -> io::Result<CacheKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use rustix::fs::{CWD, FileType, mknodat};
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn key_survives_in_its_folder_and_is_readable_for_its_owner_only() {
@@ -108,6 +117,19 @@ mod tests {
         assert!(cache_key(Some(&folder.path().join("missing/deep"))).is_err());
         fs::write(folder.path().join(KEY_FILE), b"short").expect("writable");
         assert!(cache_key(Some(folder.path())).is_err());
+    }
+
+    #[test]
+    fn a_key_that_is_a_link_or_a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (key, other) = (folder.path().join(KEY_FILE), folder.path().join("other"));
+        fs::write(&other, [7; 32]).expect("writable");
+        symlink(&other, &key).expect("a link");
+        assert!(cache_key(Some(folder.path())).is_err());
+        fs::remove_file(&key).expect("removable");
+        mknodat(CWD, &key, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+        let error = cache_key(Some(folder.path())).expect_err("a pipe has no key").to_string();
+        assert!(error.starts_with("pipeline-cache.key: is no regular file; "), "{error}");
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! Regular files, read without a wait and not beyond a bound. A path may lead to a pipe that nobody writes to, or to a device that never
+//! ends: those are refused by what they are, after they were opened without a wait.
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// The reason why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRead {
+    /// The system refuses.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The path is that of a pipe, a device, a socket or a folder.
+    #[error("is no regular file; put a regular file there, or name another path")]
+    NotAFile,
+    /// The file has more than so many bytes.
+    #[error("has more than {0} bytes, which is the limit; make it shorter, or name another file")]
+    TooLong(u64),
+}
+
+impl From<NotRead> for io::Error {
+    fn from(error: NotRead) -> Self {
+        match error {
+            NotRead::System(error) => error,
+            other => Self::new(io::ErrorKind::InvalidData, other),
+        }
+    }
+}
+
+/// Opens a regular file to read it. Symbolic links are followed.
+///
+/// # Errors
+///
+/// The system refuses, or the file is of another kind.
+pub fn open(path: impl AsRef<Path>) -> Result<File, NotRead> {
+    open_by(CWD, path.as_ref(), OFlags::empty())
+}
+
+/// Reads a regular file of at most `bytes_max` bytes. Symbolic links are followed.
+///
+/// # Errors
+///
+/// The system refuses, or the file is of another kind or longer.
+pub fn read(path: impl AsRef<Path>, bytes_max: u64) -> Result<Vec<u8>, NotRead> {
+    read_all(open(path)?, bytes_max)
+}
+
+/// Reads a regular file like [`read`], of this name in a folder. A symbolic link of this name is not followed.
+///
+/// # Errors
+///
+/// As [`read`], or the name is that of a symbolic link.
+pub fn read_in(folder: impl AsFd, name: &str, bytes_max: u64) -> Result<Vec<u8>, NotRead> {
+    read_all(open_by(folder, Path::new(name), OFlags::NOFOLLOW)?, bytes_max)
+}
+
+fn open_by(folder: impl AsFd, path: &Path, how: OFlags) -> Result<File, NotRead> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | how;
+    let file = match openat(folder, path, flags, Mode::empty()) {
+        // A socket, or a device that is not there.
+        Err(Errno::NXIO) => return Err(NotRead::NotAFile),
+        opened => opened.map_err(io::Error::from)?,
+    };
+    if FileType::from_raw_mode(fstat(&file).map_err(io::Error::from)?.st_mode) != FileType::RegularFile {
+        return Err(NotRead::NotAFile);
+    }
+    Ok(file.into())
+}
+
+fn read_all(file: File, bytes_max: u64) -> Result<Vec<u8>, NotRead> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(NotRead::TooLong(bytes_max));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::mknodat;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_regular_files_are_read_and_nothing_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        symlink("/dev/zero", path("endless")).unwrap();
+        mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        for name in ["file", "link"] {
+            assert_eq!(read(path(name), 4).unwrap(), b"text");
+        }
+        for name in ["endless", "pipe", "socket", ""] {
+            assert!(matches!(read(path(name), 4), Err(NotRead::NotAFile)), "{name}");
+        }
+        assert!(matches!(read(path("none"), 4), Err(NotRead::System(_))));
+        assert!(!read("/proc/self/stat", 4096).unwrap().is_empty(), "a file whose size is told as 0");
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound_and_not_beyond() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "12345").unwrap();
+        assert!(read(file.path(), 5).is_ok() && read(file.path(), u64::MAX).is_ok());
+        assert!(matches!(read(file.path(), 4), Err(NotRead::TooLong(4))));
+    }
+
+    #[test]
+    fn a_link_in_a_folder_of_ours_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "text").unwrap();
+        symlink("file", folder.path().join("link")).unwrap();
+        let opened = File::open(folder.path()).unwrap();
+        assert_eq!(read_in(&opened, "file", 9).unwrap(), b"text");
+        assert!(matches!(read_in(&opened, "link", 9), Err(NotRead::System(_))));
+    }
+}

@@ -1,0 +1,21 @@
+//! The parts of the system that others may change under this program: files and sockets at paths, text for a terminal, readers of what is
+//! printed. Whoever owns a folder may put anything at a path in it, at any moment; whoever reads may stop.
+//!
+//! | module | is | may use |
+//! | --- | --- | --- |
+//! | `files` | regular files, read without a wait and not beyond a bound | |
+//! | `sockets` | Unix sockets at paths: made, connected to, admitted to | |
+//! | `text` | text as a terminal may get it | |
+//! | `output` | standard output and standard error, whose readers may be gone | |
+
+#![forbid(unsafe_code)]
+
+mod files;
+mod output;
+mod sockets;
+mod text;
+
+pub use files::{NotRead, open, read, read_in};
+pub use output::{Reader, print, tell};
+pub use sockets::{Access, NotBound, connect, listen, remove};
+pub use text::{json_for_terminal, lines_for_terminal, visible};

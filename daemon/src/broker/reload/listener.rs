@@ -1,0 +1,133 @@
+//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed: paths are
+//! looked at before the broker serves, after it has served, or on that thread, for a file system may stand still.
+
+use outside::Access;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+/// A socket that is listened at.
+#[derive(Debug)]
+pub(in crate::broker) enum Listener {
+    /// A Unix socket, for this user only.
+    Unix(UnixListener, SocketFile),
+    /// A port.
+    Tcp(TcpListener),
+}
+
+/// A socket file of ours: its path, and its device and inode.
+#[derive(Clone, Debug)]
+pub(in crate::broker) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+/// The index of a listener whose file was removed, and the listener that was made in its place.
+pub(in crate::broker) type Made = (usize, io::Result<Listener>);
+
+impl Listener {
+    /// Listens at a path, for this user only. A socket that nobody serves any more is replaced.
+    pub(in crate::broker) fn at(path: &Path) -> io::Result<Self> {
+        let named = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
+        let listener = outside::listen(path, Access::default()).map_err(|error| named(&error))?;
+        Ok(Self::Unix(listener, SocketFile::new(path.to_owned()).map_err(|error| named(&error))?))
+    }
+
+    /// Listens at a port.
+    pub(in crate::broker) fn at_port(address: &SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).map_err(|error| at(&address.to_string(), &error))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    /// Returns the socket's file, if it has one.
+    pub(in crate::broker) fn file(&self) -> Option<&SocketFile> {
+        match self {
+            Self::Unix(_, file) => Some(file),
+            Self::Tcp(_) => None,
+        }
+    }
+
+    pub(in crate::broker) fn accept(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Unix(listener, _) => listener.accept().map(|(socket, _)| socket.into()),
+            Self::Tcp(listener) => listener.accept().map(|(socket, _)| socket.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl SocketFile {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        let file = path.symlink_metadata()?;
+        Ok(Self { path, identity: (file.dev(), file.ino()) })
+    }
+
+    pub(in crate::broker) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file, unless another has its place.
+    pub(in crate::broker) fn remove(&self) {
+        outside::remove(&self.path, self.identity);
+    }
+
+    fn is_there(&self) -> bool {
+        self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity)
+    }
+
+    /// Listens again at the path, if the file was removed. From then on the file is the new one.
+    fn made_again(&mut self) -> Option<io::Result<Listener>> {
+        if self.is_there() {
+            return None;
+        }
+        let again = Listener::at(&self.path);
+        if let Some(file) = again.as_ref().ok().and_then(Listener::file) {
+            self.clone_from(file);
+        }
+        Some(again)
+    }
+}
+
+/// Listens again at the sockets whose files were removed.
+pub(super) fn made_again(files: &mut [(usize, SocketFile)]) -> Vec<Made> {
+    files.iter_mut().filter_map(|(index, file)| Some((*index, file.made_again()?))).collect()
+}
+
+/// Returns an error with what it is about.
+pub(in crate::broker) fn at(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_made_again_once_when_its_file_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let first = Listener::at(&path).unwrap();
+        let mut files = vec![(7, first.file().unwrap().clone())];
+        assert!(made_again(&mut files).is_empty(), "it is there");
+        std::fs::remove_file(&path).unwrap();
+        let [(7, Ok(second))] = &made_again(&mut files)[..] else { panic!("it is not made") };
+        assert!(made_again(&mut files).is_empty(), "it is there again");
+        // What has another's place is not removed.
+        first.file().unwrap().remove();
+        assert!(path.exists());
+        second.file().unwrap().remove();
+        assert!(!path.exists());
+    }
+}

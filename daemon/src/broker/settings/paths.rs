@@ -1,0 +1,83 @@
+//! The paths in the file, and which of them lead to the same place: `..` and symbolic links give a place more than one path.
+
+use super::{Draft, Problem};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Longest path that the system takes (`PATH_MAX`).
+const PATH_BYTES: usize = 4096;
+
+/// Checks that no two VMs have the same socket, or the same folder.
+pub(super) fn check(vms: &[Draft<'_>]) -> Result<(), Problem> {
+    let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for vm in vms {
+        for (key, path) in &vm.own_paths {
+            if let Some(other) = taken.insert(meant(path), format!("{key} of [vm.{}]", vm.name)) {
+                return Err(Problem::of_vm(vm.name, key, format!("{} is {other} as well", path.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the sockets of VMs, and of which VM each is.
+pub(super) fn sockets_of_vms(file: &Table) -> BTreeMap<PathBuf, String> {
+    let vms = file.get("vm").and_then(Value::as_table).into_iter().flatten();
+    let own = |(name, vm): (&String, &Value)| {
+        Some((meant(Path::new(vm.get("socket-path")?.as_str()?)), format!("socket-path of [vm.{name}]")))
+    };
+    vms.filter_map(own).collect()
+}
+
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the path without symbolic links and `..`, as far as what it names exists now.
+pub(super) fn meant(path: &Path) -> PathBuf {
+    let path = absolute(path);
+    if path.as_os_str().len() > PATH_BYTES {
+        return path;
+    }
+    if let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) => meant(folder).join(name),
+        // It ends with `..` behind a folder that is not there.
+        (Some(folder), None) => meant(folder).parent().unwrap_or(Path::new("/")).to_owned(),
+        (None, _) => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_place_has_one_path_whatever_links_and_dots_lead_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("real/below")).unwrap();
+        symlink("real", root.join("link")).unwrap();
+        symlink("real/below", root.join("deep")).unwrap();
+        for (path, place) in [
+            ("real/socket", "real/socket"),
+            ("link/socket", "real/socket"),
+            // Where the link leads decides, not where it lies.
+            ("deep/../socket", "real/socket"),
+            ("real/none/../socket", "real/socket"),
+            ("none/../../socket", "../socket"),
+            ("deep", "real/below"),
+        ] {
+            assert_eq!(meant(&root.join(path)), meant(&root.join(place)), "{path}");
+        }
+        assert_eq!(meant(&root.join("link/new/socket")), root.join("real/new/socket"));
+        assert_ne!(meant(&root.join("link/a")), meant(&root.join("link/b")));
+        let endless = root.join("../".repeat(1 << 20));
+        assert_eq!(meant(&endless), absolute(&endless));
+    }
+}
