@@ -54,7 +54,7 @@ impl PhysicalDevice {
         }
     }
 
-    /// What the host's queues of a guest's family can do; nothing if there is no such family.
+    /// Returns what the host's queues of a guest's family can do; nothing if there is no such family.
     pub fn queue_flags(&self, family: u32) -> venus::QueueFlags {
         venus::QueueFlags(self.able.get(family as usize).map_or(0, |flags| flags.as_raw()))
     }
