@@ -53,8 +53,8 @@ struct Gate {
     notified: bool,
     /// The ring's thread rests between two commands.
     rests: bool,
-    /// The ring's thread waits for the virtqueue's stream.
-    awaits_virtqueue: bool,
+    /// The ring's thread waits until the virtqueue's stream has reached this seqno.
+    awaited_seqno: Option<u64>,
     /// The virtqueue's stream waits until everything before this position is executed.
     awaited_head: Option<u32>,
 }
@@ -263,7 +263,7 @@ impl Ring {
             return Ok(());
         }
         let mut gate = self.gate.lock();
-        gate.awaits_virtqueue = true;
+        gate.awaited_seqno = Some(seqno);
         let waited = loop {
             if has_come() {
                 break Ok(());
@@ -276,13 +276,15 @@ impl Ring {
             }
             self.wake.wait(&mut gate);
         };
-        gate.awaits_virtqueue = false;
+        gate.awaited_seqno = None;
         waited
     }
 
-    /// Returns whether the ring's thread and the virtqueue's stream wait for each other: one moves the head, the other the virtqueue's seqno.
+    /// Returns whether the ring's thread and the virtqueue's stream wait for each other: one moves the head, the other the virtqueue's seqno. Of
+    /// what has come already who waits may not know yet.
     fn waits_for_itself(&self, gate: &Gate) -> bool {
-        gate.awaits_virtqueue && gate.awaited_head.is_some_and(|seqno| !self.has_reached(seqno))
+        gate.awaited_seqno.is_some_and(|seqno| self.virtqueue_seqno() < seqno)
+            && gate.awaited_head.is_some_and(|seqno| !self.has_reached(seqno))
     }
 
     /// Returns whether everything before `seqno` is executed.

@@ -523,7 +523,7 @@ fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
     ring.tail.store(8, Release);
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| ring.wait_virtqueue_seqno(1));
-        while !ring.gate.lock().awaits_virtqueue {
+        while ring.gate.lock().awaited_seqno.is_none() {
             std::thread::yield_now();
         }
         assert_eq!(ring.wait_head(8), Err(HeadWait::Circle));
@@ -535,6 +535,14 @@ fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
         }
         assert_eq!(ring.wait_virtqueue_seqno(2), Err(VirtqueueWait::Circle));
         ring.advance(4);
+        assert_eq!(virtqueue.join().unwrap(), Ok(()));
+        // A ring that has not woken up yet to what it waits for.
+        ring.gate.lock().awaited_seqno = Some(1);
+        let virtqueue = scope.spawn(|| ring.wait_head(8));
+        while ring.gate.lock().awaited_head.is_none() && !virtqueue.is_finished() {
+            std::thread::yield_now();
+        }
+        ring.advance(8);
         assert_eq!(virtqueue.join().unwrap(), Ok(()));
     });
 }
