@@ -17,6 +17,6 @@ pub use gpu::{
 pub use key::CacheKey;
 pub use limits::{
     ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
-    LAUNCHER_BACKLOG, SHARE, ShaderLimits, most,
+    LAUNCHER_BACKLOG, SHARE, ShaderLimits, most, option,
 };
 pub use memory::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};

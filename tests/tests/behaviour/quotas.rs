@@ -97,10 +97,10 @@ fn rings_of_a_vm_are_counted_and_one_context_leaves_some_to_others() -> Result<(
             Ok(ring) => rings.push(ring),
             Err(_) => return true,
         }
-        daemon.log().contains("limit reached: vm_rings")
+        daemon.log().contains("limit max-vm-rings reached")
     });
     ensure!(
-        lost && daemon.log().contains("limit reached: vm_rings"),
+        lost && daemon.log().contains("limit max-vm-rings reached"),
         "{} rings\n{}",
         rings.len(),
         daemon.log()

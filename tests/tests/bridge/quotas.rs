@@ -112,7 +112,7 @@ fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32
 
 #[test]
 fn maps_run_out_for_one_program_only() -> Result<()> {
-    limited("maps", ["--max-maps", "200"], "limit live_maps reached", 100..=175)
+    limited("maps", ["--max-maps", "200"], "limit max-maps reached", 100..=175)
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn shaders_run_out_for_one_program_only() -> Result<()> {
 
 #[test]
 fn memory_runs_out_for_one_program_only() -> Result<()> {
-    limited("work", ["--host-memory", "1GiB"], "limit host_memory reached", 800..=896)
+    limited("work", ["--host-memory", "1GiB"], "limit host-memory reached", 800..=896)
 }
 
 /// Programs that may not have memory get an error of Vulkan, from each Mesa, and never a signal.
@@ -190,7 +190,7 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let rings = (0..80).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
     let rings: Vec<_> = rings.collect();
     ensure!(
-        eventually(LIMIT, || setup.daemon().log().contains("limit reached: rings (64)")),
+        eventually(LIMIT, || setup.daemon().log().contains("limit max-rings (64) reached")),
         "{}",
         rings.len()
     );
