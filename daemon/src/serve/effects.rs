@@ -170,7 +170,7 @@ impl World {
         }
         self.outdated.driver().map_or(Ok(()), |what| {
             let until = "until the device process is started anew";
-            Err(("driver replaced", format!("{what}: context {ctx_id} ({program:?}) is refused, {until}")))
+            Err(("driver replaced", format!("{what}: context {ctx_id} is refused, {until}")))
         })
     }
 

@@ -117,12 +117,12 @@ fn maps_run_out_for_one_program_only() -> Result<()> {
 
 #[test]
 fn objects_run_out_for_one_program_only() -> Result<()> {
-    limited("objects", ["--max-objects", "3000"], "limit \"objects\" reached", 2000..=3000)
+    limited("objects", ["--max-objects", "3000"], "limit \"max-objects\" reached", 2000..=3000)
 }
 
 #[test]
 fn shaders_run_out_for_one_program_only() -> Result<()> {
-    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader_bytes\" reached", 100..=128)
+    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader-memory\" reached", 100..=128)
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
         rings.len()
     );
     llama(&setup)?;
-    for limit in ["contexts", "resources", "shmem_total_bytes"] {
+    for limit in ["max-contexts", "max-resources", "ring-memory"] {
         let line = format!("limit {limit} reached");
         ensure!(setup.daemon().log().contains(&line), "no line \"{line}\"\n{}", setup.daemon().log());
     }
