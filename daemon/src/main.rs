@@ -7,7 +7,7 @@ mod interpose;
 
 use anyhow::{Context, bail};
 use cli::{Child, Cli, MapDeviceMemory, Role, Serve};
-use config::{GpuChoice, GpuInfo, HangLimits, Protection};
+use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{
@@ -183,7 +183,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         log::info!(target: LOG, "guests could map the GPU's own memory with {needed}");
     }
     log_ready(&gpus[..seen]);
-    let hangs = hang_limits(&options);
+    let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
     let end = serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
@@ -214,17 +214,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
     })
-}
-
-/// The bounds on the time of submissions.
-fn hang_limits(options: &Serve) -> HangLimits {
-    HangLimits {
-        max_submit_time: options.max_submit_time,
-        max_submit_time_contended: options.max_submit_time_contended.min(options.max_submit_time),
-        strikes: options.strikes,
-        strike_hold: options.strike_hold,
-        ..HangLimits::default()
-    }
 }
 
 /// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.

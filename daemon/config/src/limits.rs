@@ -207,15 +207,17 @@ impl ContextLimits {
 /// The times for which submissions of a VM may run, and the consequences if they run longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangLimits {
-    /// A submission that runs longer costs its context. Default 30 s.
+    /// A submission that runs longer costs its context. Default 30 s; 30 min with software drivers.
     pub max_submit_time: Duration,
-    /// A submission that runs longer while another context of the VM waits for the GPU costs its context. Default 10 s.
+    /// A submission that runs longer while another context of the VM waits for the GPU costs its context. Default 10 s; the same as
+    /// [`Self::max_submit_time`] with software drivers.
     pub max_submit_time_contended: Duration,
-    /// Contexts lost to hung submissions before the VM is barred from creating more for a while. Default 3.
-    pub strikes: u32,
-    /// Time for which the VM is barred, the first time; it doubles with each further lost context. Default 10 s.
+    /// Contexts that a program of the VM loses to hung submissions before it is barred from creating more for a while; if there is none, none
+    /// is ever barred. Default 3; none with software drivers.
+    pub strikes: Option<u32>,
+    /// Time for which the program is barred, the first time; it doubles with each further lost context. Default 10 s.
     pub strike_hold: Duration,
-    /// The longest time for which the VM is barred. Default 10 min.
+    /// The longest time for which it is barred. Default 10 min.
     pub strike_hold_max: Duration,
     /// Time after which one of the lost contexts is forgotten. Default 5 min.
     pub strike_forgiven: Duration,
@@ -226,11 +228,49 @@ impl Default for HangLimits {
         Self {
             max_submit_time: Duration::from_secs(30),
             max_submit_time_contended: Duration::from_secs(10),
-            strikes: 3,
+            strikes: Some(3),
             strike_hold: Duration::from_secs(10),
             strike_hold_max: Duration::from_secs(600),
             strike_forgiven: Duration::from_secs(300),
         }
+    }
+}
+
+impl HangLimits {
+    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes
+    /// there, and none keeps others from the processors, which the host's kernel takes from each in turn.
+    #[must_use]
+    pub fn software() -> Self {
+        let max_submit_time = Duration::from_secs(30 * 60);
+        Self { max_submit_time, max_submit_time_contended: max_submit_time, strikes: None, ..Self::default() }
+    }
+
+    /// Returns the defaults for VMs with such GPUs.
+    #[must_use]
+    pub fn of(software: bool) -> Self {
+        if software { Self::software() } else { Self::default() }
+    }
+}
+
+/// Returns how users write a limit that messages name: the option that sets it, without dashes in front, or its own name if it is fixed.
+#[must_use]
+pub fn option(limit: &str) -> &str {
+    match limit {
+        "contexts" => "max-contexts",
+        "resources" => "max-resources",
+        "live_maps" => "max-maps",
+        "window_size" => "window-size",
+        "device_memory" => "device-memory",
+        "context_device_memory" => "context-device-memory",
+        "host_memory" => "host-memory",
+        "context_host_memory" => "context-host-memory",
+        "vm_rings" => "max-vm-rings",
+        "rings" => "max-rings",
+        "objects" => "max-objects",
+        "shmem_total_bytes" => "ring-memory",
+        "shader_bytes" => "shader-memory",
+        "log_lines" => "max-log-lines",
+        fixed => fixed,
     }
 }
 

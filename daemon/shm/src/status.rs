@@ -1,4 +1,5 @@
-//! The page that a worker shares with the device process: how long a submission runs, how long one may, and where the driver looks for results.
+//! The page that a worker shares with the device process: how long a submission runs and others ran, how long one may, and where the
+//! driver looks for results.
 //!
 //! Told in memory because it changes all the time and hardly ever matters. Each word has one writer; a worker that was taken over
 //! can write what it likes, and then only what it tells of itself is wrong.
@@ -23,6 +24,8 @@ pub struct StatusPage {
     looks: Word,
     /// By the worker: microseconds, plus one, that its submissions took so far; 0 if none has ended.
     usual: Word,
+    /// By the worker: milliseconds, plus one, that have passed since one of its submissions ended, or a few more; 0 if none has ended.
+    served: Word,
     /// By the device process: milliseconds for which a submission may run.
     limit: Word,
     /// By the device process: changes when all submissions count from 0 again.
@@ -73,22 +76,21 @@ impl StatusPage {
         let mapping = Arc::new(Mapping::new(file, SIZE)?);
         let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
         let results = Arc::new(ResultWords::new(Arc::clone(&mapping), RESULTS));
-        let (running, looks, usual) = (word(0)?, word(4)?, word(8)?);
+        let (running, looks, usual, served) = (word(0)?, word(4)?, word(8)?, word(12)?);
         let activity = Arc::new(Activity { awake: word(128)?, wakings: word(132)? });
-        Ok(Self { running, looks, usual, limit: word(64)?, restarts: word(68)?, activity, results })
+        let (limit, restarts) = (word(64)?, word(68)?);
+        Ok(Self { running, looks, usual, served, limit, restarts, activity, results })
     }
 
     /// The worker has looked: for how long the longest of its submissions has run, if one runs.
     pub fn report(&self, running: Option<Duration>) {
-        let milliseconds = running.map_or(0, |time| milliseconds(time).saturating_add(1));
-        self.running.store(milliseconds, Release);
+        store(&self.running, running);
         self.looks.store(self.looks.load(Relaxed).wrapping_add(1), Release);
     }
 
     /// Returns how long the worker's longest submission has run, if one runs.
     pub fn running(&self) -> Option<Duration> {
-        let milliseconds = self.running.load(Acquire).checked_sub(1)?;
-        Some(Duration::from_millis(milliseconds.into()))
+        load(&self.running)
     }
 
     /// Writes how long the worker's submissions took so far, if any has ended.
@@ -102,6 +104,16 @@ impl StatusPage {
     pub fn usual(&self) -> Option<Duration> {
         let microseconds = self.usual.load(Acquire).checked_sub(1)?;
         Some(Duration::from_micros(microseconds.into()))
+    }
+
+    /// Writes how long ago one of the worker's submissions ended, if any has. To be called before [`Self::report`].
+    pub fn tell_served(&self, ago: Option<Duration>) {
+        store(&self.served, ago);
+    }
+
+    /// Returns how long ago one of the worker's submissions ended when it last looked, if any has.
+    pub fn served(&self) -> Option<Duration> {
+        load(&self.served)
     }
 
     /// A number that changes while the worker looks at its submissions.
@@ -140,6 +152,16 @@ impl StatusPage {
     }
 }
 
+/// Writes a time of which there may be none.
+fn store(word: &Word, time: Option<Duration>) {
+    word.store(time.map_or(0, |time| milliseconds(time).saturating_add(1)), Release);
+}
+
+fn load(word: &Word) -> Option<Duration> {
+    let milliseconds = word.load(Acquire).checked_sub(1)?;
+    Some(Duration::from_millis(milliseconds.into()))
+}
+
 fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
@@ -169,6 +191,10 @@ mod tests {
         }
         theirs.tell_usual(Some(Duration::MAX));
         assert!(ours.usual() > Some(Duration::from_secs(4000)));
+        for served in [Some(Duration::ZERO), Some(Duration::from_millis(1500)), None] {
+            theirs.tell_served(served);
+            assert_eq!(ours.served(), served);
+        }
         assert_eq!(ours.activity().look(), (0, 0));
         (0..3).for_each(|_| theirs.activity().wakes());
         theirs.activity().sleeps();

@@ -229,7 +229,7 @@ fn settings() -> Vec<VmSettings> {
         own_paths: Vec::new(),
         contexts: CONTEXTS,
         group_limits: Default::default(),
-        max_submit_time_contended: Duration::from_secs(1),
+        max_submit_time_contended: Some(Duration::from_secs(1)),
     };
     vec![vm("bad"), vm("good")]
 }

@@ -261,6 +261,11 @@ impl Gpu {
         }
     }
 
+    /// Returns whether it is a processor of the host.
+    pub(super) fn is_software(&self) -> bool {
+        self.is_software
+    }
+
     /// Returns whether something happens that has to be looked at now and then.
     pub(super) fn is_busy(&self) -> bool {
         self.unsampled || self.contexts.iter().any(|(key, context)| self.has_work(*key, context))

@@ -321,7 +321,8 @@ impl Broker {
     fn report_hung(&mut self, now: Nanos) {
         for gpu in 0..self.gpus.len() {
             let vms = &self.vms;
-            let limit = |vm: TenantId| vms[vm.0 as usize].settings.max_submit_time_contended;
+            let software = self.gpus[gpu].is_software();
+            let limit = |vm: TenantId| vms[vm.0 as usize].settings.contended(software);
             if let Some((vm, ctx_id)) = self.gpus[gpu].hung(now, limit) {
                 self.tell(vm.0 as usize, FromBroker::Hung { ctx_id });
             }

@@ -1,8 +1,9 @@
 //! The command line. An error in it is reported in one line.
 //!
-//! `quotas` has the options that bound what a guest takes, `values` the spelling of values, `recipe` what VMMs have to be told.
+//! `quotas` has the options that bound what a guest takes, `hangs` those that bound how long it may take, `values` the spelling of values, `recipe` what VMMs have to be told.
 
 mod doctor;
+mod hangs;
 mod quotas;
 mod recipe;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::trace;
 pub(crate) use doctor::Doctor;
+use hangs::Hangs;
 use log::LevelFilter;
 use outside::Access;
 use quotas::Quotas;
@@ -80,18 +82,8 @@ pub(crate) struct Serve {
     /// Let guests map the GPU's own memory where its driver cannot export it. `auto` does so if --window-size is larger than --device-memory
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub map_device_memory: MapDeviceMemory,
-    /// Longest time a submission may run; after that its context is killed. With ms, s or min
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
-    pub max_submit_time: Duration,
-    /// Longest time a submission may run while another context of the VM waits for the GPU. Submissions that run at the same time are assumed to share the GPU evenly
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
-    pub max_submit_time_contended: Duration,
-    /// Number of contexts lost to hung submissions before the VM is barred from creating more
-    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub strikes: u32,
-    /// Time for which the VM is barred from creating contexts after it has lost --strikes of them; it doubles with each further one
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
-    pub strike_hold: Duration,
+    #[command(flatten)]
+    pub hangs: Hangs,
     /// Time after which a program that does nothing with the GPU is swapped out: its worker process ends, and with it the driver and what it holds of the GPU. It goes on when it has something to do (docs/swap.md) [default: never]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub swap_after: Option<Duration>,

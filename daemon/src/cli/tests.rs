@@ -2,6 +2,7 @@
 
 use super::values::*;
 use super::*;
+use config::HangLimits;
 use daemon::broker::{Settings, VmsFile};
 
 /// Returns the settings that `--config` reads from a file of this text, or the error.
@@ -58,10 +59,10 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
     "#;
     let settings = settings(&format!("{vm}{all}")).unwrap();
     let vm = &settings.vms[0];
-    assert_eq!((vm.contexts, vm.max_submit_time_contended), (7, Duration::from_secs(5)));
+    assert_eq!((vm.contexts, vm.contended(true)), (7, Duration::from_secs(5)));
     let cli = Serve::command().no_binary_name(true).get_matches_from(&vm.arguments);
     let serve = Serve::from_arg_matches(&cli).unwrap();
-    assert_eq!((serve.quotas.device_memory, serve.strikes), (Some(4 << 30), 2));
+    assert_eq!((serve.quotas.device_memory, serve.hangs.strikes), (Some(4 << 30), Some(2)));
     assert_eq!(serve.gpu, ["01:00.0", "NVIDIA H200"]);
     // What is new on the command line is a key at once; whoever adds it decides here whether it makes sense.
     let keys = all.lines().filter(|line| line.contains('=')).count();
@@ -85,6 +86,24 @@ fn values_in_a_file_have_the_bounds_of_the_command_line() {
         let said = settings(&format!("[vm.a]\nsocket-path = \"/run/a\"\n{line}")).unwrap_err();
         assert!(said.starts_with(error), "{said}");
     }
+}
+
+/// A software driver keeps no program waiting, since the host's kernel divides the processors; and honest submissions take minutes.
+#[test]
+fn limits_on_time_that_are_not_given_depend_on_the_gpus_and_given_ones_do_not() {
+    let limits = |words: &[&str], software| {
+        let matches = Serve::command().no_binary_name(true).get_matches_from(words);
+        let HangLimits { max_submit_time, max_submit_time_contended, strikes, .. } =
+            Serve::from_arg_matches(&matches).unwrap().hangs.limits(software);
+        (max_submit_time.as_secs(), max_submit_time_contended.as_secs(), strikes)
+    };
+    assert_eq!(limits(&[], false), (30, 10, Some(3)));
+    assert_eq!(limits(&[], true), (1800, 1800, None));
+    assert_eq!(limits(&["--max-submit-time=5s"], false), (5, 5, Some(3)));
+    assert_eq!(limits(&["--max-submit-time=60min"], true), (3600, 3600, None));
+    let all = ["--max-submit-time=9s", "--max-submit-time-contended=2s", "--strikes=7"];
+    assert_eq!(limits(&all, false), (9, 2, Some(7)));
+    assert_eq!(limits(&all, true), (9, 2, Some(7)));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(crate) enum GuestError {
     #[error("invalid {0}")]
     Invalid(&'static str),
     /// A limit of the device, by its name in `config::DeviceLimits`.
-    #[error("limit {0} reached")]
+    #[error("limit {} reached", config::option(.0))]
     Limit(&'static str),
     /// The host could not do it.
     #[error("the host could not do it")]

@@ -9,7 +9,8 @@ use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
-use super::hangs::strikes::Strikes;
+use super::hangs::strikes::{Barred, Strikes};
+use super::logging::aftermath::Aftermath;
 use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::Outdated;
@@ -18,7 +19,7 @@ use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
-use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap};
+use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap, option};
 use log::Level;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -50,6 +51,7 @@ pub(super) struct World {
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
     pub limiter: LogLimiter,
+    pub aftermath: Aftermath,
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
     pub late_maps: Vec<(u64, u64)>,
@@ -143,8 +145,10 @@ impl World {
 
     fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
         if let Err(limit) = sent {
-            let message =
-                format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
+            let message = format_args!(
+                "context {ctx_id} is lost: limit {} reached, its worker is killed",
+                option(limit)
+            );
             self.warn_of(ctx_id, limit, message);
         }
     }
@@ -157,20 +161,28 @@ impl World {
         }
     }
 
-    /// Returns whether a worker may be started for a context now.
+    /// Returns whether a worker may be started for a context of a program now.
     ///
     /// # Errors
     ///
     /// Why not: a name for the log, and in words.
-    pub(super) fn may_start(&self, ctx_id: ContextId) -> Result<(), (&'static str, String)> {
-        if let Some(left) = self.strikes.held(Instant::now()) {
-            let what = "limit reached: strikes";
-            return Err((what, format!("{what}: context {ctx_id} refused, and others for {left:.1?}")));
+    pub(super) fn may_start(&self, ctx_id: ContextId, program: &str) -> Result<(), (&'static str, String)> {
+        if let Some(barred) = self.strikes.held(program, Instant::now()) {
+            return Err(("strikes", self.barred(ctx_id, program, barred)));
         }
         self.outdated.driver().map_or(Ok(()), |what| {
             let until = "until the device process is started anew";
             Err(("driver replaced", format!("{what}: context {ctx_id} is refused, {until}")))
         })
+    }
+
+    /// Says why a context is refused after too many strikes, and what helps.
+    fn barred(&self, ctx_id: ContextId, program: &str, barred: Barred) -> String {
+        let free = self.strikes.free().unwrap_or_default();
+        format!(
+            "context {ctx_id} ({program:?}) is refused: limit strikes ({free}) reached, {barred}; raise strikes, or max-submit-time if the \
+             submissions that were too long are to run"
+        )
     }
 
     fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
@@ -188,9 +200,13 @@ impl Effects for World {
     }
 
     fn refused(&mut self, header: &Header, error: &GuestError) {
-        let (cmd, ctx_id) = (header.command.0, header.ctx_id);
-        let message = format_args!("command {cmd:#x} of context {ctx_id} refused: {error}");
-        self.warn_of(ContextId(ctx_id), error.name(), message);
+        let (command, ctx_id) = (header.command, ContextId(header.ctx_id));
+        let context = self.workers.called(ctx_id);
+        let message = format_args!("{command} of {context} refused: {error}");
+        if self.aftermath.explains(header, error, Instant::now()) {
+            return self.log(Level::Debug, "explained", message);
+        }
+        self.warn_of(ctx_id, error.name(), message);
         if matches!(error, GuestError::Limit("live_maps")) && !std::mem::replace(&mut self.advised, true) {
             log::warn!("{}", self.advice_on_maps());
         }
@@ -204,10 +220,12 @@ impl Effects for World {
     ) -> Result<(), EffectFailed> {
         let printable = String::from_utf8_lossy(debug_name);
         let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
-        if let Err((kind, why)) = self.may_start(ctx_id) {
+        if let Err((kind, why)) = self.may_start(ctx_id, &printable) {
             self.warn_of(ctx_id, kind, format_args!("{why}"));
+            self.aftermath.refused(ctx_id);
             return Err(EffectFailed);
         }
+        self.aftermath.begins(ctx_id);
         let started = StatusPage::create().and_then(|(page, file)| {
             let broker = self.broker.as_ref();
             let placement = self.workers.placement();
@@ -274,7 +292,7 @@ impl Effects for World {
         self.warn_of(
             ctx_id,
             limit,
-            format_args!("limit {limit} reached: no more memory for context {ctx_id}"),
+            format_args!("limit {} reached: no more memory for context {ctx_id}", option(limit)),
         );
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
     }

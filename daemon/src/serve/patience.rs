@@ -54,7 +54,8 @@ impl World {
             };
             if patience.is_over(Instant::now(), !session.is_stopped()) {
                 log::error!(
-                    "limit frontend_timeout ({:?}) reached: the frontend does not answer a request to map or unmap: ending the session",
+                    "limit frontend-timeout ({:?}) reached: the frontend does not answer a request to map or unmap: ending the session; raise it if the \
+                     frontend is that slow",
                     patience.limit
                 );
                 session.close();
@@ -130,19 +131,20 @@ impl World {
         }
     }
 
-    /// A submission runs too long: its context is lost, and the VM gets a strike.
+    /// A submission runs too long: its context is lost, and its program gets a strike.
     pub(super) fn kill_hung(&mut self, ctx_id: ContextId, reached: Reached) {
         if self.workers.is_running(ctx_id) {
             let why = self.hangs.killed(ctx_id, reached);
-            self.kill_worker(ctx_id, why, true);
-            if let Some(hold) = self.strikes.strike(Instant::now()) {
-                self.warn("strike", format_args!("too many contexts lost so: none for {hold:?}"));
-            }
+            let program = self.workers.name_of(ctx_id).unwrap_or_default();
+            let barred = self.strikes.strike(program, Instant::now());
+            let barred = barred.map(|barred| format!("; {barred} (strikes)")).unwrap_or_default();
+            self.kill_worker(ctx_id, why + &barred, true);
         }
     }
 
     fn kill_worker(&mut self, ctx_id: ContextId, why: String, hung: bool) {
-        self.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {why}"));
+        let context = self.workers.called(ctx_id);
+        self.warn_of(ctx_id, "context lost", format_args!("{context} is lost: {why}"));
         self.tell_end(ctx_id, Some(why), hung);
         self.workers.kill(ctx_id);
         self.lost.push(ctx_id);

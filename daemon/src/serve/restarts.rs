@@ -85,7 +85,8 @@ impl Server {
             let what = "its worker has not yet answered to the restart before: try again in a moment";
             return Err(Failure::for_now(what));
         }
-        Ok(self.world.may_start(ctx_id).map_err(|(_, why)| why)?)
+        let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
+        Ok(self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?)
     }
 
     fn begin_hand_over(

@@ -12,6 +12,7 @@ use super::handover::restless::Restless;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
+use super::logging::aftermath::Aftermath;
 use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
@@ -27,7 +28,7 @@ use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
-use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
+use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap, option};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -208,6 +209,7 @@ impl Server {
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
                 strikes: Strikes::new(options.hangs),
+                aftermath: Aftermath::default(),
                 broker: options.broker,
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),
@@ -562,7 +564,7 @@ impl Server {
             ToDevice::RingBegins { ring, resource_id, status } => {
                 self.world.rings.begins(ctx_id, ring, resource_id, status);
                 if let Err(limit) = self.device.ring_begins(ctx_id) {
-                    self.world.kill(ctx_id, &format!("limit reached: {limit}"));
+                    self.world.kill(ctx_id, &format!("limit {} reached", option(limit)));
                     self.settle();
                 }
             }
@@ -581,7 +583,8 @@ impl Server {
             }
             ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
             ToDevice::LimitReached { limit } => {
-                let message = format_args!("limit {limit:?} reached: context {ctx_id} gets no more");
+                let context = self.world.workers.called(ctx_id);
+                let message = format_args!("limit {:?} reached: {context} gets no more", option(&limit));
                 self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
@@ -684,11 +687,11 @@ impl Server {
             };
             self.device.worker_ended(number, &mut self.world);
             match unexplained {
-                Some(Unexplained { ctx_id, how, is_successor: false }) => {
-                    let message = format_args!("context {ctx_id} is lost: {how}");
+                Some(Unexplained { ctx_id, name, how, is_successor: false }) => {
+                    let message = format_args!("context {ctx_id} ({name:?}) is lost: {how}");
                     self.world.warn_of(ctx_id, "context lost", message);
                 }
-                Some(Unexplained { ctx_id, how, is_successor: true }) => {
+                Some(Unexplained { ctx_id, how, is_successor: true, .. }) => {
                     let message = format_args!("the successor of context {ctx_id} took nothing over: {how}");
                     self.world.warn_of(ctx_id, "successor ended", message);
                 }
@@ -756,7 +759,8 @@ impl Server {
     /// A context cannot go on.
     pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
-            self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
+            let context = self.world.workers.called(ctx_id);
+            self.world.warn_of(ctx_id, "context lost", format_args!("{context} is lost: {reason:?}"));
             self.world.tell_end(ctx_id, Some(reason.to_owned()), false);
             self.world.workers.end(ctx_id);
             self.give_up(ctx_id);

@@ -22,7 +22,7 @@ pub(crate) enum SessionError {
     #[error("the frontend's answer is malformed")]
     NoAnswer,
     /// The frontend has not answered.
-    #[error("limit frontend_timeout ({0:?}) reached: the frontend does not answer")]
+    #[error("limit frontend-timeout ({0:?}) reached: the frontend does not answer")]
     Silent(Duration),
     /// The frontend is gone, and what was asked of it with it.
     #[error("the frontend is gone")]

@@ -122,7 +122,7 @@ impl<B: Backend> Context<B> {
             return Err(ContextLost::new("ring exists already"));
         }
         if rings.len() >= self.limits.rings {
-            return Err(ContextLost::new(format!("limit reached: rings ({})", self.limits.rings)));
+            return Err(ContextLost::new(format!("limit max-rings ({}) reached", self.limits.rings)));
         }
         let entry = start().map_err(|error| ContextLost::new(format!("no thread for a ring: {error}")))?;
         rings.insert(id, entry);

@@ -3,6 +3,7 @@
 use super::types::{Fence, FenceTimeline};
 use super::wire;
 use crate::ids::{ContextId, FenceId, RingIdx};
+use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a header.
@@ -137,6 +138,32 @@ impl CommandType {
     pub const UPDATE_CURSOR: Self = Self(0x300);
     /// `VIRTIO_GPU_CMD_MOVE_CURSOR`.
     pub const MOVE_CURSOR: Self = Self(0x301);
+}
+
+/// The specification's name for what is known, without its prefix.
+impl fmt::Display for CommandType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match *self {
+            Self::RESOURCE_CREATE_2D => "RESOURCE_CREATE_2D",
+            Self::RESOURCE_UNREF => "RESOURCE_UNREF",
+            Self::SET_SCANOUT => "SET_SCANOUT",
+            Self::RESOURCE_FLUSH => "RESOURCE_FLUSH",
+            Self::TRANSFER_TO_HOST_2D => "TRANSFER_TO_HOST_2D",
+            Self::RESOURCE_ATTACH_BACKING => "RESOURCE_ATTACH_BACKING",
+            Self::RESOURCE_DETACH_BACKING => "RESOURCE_DETACH_BACKING",
+            Self::RESOURCE_CREATE_BLOB => "RESOURCE_CREATE_BLOB",
+            Self::SET_SCANOUT_BLOB => "SET_SCANOUT_BLOB",
+            Self::CTX_CREATE => "CTX_CREATE",
+            Self::CTX_DESTROY => "CTX_DESTROY",
+            Self::CTX_ATTACH_RESOURCE => "CTX_ATTACH_RESOURCE",
+            Self::CTX_DETACH_RESOURCE => "CTX_DETACH_RESOURCE",
+            Self::SUBMIT_3D => "SUBMIT_3D",
+            Self::RESOURCE_MAP_BLOB => "RESOURCE_MAP_BLOB",
+            Self::RESOURCE_UNMAP_BLOB => "RESOURCE_UNMAP_BLOB",
+            Self(other) => return write!(f, "command {other:#x}"),
+        };
+        f.write_str(name)
+    }
 }
 
 impl ResponseType {

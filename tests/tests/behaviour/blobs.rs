@@ -113,7 +113,7 @@ fn a_frontend_that_does_not_announce_mappings_holds_more_than_qemu_survives() ->
     let guest = bounded.guest_with(Options::of(Vmm::Crosvm))?;
     let context = guest.create_context("bounded")?;
     assert!((0..9).any(|_| guest.create_shmem(context, 4096).is_err()));
-    assert!(bounded.log().contains("limit live_maps reached"), "{}", bounded.log());
+    assert!(bounded.log().contains("limit max-maps reached"), "{}", bounded.log());
     Ok(())
 }
 

@@ -5,6 +5,8 @@
 //! running: the events of the context that is held up are set when the other context is gone.
 
 use anyhow::{Context, Result, ensure};
+use protocol::ids::BlobId;
+use protocol::virtio_gpu::BlobFlags;
 use rustix::process::Pid;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +15,9 @@ use tests::broker::Broker;
 use tests::daemon::{Daemon, eventually, is_alive};
 use tests::frontend::{Options, Session};
 use tests::guest::{Gpu, PATIENCE};
+use tests::packages::HostVulkan;
 
-const CONTENDED: &str = "max_submit_time_contended (1s)";
+const CONTENDED: &str = "max-submit-time-contended (1s)";
 
 /// A program and the process that serves it.
 fn program(daemon: &Daemon, gpu: &Arc<Gpu>, name: &str, before: &[Pid]) -> Result<(Program, Pid)> {
@@ -68,6 +71,71 @@ fn a_program_that_stops_late_has_to_go_and_not_who_comes_then() -> Result<()> {
     Ok(())
 }
 
+/// Two programs that compute for long, as inference does: the short submissions of one ended while the other computed already.
+#[test]
+fn neighbours_that_both_compute_for_long_both_end_well() -> Result<()> {
+    let options = ["--max-submit-time", "60min", "--max-submit-time-contended", "1s"];
+    let daemon = Daemon::start_with(&options)?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, worker) = program(&daemon, &gpu, "first", &[])?;
+    let (mut second, its_worker) = program(&daemon, &gpu, "second", &[worker])?;
+    first.compute()?;
+    first.stop()?;
+    second.compute()?;
+    second.stop()?;
+    let is_gone = eventually(Duration::from_secs(4), || !is_alive(worker) || !is_alive(its_worker));
+    ensure!(!is_gone, "neither is in the other's way\n{}", daemon.log());
+    for program in [&mut second, &mut first] {
+        program.resume().with_context(|| daemon.log())?;
+        program.compute().with_context(|| daemon.log())?;
+    }
+    Ok(())
+}
+
+/// Starts a program and lets it run into the limit on time.
+fn lose(daemon: &Daemon, gpu: &Arc<Gpu>, name: &str) -> Result<Program> {
+    let mut program = Program::start(gpu, name)?;
+    program.stop()?;
+    ensure!(program.is_ended_within(PATIENCE), "it is not ended\n{}", daemon.log());
+    Ok(program)
+}
+
+/// The kernel of a guest looks at no answer, and asks on.
+#[test]
+fn a_program_that_hangs_is_held_back_and_no_other_and_the_log_has_one_line_of_each_loss() -> Result<()> {
+    let options = ["--max-submit-time", "2s", "--strikes", "1", "--strike-hold", "60min"];
+    let daemon = Daemon::start_with(&options)?;
+    let gpu = Arc::new(daemon.guest()?);
+    let bad = lose(&daemon, &gpu, "bad")?;
+    let lines = |what: &str| daemon.log().lines().filter(|line| line.contains(what)).count();
+    for _ in 0..8 {
+        let more = gpu.create_blob(bad.context(), BlobId(7), BlobFlags::MAPPABLE, 4096);
+        ensure!(more.is_err(), "memory of a lost context");
+    }
+    let refused = gpu.create_context("bad");
+    ensure!(refused.is_err(), "nothing holds it back\n{}", daemon.log());
+    Program::start(&gpu, "good")?.compute().with_context(|| daemon.log())?;
+    let told = "(\"bad\") is lost: a submission ran longer than max-submit-time (2s): raise that option";
+    ensure!(lines(told) == 1, "{}", daemon.log());
+    ensure!(lines("(\"bad\") is refused: limit strikes (1) reached") == 1, "{}", daemon.log());
+    let again =
+        ["CTX_CREATE", "RESOURCE_CREATE_BLOB", "CTX_ATTACH_RESOURCE", "RESOURCE_MAP_BLOB", "RESOURCE_UNREF"];
+    ensure!(again.iter().all(|command| lines(command) == 0), "{}", daemon.log());
+    Ok(())
+}
+
+/// The host's kernel takes the processors from each program in turn.
+#[test]
+fn on_a_software_driver_no_program_is_held_back_unless_an_option_says_so() -> Result<()> {
+    let daemon = Daemon::start_on(&HostVulkan::lavapipe()?, &["--max-submit-time", "500ms"])?;
+    let gpu = Arc::new(daemon.guest()?);
+    for _ in 0..4 {
+        gpu.destroy_context(lose(&daemon, &gpu, "slow")?.context())?;
+    }
+    gpu.create_context("slow").with_context(|| daemon.log())?;
+    Ok(())
+}
+
 #[test]
 fn below_a_scheduler_the_log_names_the_limit_that_applied() -> Result<()> {
     let keys = "max-submit-time = \"60min\"\nmax-submit-time-contended = \"1s\"";
@@ -80,6 +148,6 @@ fn below_a_scheduler_the_log_names_the_limit_that_applied() -> Result<()> {
     endless.stop()?;
     other.stop()?;
     ensure!(eventually(PATIENCE, || broker.log().contains(CONTENDED)), "{}", broker.log());
-    ensure!(!broker.log().contains("max_submit_time (60min)"), "{}", broker.log());
+    ensure!(!broker.log().contains("max-submit-time (60min)"), "{}", broker.log());
     Ok(())
 }

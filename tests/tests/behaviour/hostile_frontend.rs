@@ -70,7 +70,7 @@ fn never_acknowledges(vmm: Vmm) -> Result<()> {
     drop(held);
     drop(guest);
     let log = daemon.log();
-    assert!(log.contains("limit frontend_timeout (1s) reached: the frontend does not answer"), "{log}");
+    assert!(log.contains("limit frontend-timeout (1s) reached: the frontend does not answer"), "{log}");
     serves_the_next(&daemon)
 }
 

@@ -95,7 +95,7 @@ fn a_worker_can_neither_forge_nor_cut_nor_flood_the_log() -> Result<()> {
     for _ in 0..2000 {
         rustix::io::write(&end, &line)?;
     }
-    let told = || daemon.log().contains("limit log_lines reached");
+    let told = || daemon.log().contains("limit max-log-lines reached");
     ensure!(eventually(PATIENCE, told), "{}", daemon.log().len());
     // Others of the VM are served, and what is in the log is bounded: two minutes' lines at most.
     guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;

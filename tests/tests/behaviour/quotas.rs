@@ -98,10 +98,10 @@ fn rings_of_a_vm_are_counted_and_one_context_leaves_some_to_others() -> Result<(
             Ok(ring) => rings.push(ring),
             Err(_) => return true,
         }
-        daemon.log().contains("limit reached: vm_rings")
+        daemon.log().contains("limit max-vm-rings reached")
     });
     ensure!(
-        lost && daemon.log().contains("limit reached: vm_rings"),
+        lost && daemon.log().contains("limit max-vm-rings reached"),
         "{} rings\n{}",
         rings.len(),
         daemon.log()
@@ -146,7 +146,7 @@ fn one_context_leaves_memory_to_others_and_gets_back_what_it_frees() -> Result<(
     let (memories, error) = hoard(&mut hog)?;
     assert_eq!(memories.len(), 56);
     assert!(error.0 == -1 || error.0 == -2, "{error:?}");
-    log_says(&daemon, "host_memory")?;
+    log_says(&daemon, "host-memory")?;
     // A blob holds the pages when the memory is gone.
     let shown = hog.blob(memories[0], MIB)?;
     hog.free(memories[0])?;
@@ -475,7 +475,7 @@ fn objects_and_shaders_beyond_their_limits_are_not_made() -> Result<()> {
     };
     assert_eq!(refused.1, VkResult(-1));
     assert!((450..500).contains(&made.len()), "{}", made.len());
-    log_says(&daemon, "\"objects\"")?;
+    log_says(&daemon, "\"max-objects\"")?;
     // The id of what was not made is as good as any.
     for event in [refused.0, made[0]] {
         let seqno = vulkan.ring.command(|w| venus::DestroyEvent { device, event }.encode(ASYNC, w))?;
@@ -499,7 +499,7 @@ fn objects_and_shaders_beyond_their_limits_are_not_made() -> Result<()> {
                 .encode(ASYNC, w);
         });
         guest.submit_fenced(vulkan.context, RingIdx(0), &bytes).wait(PATIENCE)?;
-        if daemon.log().contains("limit \"shader_bytes\" reached") {
+        if daemon.log().contains("limit \"shader-memory\" reached") {
             break made;
         }
         made += 1;
@@ -516,16 +516,16 @@ fn maps_resources_and_contexts_are_shared() -> Result<()> {
     let guest = Arc::new(daemon.guest()?);
     let contexts: Vec<_> = (0..20).map_while(|_| guest.create_context("hog").ok()).collect();
     assert_eq!(contexts.len(), 14);
-    log_says(&daemon, "contexts")?;
+    log_says(&daemon, "max-contexts")?;
     let blobs: Vec<_> = (0..100).map_while(|_| guest.create_shmem(contexts[0], 4096).ok()).collect();
     assert_eq!(blobs.len(), 56);
-    log_says(&daemon, "live_maps")?;
+    log_says(&daemon, "max-maps")?;
     let next = guest.create_context("next")?;
     assert!(guest.create_shmem(next, 4096).is_ok());
     let unmapped = |context| guest.create_blob(context, BlobId(0), BlobFlags::empty(), 4096);
     let more = (0..300).map_while(|_| unmapped(contexts[0]).ok()).count();
     assert_eq!(56 + more, 175);
-    log_says(&daemon, "resources")?;
+    log_says(&daemon, "max-resources")?;
     assert!(unmapped(next).is_ok());
     Ok(())
 }
@@ -584,7 +584,7 @@ fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Resul
     let daemon = Daemon::start_with_open_files(4096)?;
     let mut guest = daemon.guest()?;
     let first = small_blobs(&guest, "hoarder")?;
-    log_says(&daemon, "resources")?;
+    log_says(&daemon, "max-resources")?;
     // What one leaves is for others, and what they leave for others again.
     let second = small_blobs(&guest, "another")?;
     ensure!((500..4096).contains(&first) && second > 50, "{first} and {second} blobs");

@@ -112,22 +112,22 @@ fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32
 
 #[test]
 fn maps_run_out_for_one_program_only() -> Result<()> {
-    limited("maps", ["--max-maps", "200"], "limit live_maps reached", 100..=175)
+    limited("maps", ["--max-maps", "200"], "limit max-maps reached", 100..=175)
 }
 
 #[test]
 fn objects_run_out_for_one_program_only() -> Result<()> {
-    limited("objects", ["--max-objects", "3000"], "limit \"objects\" reached", 2000..=3000)
+    limited("objects", ["--max-objects", "3000"], "limit \"max-objects\" reached", 2000..=3000)
 }
 
 #[test]
 fn shaders_run_out_for_one_program_only() -> Result<()> {
-    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader_bytes\" reached", 100..=128)
+    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader-memory\" reached", 100..=128)
 }
 
 #[test]
 fn memory_runs_out_for_one_program_only() -> Result<()> {
-    limited("work", ["--host-memory", "1GiB"], "limit host_memory reached", 800..=896)
+    limited("work", ["--host-memory", "1GiB"], "limit host-memory reached", 800..=896)
 }
 
 /// Programs that may not have memory get an error of Vulkan, from each Mesa, and never a signal.
@@ -190,12 +190,12 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let rings = (0..80).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
     let rings: Vec<_> = rings.collect();
     ensure!(
-        eventually(LIMIT, || setup.daemon().log().contains("limit reached: rings (64)")),
+        eventually(LIMIT, || setup.daemon().log().contains("limit max-rings (64) reached")),
         "{}",
         rings.len()
     );
     llama(&setup)?;
-    for limit in ["contexts", "resources", "shmem_total_bytes"] {
+    for limit in ["max-contexts", "max-resources", "ring-memory"] {
         let line = format!("limit {limit} reached");
         ensure!(setup.daemon().log().contains(&line), "no line \"{line}\"\n{}", setup.daemon().log());
     }

@@ -17,7 +17,7 @@ fn vm(name: &str) -> VmSettings {
         own_paths: vec![format!("/run/{name}").into()],
         contexts: 3,
         group_limits: Default::default(),
-        max_submit_time_contended: Duration::from_secs(10),
+        max_submit_time_contended: Some(Duration::from_secs(10)),
     }
 }
 

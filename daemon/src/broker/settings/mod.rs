@@ -61,11 +61,17 @@ pub struct VmSettings {
     pub contexts: usize,
     /// Limits of its own on its workers' control group.
     pub group_limits: GroupLimits,
-    /// The time for which a submission of the VM may run while others wait.
-    pub max_submit_time_contended: Duration,
+    /// The time for which a submission of the VM may run while others wait, if its tables say so.
+    pub max_submit_time_contended: Option<Duration>,
 }
 
 impl VmSettings {
+    /// The time for which a submission of the VM may run while others wait, on a GPU that is a software driver or not.
+    pub fn contended(&self, software: bool) -> Duration {
+        let usual = HangLimits::of(software).max_submit_time_contended;
+        self.max_submit_time_contended.unwrap_or(usual)
+    }
+
     /// The options of its tables.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> + Clone {
         // They were text in the file.
@@ -302,7 +308,7 @@ impl Draft<'_> {
             parts: self.parts,
             own_paths: self.own_paths.iter().map(|(_, path)| meant(path)).collect(),
             contexts: contexts.unwrap_or(DeviceLimits::default().contexts),
-            max_submit_time_contended: contended.unwrap_or(HangLimits::default().max_submit_time_contended),
+            max_submit_time_contended: contended,
         })
     }
 }

@@ -44,7 +44,8 @@ fn a_small_file_has_defaults() {
         ("a", Share { weight: 100, class: Class::Normal, ceiling: None })
     );
     assert_eq!(words(vm), ["--log-level=info", "--socket-path=/run/a"]);
-    assert_eq!((vm.contexts, vm.max_submit_time_contended), (256, Duration::from_secs(10)));
+    assert_eq!((vm.contexts, vm.contended(false)), (256, Duration::from_secs(10)));
+    assert_eq!(vm.contended(true), HangLimits::software().max_submit_time);
 }
 
 #[test]

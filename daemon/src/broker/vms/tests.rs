@@ -41,7 +41,7 @@ fn world() -> World {
         own_paths: Vec::new(),
         contexts: 2,
         group_limits: Default::default(),
-        max_submit_time_contended: Duration::from_secs(10),
+        max_submit_time_contended: Some(Duration::from_secs(10)),
     };
     let settings = Settings {
         policy: Policy::Fixed,

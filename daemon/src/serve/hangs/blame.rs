@@ -1,16 +1,18 @@
 //! Finds out who keeps others from the GPU, as far as that can be told of contexts whose submissions do not end.
 //!
-//! A driver does not say what a GPU is busy with. What can be told from outside is how long submissions of a context took before, and since
-//! when one does not end. A context that was served until another's submission began was held up by that; one that failed to end before the
-//! other began was not. Knows no clock and no limits.
+//! A driver does not say what a GPU is busy with. What can be told from outside is how long submissions of a context took before, when one
+//! ended last, and since when one does not end. A context is in the way of another that is late if it was late itself before the other began,
+//! or if its submissions take far longer; and never if one of the other's ended meanwhile, since it did not keep the GPU from that one then.
+//! Contexts of which nothing tells one from the other are equal: neither has to make room for the other. Knows no clock and no limits.
 
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A submission that could run for so long and has not ended is held up by others, if there are others. Nor does anybody know more exactly
-/// who began first.
-pub(super) const WAITING_MIN: Duration = Duration::from_millis(250);
+/// A submission that takes this much longer than usual is late. Nor does anybody know more exactly who began first.
+pub(super) const LATE: Duration = Duration::from_millis(250);
+/// The submissions of a context have to take this many times longer than another's, to be taken for what holds the other up.
+const FAR_LONGER: u32 = 4;
 
 /// A context with a submission that could run: it runs, or others keep it from that.
 #[derive(Clone, Copy, Debug)]
@@ -23,30 +25,69 @@ pub(super) struct Running {
     pub charged: Duration,
     /// The time that its submissions took so far; none if none has ended.
     pub usual: Option<Duration>,
+    /// The time since one of its submissions ended, if one has.
+    pub served: Option<Duration>,
 }
 
 impl Running {
-    /// Returns whether another may have held it up: one that began before this was late.
-    fn may_wait_for(&self, other: &Self) -> bool {
-        let late = self.usual.unwrap_or_default().saturating_add(WAITING_MIN);
-        self.ran <= other.ran.saturating_add(late)
+    /// Returns whether it is in the way of another, which runs as well: that one is late, and this one is the likely cause.
+    pub(super) fn holds_up(&self, other: &Self) -> bool {
+        let may = other.is_late() && !other.was_late_before(self) && !other.was_served_beside(self);
+        may && (self.was_late_before(other) || self.takes_far_longer_than(other))
+    }
+
+    /// Returns whether neither was late before the other began, so that both reach a limit at about the same time.
+    pub(super) fn is_abreast_of(&self, other: &Self) -> bool {
+        !self.was_late_before(other) && !other.was_late_before(self)
     }
 
     /// Returns whether it cannot have had its part of the GPU, of which there are so many: with that it would have ended.
     pub(super) fn is_starved(&self, parts: u32) -> bool {
-        self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(WAITING_MIN))
+        self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(LATE))
+    }
+
+    /// The time after which its submission is late.
+    pub(super) fn late(&self) -> Duration {
+        self.usual.unwrap_or_default().saturating_add(LATE)
+    }
+
+    fn is_late(&self) -> bool {
+        self.ran >= self.late()
+    }
+
+    fn was_late_before(&self, other: &Self) -> bool {
+        self.ran > other.ran.saturating_add(self.late())
+    }
+
+    /// Returns whether one of its submissions ended for sure while the other's was there.
+    fn was_served_beside(&self, other: &Self) -> bool {
+        self.served.is_some_and(|ago| ago.saturating_add(LATE) < other.ran)
+    }
+
+    fn takes_far_longer_than(&self, other: &Self) -> bool {
+        let is_far = |usual: Duration| {
+            self.usual.is_none_or(|own| own > usual.saturating_mul(FAR_LONGER).saturating_add(LATE))
+        };
+        other.usual.is_some_and(is_far)
     }
 }
 
-/// The one that is in the way of the others. If all of them may wait for another: the one whose submissions took the longest so far, above
-/// all if none has ended. If that tells nothing: the one that had the most of the GPU.
+/// The one that is in the way of another. If there are several: one that was late before all others began. If there is none: the one that
+/// [`goes_first`].
 pub(super) fn in_the_way(running: &[Running]) -> Option<Running> {
-    let may_wait =
-        |one: &Running| running.iter().any(|other| other.ctx_id != one.ctx_id && one.may_wait_for(other));
-    let most = |one: &&Running| (one.charged, one.ran, Reverse(one.ctx_id.0));
-    let before_all = running.iter().filter(|one| !may_wait(one)).max_by_key(most);
+    let is_other = |one: &Running, other: &Running| other.ctx_id != one.ctx_id;
+    let holds_any_up =
+        |one: &&Running| running.iter().any(|other| is_other(one, other) && one.holds_up(other));
+    let before_all =
+        |one: &&Running| running.iter().all(|other| !is_other(one, other) || one.was_late_before(other));
+    let guilty: Vec<_> = running.iter().filter(holds_any_up).copied().collect();
+    guilty.iter().find(before_all).copied().or_else(|| goes_first(&guilty))
+}
+
+/// The one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
+pub(super) fn goes_first(running: &[Running]) -> Option<Running> {
     let usual = |one: &Running| one.usual.unwrap_or(Duration::MAX);
-    before_all.or_else(|| running.iter().max_by_key(|one| (usual(one), most(one)))).copied()
+    running.iter().max_by_key(|one| (usual(one), one.charged, one.ran, Reverse(one.ctx_id.0))).copied()
 }
 
 #[cfg(test)]
@@ -57,7 +98,7 @@ mod tests {
 
     fn running(ctx_id: u32, ran: u32, usual: Option<u32>) -> Running {
         let (ran, usual) = (ran * MS, usual.map(|usual| usual * MS));
-        Running { ctx_id: ContextId(ctx_id), ran, charged: ran, usual }
+        Running { ctx_id: ContextId(ctx_id), ran, charged: ran, usual, served: None }
     }
 
     /// In any order of their numbers, and of the list.
@@ -97,11 +138,45 @@ mod tests {
     }
 
     #[test]
-    fn of_those_of_which_nothing_is_known_the_one_that_ran_longest_is_in_the_way() {
-        assert_eq!(blamed(running(1, 3000, None), running(2, 2990, None)).ran, 3000 * MS);
-        assert_eq!(blamed(running(1, 900, None), running(2, 2000, None)).ran, 2000 * MS);
-        assert_eq!(in_the_way(&[running(1, 900, None)]).unwrap().ran, 900 * MS);
+    fn equal_neighbours_are_in_nobodys_way() {
+        for usual in [None, Some(2), Some(2000)] {
+            for (one, other) in [(17_000, 17_000), (17_000, 16_800), (9000, 9240)] {
+                let pair = [running(1, one, usual), running(2, other, usual)];
+                assert!(in_the_way(&pair).is_none(), "{pair:?}");
+                assert!(pair[0].is_abreast_of(&pair[1]));
+            }
+        }
+        let pair = [running(1, 12_000, Some(1000)), running(2, 12_500, Some(3000))];
+        assert!(in_the_way(&pair).is_none(), "equal enough");
+        assert!(in_the_way(&[running(1, 60_000, None)]).is_none(), "alone");
         assert!(in_the_way(&[]).is_none());
+    }
+
+    /// One began seconds before the other, whose short submissions ended beside it.
+    #[test]
+    fn who_does_not_keep_the_other_from_the_gpu_is_not_in_its_way() {
+        for usual in [None, Some(2), Some(2000)] {
+            let first = running(1, 9000, usual);
+            let served = |ago: u32| Running { served: Some(ago * MS), ..running(2, 6000, Some(2)) };
+            assert!(in_the_way(&[first, served(6010)]).is_none(), "{usual:?}");
+            assert_eq!(blamed(first, served(9010)).ran, first.ran, "served before only");
+            assert_eq!(blamed(first, served(8900)).ran, first.ran, "perhaps before");
+        }
+    }
+
+    /// The evidence of one does not protect the context from another that it holds up.
+    #[test]
+    fn who_serves_one_is_still_in_the_way_of_another() {
+        let hog = running(1, 9000, None);
+        let friend = Running { served: Some(1000 * MS), ..running(2, 900, Some(2)) };
+        let victim = Running { served: Some(9000 * MS), ..running(3, 8990, Some(2)) };
+        assert_eq!(in_the_way(&[hog, friend, victim]).map(|one| one.ctx_id), Some(hog.ctx_id));
+    }
+
+    #[test]
+    fn of_those_of_which_nothing_is_known_the_one_that_was_late_before_is_in_the_way() {
+        assert_eq!(blamed(running(1, 900, None), running(2, 2000, None)).ran, 2000 * MS);
+        assert_eq!(goes_first(&[running(1, 3000, None), running(2, 2990, None)]).unwrap().ran, 3000 * MS);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod blame;
 pub(super) mod progress;
 pub(super) mod strikes;
 
-use self::blame::{Running, WAITING_MIN, in_the_way};
+use self::blame::{Running, goes_first, in_the_way};
 use config::HangLimits;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -23,6 +23,9 @@ const LOOK_BUSY: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Time that a worker may take beyond its limit to end itself.
 const SLACK: Duration = Duration::from_secs(1);
+
+/// The way to help a program that is not to be ended.
+const REMEDY: &str = ": raise that option, or have the program submit less at once";
 
 /// A limit that a submission has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +110,11 @@ impl Hangs {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
         match reached {
             Reached::Contended => format!(
-                "a submission ran longer than max_submit_time_contended ({max_submit_time_contended:?}) while another context waited"
+                "a submission ran longer than max-submit-time-contended ({max_submit_time_contended:?}) while another context waited{REMEDY}"
             ),
-            Reached::Alone => format!("a submission ran longer than max_submit_time ({max_submit_time:?})"),
+            Reached::Alone => {
+                format!("a submission ran longer than max-submit-time ({max_submit_time:?}){REMEDY}")
+            }
         }
     }
 
@@ -148,42 +153,59 @@ impl Hangs {
         dead.into_iter().map(|(ctx_id, limit)| (ctx_id, self.reached(limit))).collect()
     }
 
-    /// Charges all that run, and gives the shorter limit to the context that is in the way of another, and to no other: one that waits for
-    /// it has not had the GPU, and may even take a little longer than alone, or it would be gone first. Answers what the one was charged.
+    /// Charges all that run, and tells each its limit. Answers what the one that has to go first was charged.
     fn charge_and_limit(&mut self) -> Option<Duration> {
-        let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
         let running: Vec<_> =
             self.workers.iter_mut().filter_map(|(ctx_id, watched)| watched.running(*ctx_id)).collect();
-        let first = in_the_way(&running);
-        let others = || running.iter().filter(|one| first.is_none_or(|first| first.ctx_id != one.ctx_id));
-        let parts = u32::try_from(running.len()).unwrap_or(u32::MAX);
-        let starved: Vec<_> = others().filter(|one| one.is_starved(parts)).map(|one| one.ctx_id).collect();
-        let sharers = parts.saturating_sub(starved.len() as u32).max(1);
-        let waits = others().any(|one| one.ran >= WAITING_MIN);
+        let sharing = Sharing::of(&running);
         for one in &running {
-            self.workers.get_mut(&one.ctx_id)?.charge(one.ran, sharers);
+            self.workers.get_mut(&one.ctx_id)?.charge(one.ran, sharing.sharers);
         }
-        let mut charged = None;
         for (ctx_id, watched) in &mut self.workers {
-            let limit = match first {
-                Some(first) if first.ctx_id == *ctx_id => {
-                    charged = Some(watched.charged);
-                    let left = max_submit_time_contended.saturating_sub(watched.charged);
-                    let limit = first.ran.saturating_add(left.saturating_mul(sharers)).min(max_submit_time);
-                    if waits { limit } else { max_submit_time }
-                }
-                Some(_) if starved.contains(ctx_id) => {
-                    let lead = watched.page.usual().unwrap_or_default().saturating_add(WAITING_MIN);
-                    max_submit_time.saturating_add(lead).saturating_add(SLACK)
-                }
-                _ => max_submit_time,
-            };
-            if watched.limit != limit {
-                watched.limit = limit;
-                watched.page.set_limit(limit);
-            }
+            let one = running.iter().find(|one| one.ctx_id == *ctx_id);
+            let limit = one
+                .map_or(self.limits.max_submit_time, |one| sharing.limit(one, watched.charged, &self.limits));
+            watched.tell_limit(limit);
         }
-        charged
+        self.workers.get(&sharing.first?.ctx_id).map(|watched| watched.charged)
+    }
+}
+
+/// The way in which those that run are taken to share the GPU.
+#[derive(Debug)]
+struct Sharing {
+    /// The one that is in the way of another, which has to make room.
+    in_the_way: Option<Running>,
+    /// The one that has to go before the others, if all go on for long: the same, if there is one.
+    first: Option<Running>,
+    /// The number of those that have had a part of the GPU.
+    sharers: u32,
+}
+
+impl Sharing {
+    fn of(running: &[Running]) -> Self {
+        let in_the_way = in_the_way(running);
+        let parts = u32::try_from(running.len()).unwrap_or(u32::MAX);
+        let is_kept_out =
+            |one: &&Running| in_the_way.is_some_and(|first| first.holds_up(one)) && one.is_starved(parts);
+        let kept_out = running.iter().filter(is_kept_out).count() as u32;
+        let sharers = parts.saturating_sub(kept_out).max(1);
+        Self { in_the_way, first: in_the_way.or_else(|| goes_first(running)), sharers }
+    }
+
+    /// The time for which a submission may run that was `charged` so much. Only for the one in the way of another it is the shorter limit. Those
+    /// that reach their limit at about the time of the first may take a little longer, or they would be gone with it, or before.
+    fn limit(&self, one: &Running, charged: Duration, limits: &HangLimits) -> Duration {
+        let HangLimits { max_submit_time, max_submit_time_contended, .. } = *limits;
+        let is = |other: Running| other.ctx_id == one.ctx_id;
+        if self.in_the_way.is_some_and(is) {
+            let left = max_submit_time_contended.saturating_sub(charged);
+            return one.ran.saturating_add(left.saturating_mul(self.sharers)).min(max_submit_time);
+        }
+        match self.first.filter(|first| !is(*first) && first.is_abreast_of(one)) {
+            Some(_) => max_submit_time.saturating_add(one.late()).saturating_add(SLACK),
+            None => max_submit_time,
+        }
     }
 }
 
@@ -195,13 +217,21 @@ impl Watched {
         if ran < self.ran {
             (self.ran, self.charged) = Default::default();
         }
-        running.map(|ran| Running { ctx_id, ran, charged: self.charged, usual: self.page.usual() })
+        let (usual, served) = (self.page.usual(), self.page.served());
+        running.map(|ran| Running { ctx_id, ran, charged: self.charged, usual, served })
     }
 
     /// Charges for the time since the last look, which `sharers` contexts shared.
     fn charge(&mut self, ran: Duration, sharers: u32) {
         self.charged += ran.saturating_sub(self.ran) / sharers;
         self.ran = ran;
+    }
+
+    fn tell_limit(&mut self, limit: Duration) {
+        if self.limit != limit {
+            self.limit = limit;
+            self.page.set_limit(limit);
+        }
     }
 }
 
@@ -274,16 +304,36 @@ mod tests {
     }
 
     #[test]
-    fn those_that_slow_each_other_down_have_more_time_and_nobody_more_than_alone() {
-        let (mut two, mut five) = (world(), world_of(5));
-        for ran in 0..19 {
-            let both: Vec<_> = (0..2).map(|worker| (worker, ran * SECOND)).collect();
-            assert_eq!(two.pass(SECOND, &both), []);
-            let all: Vec<_> = (0..5).map(|worker| (worker, ran * SECOND)).collect();
-            assert_eq!(five.pass(SECOND, &all), []);
+    fn equal_neighbours_have_as_much_time_as_alone_and_do_not_go_together() {
+        for (workers, usual) in [(2, None), (2, Some(2 * MS)), (5, None), (5, Some(3 * SECOND))] {
+            let mut world = world_of(workers);
+            let all = 0..workers as usize;
+            all.clone().for_each(|worker| world.workers[worker].tell_usual(usual));
+            for ran in 0..=29 {
+                let looking: Vec<_> = all.clone().map(|worker| (worker, ran * SECOND)).collect();
+                assert_eq!(world.pass(SECOND, &looking), []);
+                assert!(
+                    all.clone().all(|worker| world.workers[worker].limit() >= LIMITS.0),
+                    "{usual:?} after {ran} s"
+                );
+            }
+            let (first, second) = world.limits();
+            assert!(first == LIMITS.0 && second > LIMITS.0 + SLACK, "{second:?}");
         }
-        assert_eq!(two.limits(), (2 * LIMITS.1, LIMITS.0));
-        assert_eq!(five.limits(), (LIMITS.0, LIMITS.0));
+    }
+
+    /// Two programs with short submissions before a long one each, as inference has.
+    #[test]
+    fn who_computes_beside_one_that_takes_long_does_not_shorten_its_time() {
+        let mut world = world();
+        world.workers.iter().for_each(|worker| worker.tell_usual(Some(2 * MS)));
+        world.workers[1].tell_served(Some(Duration::ZERO));
+        world.pass(SECOND, &[(0, 5 * SECOND), (1, 2 * MS)]);
+        for ran in 1..=17 {
+            world.workers[1].tell_served(Some(ran * SECOND));
+            assert_eq!(world.pass(SECOND, &[(0, (5 + ran) * SECOND), (1, ran * SECOND)]), []);
+            assert_eq!(world.limits(), (LIMITS.0, LIMITS.0), "after {ran} s");
+        }
     }
 
     #[test]
@@ -292,11 +342,11 @@ mod tests {
         world.pass(SECOND, &[(0, 9 * SECOND), (1, 8 * SECOND)]);
         let limit = world.workers[0].limit();
         let why = world.hangs.killed(ContextId(0), world.hangs.reached(limit));
-        assert!(why.contains("max_submit_time_contended (10s)"), "{why}");
+        assert!(why.contains("max-submit-time-contended (10s)"), "{why}");
         assert_eq!((world.workers[0].restarts(), world.workers[1].restarts()), (0, 1));
         assert!(world.hangs.ends(ContextId(0)).is_some());
         let why = world.hangs.killed(ContextId(1), world.hangs.reached(LIMITS.0));
-        assert!(why.contains("max_submit_time (30s)"), "{why}");
+        assert!(why.contains("max-submit-time (30s)"), "{why}");
         assert!(world.hangs.ends(ContextId(1)).is_some());
         assert_eq!(world.hangs.next_look(), None);
     }
@@ -324,7 +374,7 @@ mod tests {
             assert!(ran >= LIMITS.1 - SECOND, "ended after {ran:?}");
             let limit = world.workers[endless].limit();
             let why = world.hangs.killed(ContextId(endless as u32), world.hangs.reached(limit));
-            assert!(why.contains("max_submit_time_contended (10s)"), "{why}");
+            assert!(why.contains("max-submit-time-contended (10s)"), "{why}");
             assert_eq!(world.workers[short].restarts(), 1);
         }
     }

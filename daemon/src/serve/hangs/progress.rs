@@ -49,7 +49,8 @@ impl Progress {
                 std::thread::sleep(LOOK);
             }
             log::error!(
-                "limit frontend_timeout ({limit:?}) reached: the device process stands still at what the frontend gave it: ending it"
+                "limit frontend-timeout ({limit:?}) reached: the device process stands still at what the frontend gave it: ending it; raise it if the \
+                 frontend is that slow"
             );
             std::process::exit(1);
         })?;

@@ -1,48 +1,124 @@
-//! Holds a VM back whose contexts have to be killed again and again: it may not start new ones for a while.
+//! Holds programs of the guest back whose contexts have to be killed again and again: they may not start new ones for a while.
+//!
+//! A program is known by the name that its contexts have, which it chooses itself. So that one that changes its name does not get away with
+//! it, strikes of all programs count together as well, each program's as far as they do not bar itself: four times as many bar the VM.
+//! One program, however often it is struck, bars no other.
 //!
 //! Knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
 
 use config::HangLimits;
+use std::collections::HashMap;
+use std::fmt;
 use std::time::{Duration, Instant};
+
+/// Programs that are remembered. Of more, the one is forgotten that was struck longest ago; its strikes still count for the VM.
+const PROGRAMS_MAX: usize = 64;
+/// The VM is barred by this many times as many strikes as a program.
+const VM_FACTOR: u32 = 4;
 
 /// The strikes of one VM.
 #[derive(Debug)]
 pub(in crate::serve) struct Strikes {
     limits: HangLimits,
+    programs: HashMap<Box<str>, Record>,
+    together: Record,
+}
+
+/// The programs that may not start contexts, and for how much longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum Barred {
+    /// One program, by its name.
+    Program(Duration),
+    /// All programs.
+    Vm(Duration),
+}
+
+/// The strikes of a program, or of all.
+#[derive(Debug, Default)]
+struct Record {
     count: u32,
-    /// The time at which the last strike was counted or forgiven.
+    /// The time at which the last strike was counted.
     changed: Option<Instant>,
     held_until: Option<Instant>,
+}
+
+impl fmt::Display for Barred {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program(left) => write!(f, "programs of its name may start no context for {left:.1?}"),
+            Self::Vm(left) => write!(f, "no program of the VM may start a context for {left:.1?}"),
+        }
+    }
 }
 
 impl Strikes {
     /// Makes the record of a VM that has no strikes yet.
     pub(in crate::serve) fn new(limits: HangLimits) -> Self {
-        Self { limits, count: 0, changed: None, held_until: None }
+        Self { limits, programs: HashMap::new(), together: Record::default() }
     }
 
-    /// A context was killed. Answers for how long there will be no new ones, if so.
-    pub(in crate::serve) fn strike(&mut self, now: Instant) -> Option<Duration> {
-        self.forgive(now);
+    /// A context of a program was killed. Answers who may start no new ones, if so.
+    pub(in crate::serve) fn strike(&mut self, program: &str, now: Instant) -> Option<Barred> {
+        let free = self.limits.strikes?;
+        let mut record = self.program(program);
+        let (count, held) = record.strike(free, &self.limits, now);
+        self.programs.insert(program.into(), record);
+        let vm = if count <= free {
+            self.together.strike(free.saturating_mul(VM_FACTOR), &self.limits, now).1
+        } else {
+            None
+        };
+        vm.map(Barred::Vm).or(held.map(Barred::Program))
+    }
+
+    /// Returns whether a program may start no contexts, and for how much longer.
+    pub(in crate::serve) fn held(&self, program: &str, now: Instant) -> Option<Barred> {
+        let own = || self.programs.get(program)?.held(now).map(Barred::Program);
+        self.together.held(now).map(Barred::Vm).or_else(own)
+    }
+
+    /// The number of strikes that bar a program.
+    pub(in crate::serve) fn free(&self) -> Option<u32> {
+        self.limits.strikes
+    }
+
+    /// Takes out what is known of a program, and leaves room for it.
+    fn program(&mut self, name: &str) -> Record {
+        if let Some(record) = self.programs.remove(name) {
+            return record;
+        }
+        if self.programs.len() >= PROGRAMS_MAX {
+            let oldest =
+                self.programs.iter().min_by_key(|(_, record)| record.changed).map(|(name, _)| name.clone());
+            oldest.and_then(|oldest| self.programs.remove(&oldest));
+        }
+        Record::default()
+    }
+}
+
+impl Record {
+    /// Answers how many there are now, and for how long that bars, if so.
+    fn strike(&mut self, free: u32, limits: &HangLimits, now: Instant) -> (u32, Option<Duration>) {
+        self.forgive(limits.strike_forgiven, now);
         self.count = self.count.saturating_add(1);
         self.changed = Some(now);
-        let beyond = self.count.checked_sub(self.limits.strikes)?;
-        let factor = 1u32.checked_shl(beyond).unwrap_or(u32::MAX);
-        let hold = self.limits.strike_hold.saturating_mul(factor).min(self.limits.strike_hold_max);
-        self.held_until = Some(now + hold);
-        Some(hold)
+        let hold = self.count.checked_sub(free).map(|beyond| {
+            let factor = 1u32.checked_shl(beyond).unwrap_or(u32::MAX);
+            limits.strike_hold.saturating_mul(factor).min(limits.strike_hold_max)
+        });
+        self.held_until = hold.map(|hold| now + hold).or(self.held_until);
+        (self.count, hold)
     }
 
-    /// Returns for how much longer there are no new contexts.
-    pub(in crate::serve) fn held(&self, now: Instant) -> Option<Duration> {
+    fn held(&self, now: Instant) -> Option<Duration> {
         let left = self.held_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 
-    fn forgive(&mut self, now: Instant) {
+    fn forgive(&mut self, after: Duration, now: Instant) {
         let Some(changed) = self.changed else { return };
         let since = now.saturating_duration_since(changed).as_secs_f64();
-        let forgiven = (since / self.limits.strike_forgiven.as_secs_f64()) as u32;
+        let forgiven = (since / after.as_secs_f64()) as u32;
         self.count = self.count.saturating_sub(forgiven);
     }
 }
@@ -55,7 +131,7 @@ mod tests {
 
     fn limits() -> HangLimits {
         HangLimits {
-            strikes: 3,
+            strikes: Some(3),
             strike_hold: 10 * SECOND,
             strike_hold_max: 60 * SECOND,
             strike_forgiven: 300 * SECOND,
@@ -63,34 +139,78 @@ mod tests {
         }
     }
 
+    fn seconds(barred: Option<Barred>) -> Option<u64> {
+        barred.map(|barred| match barred {
+            Barred::Program(left) | Barred::Vm(left) => left.as_secs(),
+        })
+    }
+
     #[test]
     fn some_are_free_then_each_costs_twice_as_much_up_to_a_limit() {
         let (mut strikes, now) = (Strikes::new(limits()), Instant::now());
-        let holds: Vec<_> = (0..7).map(|_| strikes.strike(now).map(|hold| hold.as_secs())).collect();
+        let holds: Vec<_> = (0..7).map(|_| seconds(strikes.strike("a", now))).collect();
         assert_eq!(holds, [None, None, Some(10), Some(20), Some(40), Some(60), Some(60)]);
-        assert_eq!(strikes.held(now + 59 * SECOND), Some(SECOND));
-        assert_eq!(strikes.held(now + 60 * SECOND), None);
+        assert_eq!(strikes.held("a", now + 59 * SECOND), Some(Barred::Program(SECOND)));
+        assert_eq!(strikes.held("a", now + 60 * SECOND), None);
+    }
+
+    #[test]
+    fn one_program_bars_no_other_however_often_it_is_struck() {
+        let (mut strikes, now) = (Strikes::new(limits()), Instant::now());
+        for _ in 0..1000 {
+            assert!(!matches!(strikes.strike("bad", now), Some(Barred::Vm(_))));
+        }
+        assert!(strikes.held("bad", now).is_some());
+        assert_eq!(strikes.held("good", now), None);
+    }
+
+    #[test]
+    fn a_program_that_changes_its_name_does_not_get_away_with_it() {
+        for strikes_each in [1, 2, 3] {
+            let (mut strikes, now) = (Strikes::new(limits()), Instant::now());
+            let names = (0..).flat_map(|number| vec![format!("name {number}"); strikes_each]);
+            let barred: Vec<_> = names.take(14).map(|name| strikes.strike(&name, now)).collect();
+            assert!(!barred[..11].iter().any(|barred| matches!(barred, Some(Barred::Vm(_)))));
+            assert_eq!(barred[11..], [10, 20, 40].map(|hold| Some(Barred::Vm(hold * SECOND))));
+            assert_eq!(strikes.held("another name", now + 39 * SECOND), Some(Barred::Vm(SECOND)));
+        }
+    }
+
+    #[test]
+    fn names_are_forgotten_only_if_there_are_too_many_and_the_oldest_first() {
+        let (mut strikes, mut now) = (Strikes::new(limits()), Instant::now());
+        for number in 0..10 * PROGRAMS_MAX {
+            let _ = strikes.strike(&format!("name {number}"), now);
+            now += SECOND / 1000;
+        }
+        assert_eq!(strikes.programs.len(), PROGRAMS_MAX);
+        assert!(strikes.programs.contains_key("name 639") && !strikes.programs.contains_key("name 575"));
     }
 
     #[test]
     fn strikes_are_forgiven_one_by_one() {
         let (mut strikes, mut now) = (Strikes::new(limits()), Instant::now());
-        for _ in 0..100 {
-            assert_eq!(strikes.strike(now), None);
-            now += 300 * SECOND;
-        }
-        now += 3000 * SECOND;
-        assert_eq!((strikes.strike(now), strikes.strike(now)), (None, None));
-        assert_eq!(strikes.strike(now), Some(10 * SECOND));
-        now += 600 * SECOND;
-        assert_eq!(strikes.strike(now), None);
-        assert_eq!(strikes.strike(now), Some(10 * SECOND));
+        let mut strike = |wait: u32| {
+            now += wait * SECOND;
+            seconds(strikes.strike("a", now))
+        };
+        assert!((0..100).all(|_| strike(300).is_none()));
+        assert_eq!([strike(3300), strike(0), strike(0)], [None, None, Some(10)]);
+        assert_eq!([strike(600), strike(0)], [None, Some(10)]);
     }
 
     #[test]
     fn thousands_of_strikes_overflow_nothing() {
         let (mut strikes, now) = (Strikes::new(limits()), Instant::now());
-        let last = (0..5000).map(|_| strikes.strike(now)).last();
-        assert_eq!(last, Some(Some(60 * SECOND)));
+        let last = (0..5000).map(|_| strikes.strike("a", now)).last();
+        assert_eq!(last, Some(Some(Barred::Program(60 * SECOND))));
+    }
+
+    #[test]
+    fn without_a_limit_none_is_barred() {
+        let now = Instant::now();
+        let mut strikes = Strikes::new(HangLimits::software());
+        assert!((0..1000).all(|_| strikes.strike("a", now).is_none()));
+        assert_eq!(strikes.held("a", now), None);
     }
 }

@@ -66,7 +66,7 @@ impl Budget {
     fn allow(&mut self, (period, used): &mut (u64, u32), now: Instant) -> bool {
         if now.saturating_duration_since(self.begun) >= PERIOD {
             if self.dropped > 0 {
-                log::warn!("{} lines that workers printed were dropped: limit log_lines", self.dropped);
+                log::warn!("{} lines that workers printed were dropped: limit max-log-lines", self.dropped);
             }
             *self = Self { limit: self.limit, begun: now, period: self.period + 1, used: 0, dropped: 0 };
         }
@@ -166,7 +166,7 @@ fn log_line(
         }
     } else if budget.drops_first() {
         log::warn!(
-            "limit log_lines reached: lines that {name} and others print are dropped for up to a minute"
+            "limit max-log-lines reached: lines that {name} and others print are dropped for up to a minute"
         );
     }
 }

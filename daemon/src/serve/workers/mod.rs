@@ -137,6 +137,8 @@ struct Ending {
     /// The worker's context if it was lost without a word, and how the worker ends is the cause; or if it was a successor.
     unexplained: Option<ContextId>,
     is_successor: bool,
+    /// The worker's `debug_name`.
+    name: String,
     /// The worker did not end by itself.
     killed: bool,
 }
@@ -165,6 +167,8 @@ pub(super) struct WorkerOptions {
 pub(super) struct Unexplained {
     /// The context.
     pub ctx_id: ContextId,
+    /// The name of its program.
+    pub name: String,
     /// The worker's end in words, for the log.
     pub how: String,
     /// The worker was to take the context over, which is not lost.
@@ -364,6 +368,17 @@ impl Workers {
         self.running.contains_key(&ctx_id)
     }
 
+    /// Returns the name of the program whose context has a worker, as the guest says it.
+    pub(super) fn name_of(&self, ctx_id: ContextId) -> Option<&str> {
+        self.running.get(&ctx_id).map(|worker| worker.name.as_str())
+    }
+
+    /// A context as the log calls it: by its number, and the name of its program while it has a worker.
+    pub(super) fn called(&self, ctx_id: ContextId) -> String {
+        self.name_of(ctx_id)
+            .map_or_else(|| format!("context {ctx_id}"), |name| format!("context {ctx_id} ({name:?})"))
+    }
+
     /// Returns whether a context's worker has no driver.
     pub(super) fn is_swapped_out(&self, ctx_id: ContextId) -> bool {
         self.running.get(&ctx_id).is_some_and(|worker| worker.swapped_out.is_some())
@@ -488,9 +503,18 @@ impl Workers {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
-        let Worker { serial, number, process, killed, .. } = worker;
+        let Worker { serial, number, process, killed, name, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
-        self.ending.push_back(Ending { serial, number, process, kill_at, unexplained, is_successor, killed });
+        self.ending.push_back(Ending {
+            serial,
+            number,
+            process,
+            kill_at,
+            unexplained,
+            is_successor,
+            name,
+            killed,
+        });
         let surplus = self.ending.len().saturating_sub(ENDING_MAX);
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
@@ -534,8 +558,8 @@ impl Workers {
             Ok(status) => format!("its worker ended ({status})"),
             Err(reason) => format!("its worker could not be started: {reason}"),
         };
-        let is_successor = ending.is_successor;
-        let unexplained = ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how, is_successor });
+        let Ending { name, is_successor, .. } = ending;
+        let unexplained = ending.unexplained.map(|ctx_id| Unexplained { ctx_id, name, how, is_successor });
         Some((ending.number, unexplained))
     }
 

@@ -68,6 +68,7 @@ fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake
         let now = page.restarts();
         let look = backend.look(std::mem::replace(&mut restarts, now) != now);
         page.tell_usual(look.usual);
+        page.tell_served(look.served.map(|at| at.elapsed()));
         page.report(look.running);
         let limit = page.limit();
         if look.running.is_some_and(|running| running >= limit) {

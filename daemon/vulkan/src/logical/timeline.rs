@@ -61,14 +61,20 @@ pub struct Look {
     pub running: Option<Duration>,
     /// The time that ended submissions took, if any has ended.
     pub usual: Option<Duration>,
+    /// The time since which a submission has ended, or a little before, if any has.
+    pub served: Option<Instant>,
 }
 
 impl Look {
     /// Returns the state of two queues together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let (running, usual) = (self.running.max(other.running), self.usual.max(other.usual));
-        Self { pending: self.pending || other.pending, running, usual }
+        Self {
+            pending: self.pending || other.pending,
+            running: self.running.max(other.running),
+            usual: self.usual.max(other.usual),
+            served: self.served.max(other.served),
+        }
     }
 }
 

@@ -303,7 +303,7 @@ impl Table {
         let slot = self.vacant(id)?;
         if failed >= max_objects {
             return Err(ContextLost::new(format!(
-                "limit reached: objects ({max_objects}), and as many failed"
+                "limit max-objects ({max_objects}) reached, and as many failed"
             )));
         }
         slot.insert(Entry::Failed(kind, result));
@@ -352,7 +352,7 @@ fn end(mut entry: OccupiedEntry<'_, u64, Entry>, failed: &mut usize) -> Option<O
 impl From<Unplaced> for ContextLost {
     fn from(unplaced: Unplaced) -> Self {
         match unplaced {
-            Unplaced::Full(limit, _) => Self::new(format!("limit reached: {limit}")),
+            Unplaced::Full(limit, _) => Self::new(format!("limit {} reached", config::option(limit))),
             Unplaced::Lost(lost) => lost,
         }
     }

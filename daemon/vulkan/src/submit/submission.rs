@@ -149,6 +149,8 @@ struct Learned {
     ran: Duration,
     /// The time that those that have ended took, on average of late and at the most.
     usual: Option<Duration>,
+    /// The last look before one was found to have ended.
+    served: Option<Instant>,
 }
 
 impl Submission {
@@ -316,7 +318,7 @@ impl Submissions {
     /// Creates the submissions of a queue, of which there are none yet.
     pub(crate) fn new(now: Instant) -> Self {
         let (pending, last, ran, wanted, is_long) = Default::default();
-        let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None };
+        let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None, served: None };
         Self { pending, last, ran, counted: now, wanted, is_long, learned }
     }
 
@@ -449,33 +451,35 @@ impl Submissions {
     /// Looks how long the first has run, which the device has `begun` as far as anybody knows. To be called after [`Self::collect`] for all
     /// queues, as they wait for each other.
     pub(crate) fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
-        let usual = self.learn(now);
-        let Some(first) = self.pending.front() else { return Look { usual, ..Look::default() } };
+        self.learn(now);
+        let Learned { usual, served, .. } = self.learned;
+        let Some(first) = self.pending.front() else { return Look { usual, served, ..Look::default() } };
         let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
         if !begun || first.held.load(Ordering::Acquire) || !first.can_run(driver) {
-            return Look { pending: true, running: None, usual };
+            return Look { pending: true, running: None, usual, served };
         }
         self.ran += since.min(GAP_MAX);
         self.is_long = self.ran >= LONG;
         let together = u32::try_from(self.run()).unwrap_or(u32::MAX).saturating_add(1);
         let running = self.ran / together;
         self.learned.ran = running;
-        Look { pending: true, running: Some(running), usual }
+        Look { pending: true, running: Some(running), usual, served }
     }
 
     /// Learns from how many have ended since the last look.
-    fn learn(&mut self, now: Instant) -> Option<Duration> {
+    fn learn(&mut self, now: Instant) {
         let ended = self.pending.front().map_or(self.last, |first| first.number.saturating_sub(1));
-        let Learned { at, ended: before, ran, usual } = &mut self.learned;
-        let since = now.saturating_duration_since(std::mem::replace(at, now)).min(GAP_MAX);
+        let Learned { at, ended: before, ran, usual, served } = &mut self.learned;
+        let looked = std::mem::replace(at, now);
+        let since = now.saturating_duration_since(looked).min(GAP_MAX);
         let count = ended.saturating_sub(std::mem::replace(before, ended));
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         if let Some(each) = since.checked_div(count) {
             // The last look has seen the first of them.
             let took = each.max(std::mem::take(ran));
             *usual = Some(usual.map_or(took, |usual| (usual * 3 + took) / 4));
+            *served = Some(looked);
         }
-        *usual
     }
 
     /// Lets the time for which the first has run count from 0 again.

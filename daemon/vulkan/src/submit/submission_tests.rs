@@ -44,7 +44,7 @@ fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time
 }
 
 fn ran(time: Duration) -> Look {
-    Look { pending: true, running: Some(time), usual: None }
+    Look { pending: true, running: Some(time), ..Look::default() }
 }
 
 fn timeline(value: u64) -> Wait {
@@ -52,7 +52,7 @@ fn timeline(value: u64) -> Wait {
     Wait::Timeline { semaphore: Semaphore(1), raw: 7, value, signal }
 }
 
-const BLOCKED: Look = Look { pending: true, running: None, usual: None };
+const BLOCKED: Look = Look { pending: true, running: None, usual: None, served: None };
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
@@ -316,10 +316,14 @@ fn how_long_submissions_take_is_learned_from_those_that_end() {
         driver.signalled.extend((0..10).map(|_| submit_next(&mut queue, now)).collect::<Vec<_>>());
         watch(&mut [&mut queue], &driver, &mut now, STEP);
     }
-    let usual = Some(STEP / 10);
-    assert_eq!(queue.look(&driver, now, true), Look { usual, ..Look::default() });
+    // The last look before their end was one step before this.
+    let (usual, served) = (Some(STEP / 10), Some(now - STEP));
+    assert_eq!(queue.look(&driver, now, true), Look { usual, served, ..Look::default() });
     let long = submit_next(&mut queue, now);
-    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, 3 * SECOND), Look { usual, ..ran(3 * SECOND) });
+    assert_eq!(
+        watch(&mut [&mut queue], &driver, &mut now, 3 * SECOND),
+        Look { usual, served, ..ran(3 * SECOND) }
+    );
     driver.signalled.insert(long);
     let look = watch(&mut [&mut queue], &driver, &mut now, STEP);
     assert_eq!(look.usual, Some((STEP / 10 * 3 + 3 * SECOND) / 4));
