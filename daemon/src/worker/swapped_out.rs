@@ -116,7 +116,7 @@ impl Backend for SwappedOut {
     }
 
     fn look(&self, _: bool) -> Look {
-        Look { pending: false, running: None, usual: None }
+        Look::default()
     }
 
     fn watchdog_wake(&self) -> &WatchdogWake {

@@ -253,7 +253,7 @@ impl Checker<'_> {
         let leaves = self.types.of(&self.ids, ty)?.leaves;
         self.constant_leaves = self.constant_leaves.saturating_add(leaves);
         if self.constant_leaves > self.limits.cost {
-            return Err(ErrorKind::Limit("numbers in constants (shader_cost)"));
+            return Err(ErrorKind::Limit("numbers in constants (shader_cost, raised by --max-shader-cost)"));
         }
         let is_composite = matches!(instruction.opcode, op::CONSTANT_COMPOSITE | op::SPEC_CONSTANT_COMPOSITE);
         if is_composite && self.parts(ty).is_some_and(|parts| parts != operands.used.len() as u64) {

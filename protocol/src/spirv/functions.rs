@@ -316,7 +316,10 @@ impl Functions {
         while let Some(function) = ready.pop() {
             done += 1;
             if cost[function] > limits.cost {
-                return Err(ErrorKind::Limit("instructions after inlining (shader_cost)").at(0));
+                return Err(ErrorKind::Limit(
+                    "instructions after inlining (shader_cost, raised by --max-shader-cost)",
+                )
+                .at(0));
             }
             for caller in &callers[function] {
                 let caller = *caller as usize;

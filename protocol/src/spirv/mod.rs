@@ -52,7 +52,8 @@ pub struct Limits {
     pub blocks: u32,
     /// Depth of nested selections and loops.
     pub nesting: u32,
-    /// Numbers that all instructions produce after inlining, and those of all constants.
+    /// Numbers that all instructions produce after inlining, and those of all constants. Compilers take time and memory by them: lavapipe's
+    /// some 10 s and 1 GiB for 2^21. Of 1961 shaders of llama.cpp and of the differential suite none has 2^16.
     pub cost: u64,
     /// Bytes of all variables of functions, and of all private variables.
     pub variable_bytes: u64,
@@ -67,7 +68,7 @@ impl Limits {
         type_depth: 512,
         blocks: 16_384,
         nesting: 1024,
-        cost: 1 << 24,
+        cost: 1 << 18,
         variable_bytes: 1 << 20,
     };
 }

@@ -436,3 +436,61 @@ fn a_pipeline_has_what_its_shader_uses() -> Result<()> {
     setup.daemon.wait_for_workers(1)?;
     Ok(())
 }
+
+/// A shader that stores what a function computes, which calls another one twice, and so on: with all calls inlined it doubles at each of
+/// these levels.
+fn tower(levels: u32) -> Vec<u32> {
+    let types = [op(32, &[60, 4, 4]), op(59, &[60, 61, 4]), op(33, &[62, 4, 4])].concat();
+    let body = [op(57, &[4, 63, 70, 9]), op(62, &[61, 63])].concat();
+    let mut code = doing(&[types], &body);
+    code[3] = 70 + 4 * (levels + 1);
+    for level in 0..=levels {
+        let function = 70 + 4 * level;
+        let (argument, half, whole) = (function + 1, function + 2, function + 3);
+        let mut words =
+            [op(54, &[4, function, 0, 62]), op(55, &[4, argument]), op(248, &[500 + level])].concat();
+        let callee = function + 4;
+        if level == levels {
+            words.extend(
+                [op(132, &[4, half, argument, argument]), op(128, &[4, whole, half, argument])].concat(),
+            );
+        } else {
+            words.extend([op(57, &[4, half, callee, argument]), op(57, &[4, whole, callee, half])].concat());
+        }
+        words.extend([op(254, &[whole]), op(56, &[])].concat());
+        code.extend(words);
+    }
+    code[3] = code[3].max(501 + levels);
+    code
+}
+
+#[test]
+fn a_shader_that_grows_by_its_calls_is_refused_before_the_driver_grows() -> Result<()> {
+    let mut setup = Setup::new()?;
+    let (module, result) = setup.module(&tower(4))?;
+    ensure!(result == SUCCESS, "{result:?}");
+    ensure!(setup.pipeline(module, c"main", None)? == SUCCESS, "a small one");
+    for levels in [18, 40, 100] {
+        let (_, result) = setup.module(&tower(levels))?;
+        ensure!(result == INVALID, "{levels} levels: {result:?}");
+    }
+    let told = "instructions after inlining (shader_cost, raised by --max-shader-cost)";
+    let is_told = || setup.daemon.log().contains(told);
+    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    setup.daemon.wait_for_workers(1)?;
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_compiles_for_too_long_costs_the_context() -> Result<()> {
+    let daemon = Daemon::start_with(&["--max-shader-cost", "100000000", "--max-pipeline-time", "200ms"])?;
+    let mut setup = Setup::on(daemon, |gpu| Device::create_with_all_features(gpu, "shaders"))?;
+    let (module, result) = setup.module(&tower(20))?;
+    ensure!(result == SUCCESS, "{result:?}");
+    ensure!(setup.pipeline(module, c"main", None).is_err(), "the context is lost");
+    setup.daemon.wait_for_workers(0)?;
+    let told = "the driver took longer than 200ms to create pipelines (raise --max-pipeline-time)";
+    let is_told = || setup.daemon.log().contains(told);
+    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    Ok(())
+}

@@ -143,7 +143,7 @@ impl Backend for Fake {
     fn look(&self, restart: bool) -> Look {
         let mut ran = self.ran.lock();
         *ran = ran.map(|ran| if restart { Duration::ZERO } else { ran });
-        Look { pending: ran.is_some(), running: *ran, usual: None }
+        Look { pending: ran.is_some(), running: *ran, ..Look::default() }
     }
 
     fn watchdog_wake(&self) -> &WatchdogWake {

@@ -130,7 +130,10 @@ fn create<'a, I: Lower>(
         lowered => lowered?,
     };
     let raws = call.arena.slice_fill(ids.len(), 0u64)?;
+    let compilation = call.context.compilations.begin();
+    call.context.watchdog_wake.wake();
     let result = invoke(cache, infos, raws.as_mut_ptr());
+    drop(compilation);
     bind_pipelines(call, device, ids, raws.iter().zip(states), names, result)?;
     Ok(venus::VkResult(result))
 }

@@ -61,6 +61,8 @@ pub struct Look {
     pub running: Option<Duration>,
     /// The time that ended submissions took, if any has ended.
     pub usual: Option<Duration>,
+    /// The longest that the driver may compile shaders in one call, if a call has reached it.
+    pub compiled: Option<Duration>,
 }
 
 impl Look {
@@ -68,7 +70,8 @@ impl Look {
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let (running, usual) = (self.running.max(other.running), self.usual.max(other.usual));
-        Self { pending: self.pending || other.pending, running, usual }
+        let compiled = self.compiled.max(other.compiled);
+        Self { pending: self.pending || other.pending, running, usual, compiled }
     }
 }
 

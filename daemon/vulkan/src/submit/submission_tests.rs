@@ -44,7 +44,7 @@ fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time
 }
 
 fn ran(time: Duration) -> Look {
-    Look { pending: true, running: Some(time), usual: None }
+    Look { pending: true, running: Some(time), ..Look::default() }
 }
 
 fn timeline(value: u64) -> Wait {
@@ -52,7 +52,7 @@ fn timeline(value: u64) -> Wait {
     Wait::Timeline { semaphore: Semaphore(1), raw: 7, value, signal }
 }
 
-const BLOCKED: Look = Look { pending: true, running: None, usual: None };
+const BLOCKED: Look = Look { pending: true, running: None, usual: None, compiled: None };
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]

@@ -432,7 +432,8 @@ fn the_numbers_that_instructions_make_are_counted() {
         words[3] = LIMITS.ids;
         judge(&words).map(|_| ())
     };
-    let too_much = Err(ErrorKind::Limit("instructions after inlining (shader_cost)"));
+    let too_much =
+        Err(ErrorKind::Limit("instructions after inlining (shader_cost, raised by --max-shader-cost)"));
     for (what, instruction) in moves {
         assert_eq!(of(instruction, most), Ok(()), "{what}");
         assert_eq!(of(instruction, most + 1), too_much, "{what}");

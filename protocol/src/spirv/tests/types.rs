@@ -280,7 +280,7 @@ fn numbers_in_constants_are_counted() {
         let all = (50..).step_by(3).zip(lengths).map(one).collect::<Vec<_>>();
         judge(&declaring(&all)).map(|_| ())
     };
-    let too_many = Err(ErrorKind::Limit("numbers in constants (shader_cost)"));
+    let too_many = Err(ErrorKind::Limit("numbers in constants (shader_cost, raised by --max-shader-cost)"));
     let most = LIMITS.cost as u32 - 4;
     assert_eq!(nulls(&[most]), Ok(()));
     assert_eq!(nulls(&[most + 1]), too_many);
