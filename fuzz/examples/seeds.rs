@@ -280,7 +280,7 @@ fn packets() -> Vec<Vec<u8>> {
         swapped_out: None,
     };
     let to_worker = [
-        ToWorker::Setup(setup),
+        ToWorker::Setup(Box::new(setup)),
         ToWorker::AttachResource { resource_id, size, kind: ResourceKind::SharedMemory },
         ToWorker::AttachResource {
             resource_id,

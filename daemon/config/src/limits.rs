@@ -138,6 +138,8 @@ pub struct ContextLimits {
     pub recording_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,
+    /// The longest that a driver may take to create pipelines in one call; a call that takes longer costs the context. Default 5 min.
+    pub pipeline_time: Duration,
     /// The bounds on what one shader module may ask of a driver.
     pub shaders: ShaderLimits,
 }
@@ -155,7 +157,7 @@ pub struct ShaderLimits {
     pub shader_blocks: u32,
     /// Depth of nested selections and loops. Default 1024.
     pub shader_nesting: u32,
-    /// Numbers that instructions produce when all calls are inlined, and those of all constants. Default 16 777 216.
+    /// Numbers that instructions produce when all calls are inlined, and those of all constants. Default 262 144.
     pub shader_cost: u64,
     /// Bytes of all variables of functions, and of all private variables. Default 1 MiB.
     pub shader_variable_bytes: u64,
@@ -186,6 +188,7 @@ impl Default for ContextLimits {
             command_bytes: 256 << 20,
             arena_bytes: 256 << 20,
             recording_bytes: 256 << 20,
+            pipeline_time: Duration::from_secs(300),
             shaders: ShaderLimits::DEFAULT,
             submissions: 65_536,
         }

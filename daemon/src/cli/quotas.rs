@@ -1,8 +1,9 @@
 //! The options that bound what a guest may take.
 
-use super::values::size;
-use config::{ContextLimits, DeviceLimits};
+use super::values::{size, time};
+use config::{ContextLimits, DeviceLimits, ShaderLimits};
 use daemon::sandbox::GroupLimits;
+use std::time::Duration;
 
 /// The quotas of a VM, which bound what its guest may take. Each program of the guest gets at most seven eighths, so that another finds
 /// something left.
@@ -27,6 +28,12 @@ pub(crate) struct Quotas {
     /// Host memory for the shaders of one context [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shader_memory: Option<u64>,
+    /// Cost of one shader for the driver's compiler: instructions with all calls inlined, and numbers in constants [default: 262144]
+    #[arg(long, value_name = "COUNT")]
+    pub max_shader_cost: Option<u64>,
+    /// Longest time that the driver may take to create pipelines; after that the context is killed. With ms, s or min [default: 5min]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub max_pipeline_time: Option<Duration>,
     /// Number of contexts of the VM, each of which is a process [default: 256]
     #[arg(long, value_name = "COUNT")]
     pub max_contexts: Option<usize>,
@@ -78,6 +85,11 @@ impl Quotas {
             objects: self.max_objects.unwrap_or(context.objects),
             shader_bytes: self.shader_memory.unwrap_or(context.shader_bytes),
             rings: self.max_rings.unwrap_or(context.rings),
+            pipeline_time: self.max_pipeline_time.unwrap_or(context.pipeline_time),
+            shaders: ShaderLimits {
+                shader_cost: self.max_shader_cost.unwrap_or(context.shaders.shader_cost),
+                ..context.shaders
+            },
             ..context
         };
         (device, context)

@@ -70,7 +70,7 @@ pub enum ResourceKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// First message, exactly once. Descriptor: the page that both sides share.
-    Setup(WorkerSetup),
+    Setup(Box<WorkerSetup>),
     /// A resource became visible to the context, or what was expected is there. Descriptor: its memory, of a size that cannot
     /// change, if there is any that the context can use.
     AttachResource {

@@ -177,7 +177,9 @@ impl Renderer {
             let own = queues.iter().zip(&looks).filter(|(queue, _)| queue.passes_through(gate));
             gate.tell_running(own.filter_map(|(_, look)| look.running).max());
         }
-        looks.into_iter().fold(Look::default(), Look::and)
+        let (pending, compiled) = self.0.compilations.look(now);
+        let compilations = Look { pending, compiled, ..Look::default() };
+        looks.into_iter().fold(compilations, Look::and)
     }
 
     /// Destroys everything that the guest made. Waits for the device: bound it from outside. No command is in flight any more, and

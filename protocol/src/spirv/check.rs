@@ -1,15 +1,17 @@
 //! The pass over a module.
 
+use super::capabilities::Declared;
 use super::functions::{self, Functions, Step};
-use super::generated::tables::OFFERS;
 use super::layout::error::{Error, ErrorKind};
-use super::layout::grammar::{self, Offer, row};
+use super::layout::grammar;
 use super::layout::ids::{Id, Ids};
 use super::layout::opcode as op;
 use super::layout::section::{Progress, Section};
+use super::layout::sets::Sets;
 use super::layout::words::{HEADER, Header, Instruction, text};
 use super::operands::Operands;
-use super::sets::Sets;
+use super::resources::Finder;
+use super::typing::{self, Operation, Results, View};
 use super::uses::{Scope, Uses};
 use super::values::constants::Constants;
 use super::values::types::{self, Types};
@@ -38,10 +40,13 @@ fn pass(words: &[u32], device: &Device<'_>, limits: &Limits) -> Result<Module, E
         words,
         device,
         limits,
+        declared: Declared::default(),
         ids: Ids::new(header.bound),
         types: Types::default(),
         constants: Constants::new(device.specialisation.clone()),
         functions: Functions::new(),
+        results: Results::default(),
+        resources: Finder::default(),
         module: Module::default(),
         uses: Uses::default(),
         sets: Sets::default(),
@@ -70,10 +75,13 @@ struct Checker<'c> {
     words: &'c [u32],
     device: &'c Device<'c>,
     limits: &'c Limits,
+    declared: Declared,
     ids: Ids,
     types: Types,
     constants: Constants,
     functions: Functions,
+    results: Results,
+    resources: Finder,
     module: Module,
     uses: Uses,
     sets: Sets,
@@ -98,17 +106,17 @@ impl Checker<'_> {
         let grammar = grammar::instruction(opcode).ok_or(ErrorKind::Unknown("instruction"))?;
         if opcode == op::CAPABILITY {
             let number = instruction.operands.first().copied().ok_or(ErrorKind::Length)?;
-            if !self.is_offered(number) {
+            if !(self.device.has_capability)(number) {
                 return Err(ErrorKind::Capability(number));
             }
+            self.declared.add(number);
         }
-        let offered = |number: &u32| self.is_offered(*number);
-        if !grammar.capabilities.is_empty() && !grammar.capabilities.iter().any(offered) {
-            return Err(ErrorKind::NotOffered("an instruction"));
-        }
+        self.declared.demand(grammar.capabilities)?;
         let section = progress.advance(opcode)?;
         let lists = self.sets.operands(instruction, grammar.operands, section)?;
         operands.read(instruction, lists, self.words, &self.ids)?;
+        operands.needed.iter().try_for_each(|needed| self.declared.demand(needed))?;
+        self.declared.demand_width(instruction)?;
         if section == Section::Functions {
             let step =
                 Step { instruction, used: &operands.used, is_remark: self.sets.is_remark(instruction) };
@@ -136,14 +144,6 @@ impl Checker<'_> {
         if section == Section::Functions { self.functions.current() } else { 0 }
     }
 
-    fn is_offered(&self, capability: u32) -> bool {
-        match row(OFFERS, capability) {
-            Some(Offer::Device) => true,
-            Some(Offer::Extensions(names)) => names.iter().any(|name| (self.device.has_extension)(name)),
-            None => false,
-        }
-    }
-
     /// Checks the rules of single instructions.
     fn meaning(
         &mut self,
@@ -167,6 +167,7 @@ impl Checker<'_> {
                 let (group, targets) = operands.used.split_first().ok_or(ErrorKind::Length)?;
                 self.constants.name_as(*group, targets);
                 self.workgroups.decorate_as(*group, targets);
+                self.resources.decorate_as(*group, targets);
             }
             op::TYPE_FORWARD_POINTER => self.ids.announce(word(0)?)?,
             op::VARIABLE | op::UNTYPED_VARIABLE => self.variable(instruction, section)?,
@@ -180,7 +181,9 @@ impl Checker<'_> {
             }
             _ => {}
         }
+        self.typing(instruction, operands, section)?;
         if section == Section::Functions {
+            self.resources.look(&self.ids, self.words, self.functions.current(), &operands.used);
             let ty = match opcode {
                 op::STORE => Some(self.ids.defined(word(1)?)?.ty),
                 op::COPY_MEMORY => {
@@ -195,7 +198,29 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Checks the types of what is computed.
+    fn typing(
+        &mut self,
+        instruction: &Instruction<'_>,
+        operands: &Operands,
+        section: Section,
+    ) -> Result<(), ErrorKind> {
+        if section != Section::Functions && instruction.opcode != op::SPEC_CONSTANT_OP {
+            return Ok(());
+        }
+        let (ids, types, constants) = (&self.ids, &self.types, &self.constants);
+        let view = View { ids, types, constants, sets: &self.sets, words: self.words };
+        let operation = Operation::of(instruction, operands.result_type, &operands.used);
+        self.results.follow(&operation, &view)?;
+        typing::check(&operation, &view)
+    }
+
     fn decorate(&mut self, instruction: &Instruction<'_>) -> Result<(), ErrorKind> {
+        if let [target, decoration @ (op::DECORATION_DESCRIPTOR_SET | op::DECORATION_BINDING), number] =
+            *instruction.operands
+        {
+            self.resources.decorate(target, decoration, number);
+        }
         match *instruction.operands {
             [target, op::DECORATION_SPEC_ID, id] => self.constants.name(target, id),
             [target, op::DECORATION_BUILT_IN, op::BUILT_IN_WORKGROUP_SIZE] => {
@@ -228,7 +253,7 @@ impl Checker<'_> {
         let leaves = self.types.of(&self.ids, ty)?.leaves;
         self.constant_leaves = self.constant_leaves.saturating_add(leaves);
         if self.constant_leaves > self.limits.cost {
-            return Err(ErrorKind::Limit("numbers in constants (shader_cost)"));
+            return Err(ErrorKind::Limit("numbers in constants (shader_cost, raised by --max-shader-cost)"));
         }
         let is_composite = matches!(instruction.opcode, op::CONSTANT_COMPOSITE | op::SPEC_CONSTANT_COMPOSITE);
         if is_composite && self.parts(ty).is_some_and(|parts| parts != operands.used.len() as u64) {
@@ -283,13 +308,19 @@ impl Checker<'_> {
     }
 
     fn finish(mut self) -> Result<Module, Error> {
-        self.functions.finish(&self.ids, self.limits)?;
+        let (ids, types, constants) = (&self.ids, &self.types, &self.constants);
+        let view = View { ids, types, constants, sets: &self.sets, words: self.words };
+        self.functions.finish(&view, self.limits)?;
         self.uses.finish(&self.ids, self.words)?;
         self.module.sizes_vary |= self.workgroups.vary(&self.constants);
         let launches = self.workgroups.judge(&self.constants, self.device, &self.entry_points);
         for (entry_point, launch) in self.module.entry_points.iter_mut().zip(launches) {
             entry_point.launch = launch.map_err(|error| error.within(self.words));
         }
+        let function = |(_, id): &(u32, u32)| self.ids.any(*id).map_or(0, |entry| entry.function);
+        let entries = self.entry_points.iter().map(function).collect();
+        let calls = self.functions.calls(&self.ids);
+        self.module.resources = self.resources.finish(self.functions.count(), calls, entries);
         self.module.specialisable = self.constants.into_specialisable();
         Ok(self.module)
     }

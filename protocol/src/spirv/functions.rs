@@ -6,6 +6,7 @@ use super::layout::error::{Error, ErrorKind};
 use super::layout::ids::{Id, Ids};
 use super::layout::opcode as op;
 use super::layout::words::Instruction;
+use super::typing::{self, View};
 use super::values::types;
 use std::collections::HashSet;
 
@@ -47,6 +48,8 @@ struct Call {
     arguments: u32,
     /// The callee is a function. Otherwise it may be a value that stands in a function's place.
     is_sure: bool,
+    /// The callee is called for each element of a matrix, with what the instruction does not name.
+    is_callback: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +108,18 @@ impl Functions {
         if self.place == Place::Outside { 0 } else { self.all.len() as u32 }
     }
 
+    /// The number of functions.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Calls, from one function to another.
+    pub(super) fn calls(&self, ids: &Ids) -> impl Iterator<Item = (u32, u32)> {
+        let callee =
+            |call: &Call| ids.defined(call.callee).ok().filter(|callee| callee.opcode == op::FUNCTION);
+        self.calls.iter().filter_map(move |call| Some((call.caller, callee(call)?.function)))
+    }
+
     /// Adds the cost of a function's instruction for a compiler; `leaves` are the numbers of its result.
     pub(super) fn charge(&mut self, leaves: u64) {
         if let Some(function) = self.all.last_mut() {
@@ -156,7 +171,7 @@ impl Functions {
                 let callee = used.first().copied().ok_or(ErrorKind::Length)?;
                 let arguments = used.len() as u32 - 1;
                 let (at, caller) = (instruction.at, self.current());
-                self.calls.push(Call { at, caller, callee, arguments, is_sure: true });
+                self.calls.push(Call { at, caller, callee, arguments, is_sure: true, is_callback: false });
             }
             (Place::Variables | Place::Phis | Place::Block, _) => {
                 self.place = Place::Block;
@@ -179,6 +194,7 @@ impl Functions {
             callee: *callee,
             arguments,
             is_sure,
+            is_callback: true,
         }));
     }
 
@@ -269,15 +285,15 @@ impl Functions {
     }
 
     /// Looks at all calls: that they fit what they call, that none recurs, and what all costs when every call is inlined.
-    pub(super) fn finish(&self, ids: &Ids, limits: &Limits) -> Result<(), Error> {
+    pub(super) fn finish(&self, view: &View<'_>, limits: &Limits) -> Result<(), Error> {
         if self.place != Place::Outside {
             return Err(ErrorKind::Order("end").at(0));
         }
         let mut callers = vec![Vec::new(); self.all.len() + 1];
         let mut pending = vec![0u32; self.all.len() + 1];
         for call in &self.calls {
-            let callee = ids.defined(call.callee).map_err(|kind| kind.at(call.at))?;
-            let Id { opcode: op::FUNCTION, function, .. } = callee else {
+            let callee = view.ids.defined(call.callee).map_err(|kind| kind.at(call.at))?;
+            let Id { opcode: op::FUNCTION, function, at, .. } = callee else {
                 if call.is_sure {
                     return Err(ErrorKind::IdKind(call.callee, "function").at(call.at));
                 }
@@ -285,6 +301,9 @@ impl Functions {
             };
             if self.all[function as usize - 1].parameters != call.arguments {
                 return Err(ErrorKind::Mismatch("arguments").at(call.at));
+            }
+            if !call.is_callback {
+                typing::check_call(view, call.at, at as usize).map_err(|kind| kind.at(call.at))?;
             }
             callers[function as usize].push(call.caller);
             pending[call.caller as usize] += 1;
@@ -297,7 +316,10 @@ impl Functions {
         while let Some(function) = ready.pop() {
             done += 1;
             if cost[function] > limits.cost {
-                return Err(ErrorKind::Limit("instructions after inlining (shader_cost)").at(0));
+                return Err(ErrorKind::Limit(
+                    "instructions after inlining (shader_cost, raised by --max-shader-cost)",
+                )
+                .at(0));
             }
             for caller in &callers[function] {
                 let caller = *caller as usize;

@@ -25,7 +25,7 @@ pub fn fuzz_module(bytes: &[u8]) -> usize {
     for specialisation in [None, specialisation] {
         let device = Device {
             version: 0x1_0600,
-            has_extension: &|name| name.len().is_multiple_of(2),
+            has_capability: &|number| number.is_multiple_of(2) || number < 64,
             graphics: words.len().is_multiple_of(2),
             workgroup_size: [1024, 1024, 64],
             workgroup_invocations: 1024,

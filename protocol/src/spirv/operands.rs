@@ -16,6 +16,8 @@ pub(super) struct Operands {
     pub result: Option<u32>,
     /// The ids it uses, in order.
     pub used: Vec<u32>,
+    /// Capabilities for its enumerants: one of each list.
+    pub needed: Vec<&'static [u32]>,
 }
 
 /// Instructions that `OpSpecConstantOp` may hold in shaders (3.52.11, SPV_KHR_cooperative_matrix), those of kernels left out.
@@ -47,6 +49,7 @@ impl Operands {
     ) -> Result<(), ErrorKind> {
         (self.result_type, self.result) = (None, None);
         self.used.clear();
+        self.needed.clear();
         let mut walk = Walk { into: self, ids, words: instruction.operands, all, at: 0 };
         operands.into_iter().try_for_each(|operands| walk.list(operands))?;
         if walk.at == instruction.operands.len() { Ok(()) } else { Err(ErrorKind::Length) }
@@ -134,19 +137,29 @@ impl Walk<'_, '_> {
             }
             Kind::Value(values) => {
                 let value = self.word()?;
-                self.list(row(values, value).ok_or(ErrorKind::Unknown("enumerant"))?)?;
+                self.enumerant(row(values, value).ok_or(ErrorKind::Unknown("enumerant"))?)?;
             }
             Kind::Mask(bits) => self.mask(bits)?,
         }
         Ok(())
     }
 
+    fn enumerant(
+        &mut self,
+        (follow, needed): &(&'static [Operand], &'static [u32]),
+    ) -> Result<(), ErrorKind> {
+        if !needed.is_empty() {
+            self.into.needed.push(needed);
+        }
+        self.list(follow)
+    }
+
     fn mask(&mut self, bits: &'static [Enumerant]) -> Result<(), ErrorKind> {
         let mask = self.word()?;
         let mut left = mask;
-        for (bit, follow) in bits.iter().filter(|(bit, _)| mask & bit != 0) {
+        for (bit, found) in bits.iter().filter(|(bit, _)| mask & bit != 0) {
             left &= !bit;
-            self.list(follow)?;
+            self.enumerant(found)?;
         }
         if left == 0 { Ok(()) } else { Err(ErrorKind::Unknown("bit")) }
     }

@@ -6,20 +6,24 @@ mod evaluation;
 mod functions;
 mod layout;
 mod operands;
+mod resources;
 mod sets;
 mod types;
+mod typing;
 mod uses;
 mod valid;
 mod workgroups;
 mod zeros;
 
 use super::*;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 /// The module in parts, so that a test can replace one.
 fn parts() -> Vec<(&'static str, Vec<u32>)> {
     let main = [u32::from_le_bytes(*b"main"), 0];
     vec![
-        ("capability", op(17, &[1])),
+        ("capability", offered().iter().flat_map(|number| op(17, &[*number])).collect()),
         ("memory model", op(14, &[0, 1])),
         ("entry point", op(15, &[&[5, 1][..], &main, &[10, 11]].concat())),
         ("local size", op(16, &[1, 17, 64, 1, 1])),
@@ -54,6 +58,13 @@ fn parts() -> Vec<(&'static str, Vec<u32>)> {
     ]
 }
 
+/// The capabilities of a device without extensions.
+fn offered() -> &'static BTreeSet<u32> {
+    static OFFERED: LazyLock<BTreeSet<u32>> =
+        LazyLock::new(|| enabled(|enable| !matches!(enable, grammar::Enable::Extension(_))));
+    &OFFERED
+}
+
 fn op(opcode: u32, operands: &[u32]) -> Vec<u32> {
     [&[(operands.len() as u32 + 1) << 16 | opcode][..], operands].concat()
 }
@@ -86,7 +97,7 @@ fn judge_with(words: &[u32], specialisation: Option<&[(u32, u64)]>) -> Result<Mo
 fn device() -> Device<'static> {
     Device {
         version: 0x1_0600,
-        has_extension: &|_| false,
+        has_capability: &|number| offered().contains(&number),
         graphics: false,
         workgroup_size: [1024, 1024, 64],
         workgroup_invocations: 1024,
@@ -108,6 +119,12 @@ fn with_all(changes: &[(&str, Vec<u32>)]) -> Vec<u32> {
         parts.iter_mut().find(|part| part.0 == *name).expect("there is such a part").1 = words.clone();
     }
     module(&parts)
+}
+
+/// The module with more capabilities, which the device of the tests does not have.
+fn with_capabilities(mut words: Vec<u32>, numbers: &[u32]) -> Vec<u32> {
+    words.splice(5..5, numbers.iter().flat_map(|number| op(17, &[*number])));
+    words
 }
 
 /// The words of `zero`, and behind them these: for more declarations.
@@ -141,8 +158,8 @@ fn text(text: &str) -> Vec<u32> {
 
 /// The instructions that some device offers, by number and name.
 fn offered_instructions() -> impl Iterator<Item = (u16, &'static str)> {
-    use generated::tables::{INSTRUCTIONS, OFFERS};
-    let is_offered = |number: &u32| grammar::row(OFFERS, *number).is_some();
+    use generated::tables::{CAPABILITIES, INSTRUCTIONS};
+    let is_offered = |number: &u32| grammar::row(CAPABILITIES, *number).is_some();
     let offered = move |capabilities: &[u32]| capabilities.is_empty() || capabilities.iter().any(is_offered);
     let found = INSTRUCTIONS.iter().filter(move |(_, found)| offered(found.capabilities));
     found.map(|(number, instruction)| (*number as u16, instruction.name))
@@ -150,7 +167,7 @@ fn offered_instructions() -> impl Iterator<Item = (u16, &'static str)> {
 
 /// A device with every extension, which serves all stages.
 fn device_with_everything() -> Device<'static> {
-    Device { has_extension: &|_| true, graphics: true, ..device() }
+    Device { has_capability: &|number| enabled(|_| true).contains(&number), graphics: true, ..device() }
 }
 
 /// Returns what an error says behind the number of its word.
@@ -239,9 +256,9 @@ fn whatever_is_wrong_is_refused() {
         ("phi", op(245, &[4, 36, 35, 31, 37, 30]), IdMissing(37)),
         ("phi", op(245, &[4, 36, 35]), Length),
         ("load", [op(61, &[4, 35, 34]), op(245, &[4, 40, 13, 30])].concat(), Order("phi")),
-        ("load", [op(57, &[2, 35, 1])].concat(), Recursion),
-        ("load", op(57, &[2, 35, 1, 13]), Mismatch("arguments")),
-        ("load", op(57, &[2, 35, 10]), IdKind(10, "function")),
+        ("load", [op(61, &[4, 35, 34]), op(57, &[2, 60, 1])].concat(), Recursion),
+        ("load", [op(61, &[4, 35, 34]), op(57, &[2, 60, 1, 13])].concat(), Mismatch("arguments")),
+        ("load", [op(61, &[4, 35, 34]), op(57, &[2, 60, 10])].concat(), IdKind(10, "function")),
         ("end", vec![], Order("end")),
         ("return", [op(253, &[]), op(248, &[41])].concat(), Order("instruction")),
         ("struct", [op(74, &[7])].concat(), Order("instruction")),

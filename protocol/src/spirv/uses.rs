@@ -5,9 +5,9 @@ use super::layout::error::{Error, ErrorKind};
 use super::layout::ids::Ids;
 use super::layout::opcode as op;
 use super::layout::section::Section;
+use super::layout::sets::{Set, Sets};
 use super::layout::words::Instruction;
 use super::operands::Operands;
-use super::sets::{Set, Sets};
 use super::values::types;
 
 /// The kind that an id must turn out to have when it is defined later.

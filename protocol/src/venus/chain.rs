@@ -12,6 +12,13 @@ use crate::error::{DecodeError, DecodeErrorKind};
 /// The structs behind a `pNext`, in chain order.
 pub type Chain<'a> = &'a [ChainStruct<'a>];
 
+/// The members of a struct in a chain, as they are on the wire: for structs of features, a `VkBool32` each.
+pub fn members(link: &ChainStruct<'_>) -> Vec<u8> {
+    let mut writer = Writer::growing();
+    link.encode_members(&mut writer);
+    writer.into_bytes()
+}
+
 type Members<'a> = fn(&mut Reader<'a>, i32) -> Result<ChainStruct<'a>, DecodeError>;
 
 /// Reads the chain of `owner`, which accepts the sTypes in `allowed` (ascending).

@@ -9,8 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use protocol::spirv::{Device, Error, Limits, check};
-use protocol::venus::generated::EXTENSIONS;
+use protocol::spirv::{Device, Error, Limits, check, enabled};
 
 #[derive(Parser)]
 #[command(about = "Check SPIR-V modules as the daemon does")]
@@ -33,6 +32,9 @@ struct Arguments {
     /// `maxBoundDescriptorSets`.
     #[arg(long, default_value_t = 32)]
     descriptor_sets: u32,
+    /// The limit of numbers that instructions make and constants hold, `shader_cost`.
+    #[arg(long, default_value_t = Limits::DEFAULT.cost)]
+    cost: u64,
 }
 
 /// The result of a module's check.
@@ -47,10 +49,11 @@ enum Verdict {
 
 impl Arguments {
     fn judge(&self, words: &[u32]) -> Verdict {
+        let capabilities = enabled(|_| true);
         let check = |specialisation| {
             let device = Device {
                 version: 0x1_0600,
-                has_extension: &|name| EXTENSIONS.iter().any(|(_, known, _)| *known == name),
+                has_capability: &|number| capabilities.contains(&number),
                 graphics: !self.compute,
                 workgroup_size: [0, 1, 2].map(|at: usize| self.workgroup_size.get(at).copied().unwrap_or(1)),
                 workgroup_invocations: self.workgroup_invocations,
@@ -58,7 +61,7 @@ impl Arguments {
                 descriptor_sets: self.descriptor_sets,
                 specialisation,
             };
-            check(words, &device, &Limits::DEFAULT)
+            check(words, &device, &Limits { cost: self.cost, ..Limits::DEFAULT })
         };
         match check(None) {
             Err(error) if error.kind.is_for_another_device() => return Verdict::NotOffered(error),

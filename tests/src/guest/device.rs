@@ -62,6 +62,29 @@ impl Device {
         Self::create_on(gpu, name, 0, features)
     }
 
+    /// Creates a device with all features of Vulkan itself that the physical device has.
+    pub fn create_with_all_features(gpu: &Arc<Gpu>, name: &str) -> Result<Self> {
+        let mut asking = Self::create(gpu, name)?;
+        let (first, second, third) = Default::default();
+        let chain = [
+            ChainStruct::PhysicalDeviceVulkan11Features(&first),
+            ChainStruct::PhysicalDeviceVulkan12Features(&second),
+            ChainStruct::PhysicalDeviceVulkan13Features(&third),
+        ];
+        let wanted = venus::PhysicalDeviceFeatures2 { p_next: &chain, ..Default::default() };
+        let physical_device = asking.physical;
+        let reply = asking.ring.query(|w| {
+            venus::GetPhysicalDeviceFeatures2 { physical_device, p_features: Some(&wanted) }.encode(REPLY, w);
+        })?;
+        asking.gpu.destroy_context(asking.context)?;
+        let arena = Arena::new(1 << 16);
+        let reply = venus::GetPhysicalDeviceFeatures2Reply::decode(&mut Reader::new(&reply, &arena))?;
+        let found = reply.p_features.context("features")?;
+        let core = venus::PhysicalDeviceFeatures2 { features: found.features, ..Default::default() };
+        let all = [&[ChainStruct::PhysicalDeviceFeatures2(&core)], found.p_next].concat();
+        Self::create_with(gpu, name, &all)
+    }
+
     /// Creates a device like [`Self::create_with`], of the physical device that is enumerated at `index`.
     pub fn create_on(gpu: &Arc<Gpu>, name: &str, index: usize, features: &[ChainStruct<'_>]) -> Result<Self> {
         let context = gpu.create_context(name)?;

@@ -2,13 +2,16 @@
 
 use anyhow::{Result, ensure};
 use protocol::venus::generated::{
-    ComputePipelineCreateInfo, CreateComputePipelines, CreatePipelineLayout, CreateShaderModule, Pipeline,
-    PipelineLayout, PipelineLayoutCreateInfo, PipelineShaderStageCreateInfo, ShaderModule,
-    ShaderModuleCreateInfo, ShaderStageFlags, SpecializationInfo, SpecializationMapEntry, VkResult,
+    ComputePipelineCreateInfo, CreateComputePipelines, CreateDescriptorSetLayout, CreatePipelineLayout,
+    CreateShaderModule, DescriptorSetLayout, DescriptorSetLayoutBinding, DescriptorSetLayoutCreateInfo,
+    DescriptorType, Pipeline, PipelineLayout, PipelineLayoutCreateInfo, PipelineShaderStageCreateInfo,
+    ShaderModule, ShaderModuleCreateInfo, ShaderStageFlags, SpecializationInfo, SpecializationMapEntry,
+    VkResult,
 };
 use std::ffi::CStr;
 use std::sync::Arc;
 use tests::daemon::Daemon;
+use tests::guest::Gpu;
 use tests::guest::device::Device;
 use tests::guest::ring::REPLY;
 
@@ -50,11 +53,42 @@ fn shader(body: &[u32], behind: &[u32]) -> Vec<u32> {
 /// `PhysicalStorageBuffer`.
 const PHYSICAL: u32 = 5349;
 
-/// An empty shader with physical addresses and these declarations ahead of the function.
-fn declaring(words: &[Vec<u32>]) -> Vec<u32> {
-    let mut code = shader(&[], &[]);
+/// A shader with this body and these declarations ahead of the function.
+fn doing(words: &[Vec<u32>], body: &[u32]) -> Vec<u32> {
+    let mut code = shader(body, &[]);
     let function = code.windows(5).position(|words| words == op(54, &[2, 1, 0, 3])).expect("there is one");
     code.splice(function..function, words.concat());
+    code
+}
+
+/// A shader that follows this path of constants, 0 (24) and 7 (25), from a structure of one number.
+fn reaching(path: &[u32]) -> Vec<u32> {
+    let types = [op(32, &[20, 4, 4]), op(30, &[21, 4]), op(32, &[22, 4, 21]), op(59, &[22, 23, 4])];
+    let constants = [op(43, &[4, 24, 0]), op(43, &[4, 25, 7])];
+    doing(&[types.concat(), constants.concat()], &op(65, &[&[20, 30, 23], path].concat()))
+}
+
+/// An empty shader that declares these capabilities, and makes this type.
+fn with_type(capabilities: &[u32], ty: &[u32]) -> Vec<u32> {
+    let mut code = doing(&[ty.to_vec()], &[]);
+    code.splice(5..5, capabilities.iter().flat_map(|number| op(17, &[*number])));
+    code
+}
+
+/// A shader that reads a buffer bound there.
+fn reading(set: u32, binding: u32) -> Vec<u32> {
+    let types = [op(30, &[20, 4]), op(32, &[21, 2, 20]), op(59, &[21, 22, 2])].concat();
+    let mut code = doing(&[types], &op(61, &[20, 30, 22]));
+    let void = code.windows(2).position(|words| words == op(19, &[2])).expect("there is one");
+    let decorations =
+        [op(71, &[20, 3]), op(72, &[20, 0, 35, 0]), op(71, &[22, 34, set]), op(71, &[22, 33, binding])];
+    code.splice(void..void, decorations.concat());
+    code
+}
+
+/// An empty shader with physical addresses and these declarations ahead of the function.
+fn declaring(words: &[Vec<u32>]) -> Vec<u32> {
+    let mut code = doing(words, &[]);
     let memory_model = code.windows(3).position(|words| words == op(14, &[0, 1])).expect("there is one");
     let physical = [op(17, &[5347]), op(10, &text("SPV_KHR_physical_storage_buffer")), op(14, &[5348, 1])];
     code.splice(memory_model..memory_model + 3, physical.concat());
@@ -115,8 +149,15 @@ struct Setup {
 
 impl Setup {
     fn new() -> Result<Self> {
-        let daemon = Daemon::start()?;
-        let mut vulkan = Device::create(&Arc::new(daemon.guest()?), "shaders")?;
+        Self::with(|gpu| Device::create_with_all_features(gpu, "shaders"))
+    }
+
+    fn with(create: impl FnOnce(&Arc<Gpu>) -> Result<Device>) -> Result<Self> {
+        Self::on(Daemon::start()?, create)
+    }
+
+    fn on(daemon: Daemon, create: impl FnOnce(&Arc<Gpu>) -> Result<Device>) -> Result<Self> {
+        let mut vulkan = create(&Arc::new(daemon.guest()?))?;
         let (device, layout) = (vulkan.device, PipelineLayout(vulkan.new_id()));
         let info = PipelineLayoutCreateInfo::default();
         let create =
@@ -198,6 +239,10 @@ fn malformed_modules_are_refused_and_the_context_goes_on() -> Result<()> {
             declaring(&[op(39, &[20, PHYSICAL]), op(28, &[21, 20, 9]), op(30, &[20, 21])]),
         ),
         ("a pointer to itself", declaring(&[op(39, &[20, PHYSICAL]), op(32, &[20, PHYSICAL, 20])])),
+        ("a member that is not there", reaching(&[25])),
+        ("a part of a number", reaching(&[24, 24])),
+        ("a pointer to another type", reaching(&[])),
+        ("a sum of a number and a pointer", doing(&[], &op(128, &[4, 30, 9, 12]))),
         ("functions that call each other", shader(&op(57, &[2, 30, 20]), &function(&op(57, &[2, 31, 1])))),
     ];
     for (what, code) in malformed {
@@ -207,6 +252,7 @@ fn malformed_modules_are_refused_and_the_context_goes_on() -> Result<()> {
         let result = setup.pipeline(module, c"main", None)?;
         ensure!(result == INVALID, "a pipeline of {what}: {result:?}");
     }
+    ensure!(setup.module(&reaching(&[24]))?.1 == SUCCESS);
     let (module, result) = setup.module(&sound)?;
     ensure!(result == SUCCESS, "{result:?}");
     ensure!(setup.pipeline(module, c"main", None)? == SUCCESS);
@@ -308,5 +354,143 @@ fn the_operator_is_told_why_and_not_more_than_a_few_times() -> Result<()> {
     );
     let log = setup.daemon.log();
     ensure!((1..=16).contains(&lines(&log)), "{} lines", lines(&log));
+    Ok(())
+}
+
+/// `Float64`, `CooperativeMatrixKHR`, `BFloat16TypeKHR` and `Float8EXT`.
+const FLOAT64: u32 = 10;
+const COOPERATIVE_MATRIX: u32 = 6022;
+const BFLOAT16: u32 = 5116;
+const FLOAT8: u32 = 4212;
+
+#[test]
+fn shaders_have_the_capabilities_that_they_declare_and_their_device_enabled() -> Result<()> {
+    let cases = [
+        ("double precision", FLOAT64, op(22, &[20, 64])),
+        ("bfloat16", BFLOAT16, op(22, &[20, 16, 0])),
+        ("floats of 8 bits", FLOAT8, op(22, &[20, 8, 4214])),
+        (
+            "a cooperative matrix",
+            COOPERATIVE_MATRIX,
+            [
+                op(43, &[4, 21, 3]),
+                op(43, &[4, 22, 16]),
+                op(43, &[4, 23, 0]),
+                op(4456, &[20, 4, 21, 22, 22, 23]),
+            ]
+            .concat(),
+        ),
+    ];
+    let mut without = Setup::with(|gpu| Device::create(gpu, "no features"))?;
+    for (what, capability, words) in &cases {
+        for declared in [&[*capability][..], &[]] {
+            let (module, result) = without.module(&with_type(declared, words))?;
+            ensure!(result == INVALID, "{what} with {declared:?}: {result:?}");
+            ensure!(without.pipeline(module, c"main", None)? == INVALID, "a pipeline of {what}");
+        }
+    }
+    without.daemon.wait_for_workers(1)?;
+    let mut with_features = Setup::new()?;
+    let (_, capability, words) = &cases[0];
+    ensure!(with_features.module(&with_type(&[*capability], words))?.1 == SUCCESS, "the feature is enabled");
+    ensure!(with_features.module(&with_type(&[], words))?.1 == INVALID, "the capability is not declared");
+    Ok(())
+}
+
+#[test]
+fn a_pipeline_has_what_its_shader_uses() -> Result<()> {
+    let mut setup = Setup::new()?;
+    // The layout has no sets.
+    for (set, binding) in [(0, 0), (0, 7), (3, 0)] {
+        let (module, result) = setup.module(&reading(set, binding))?;
+        ensure!(result == SUCCESS, "set {set}, binding {binding}: {result:?}");
+        let result = setup.pipeline(module, c"main", None)?;
+        ensure!(result == INVALID, "a pipeline without set {set}, binding {binding}: {result:?}");
+    }
+    let binding = DescriptorSetLayoutBinding {
+        binding: 7,
+        descriptor_type: DescriptorType::UNIFORM_BUFFER,
+        descriptor_count: 1,
+        stage_flags: ShaderStageFlags::COMPUTE,
+        p_immutable_samplers: None,
+    };
+    let (device, set) = (setup.vulkan.device, DescriptorSetLayout(setup.vulkan.new_id()));
+    let info = DescriptorSetLayoutCreateInfo {
+        binding_count: 1,
+        p_bindings: Some(&[binding]),
+        ..Default::default()
+    };
+    let create = CreateDescriptorSetLayout { device, p_create_info: Some(&info), p_set_layout: Some(&set) };
+    setup.vulkan.call(|w| create.encode(REPLY, w))?;
+    setup.layout = PipelineLayout(setup.vulkan.new_id());
+    let info =
+        PipelineLayoutCreateInfo { set_layout_count: 1, p_set_layouts: Some(&[set]), ..Default::default() };
+    let create =
+        CreatePipelineLayout { device, p_create_info: Some(&info), p_pipeline_layout: Some(&setup.layout) };
+    setup.vulkan.call(|w| create.encode(REPLY, w))?;
+    for (binding, expected) in [(7, SUCCESS), (0, INVALID), (8, INVALID)] {
+        let (module, _) = setup.module(&reading(0, binding))?;
+        let result = setup.pipeline(module, c"main", None)?;
+        ensure!(result == expected, "binding {binding}: {result:?}");
+    }
+    setup.daemon.wait_for_workers(1)?;
+    Ok(())
+}
+
+/// A shader that stores what a function computes, which calls another one twice, and so on: with all calls inlined it doubles at each of
+/// these levels.
+fn tower(levels: u32) -> Vec<u32> {
+    let types = [op(32, &[60, 4, 4]), op(59, &[60, 61, 4]), op(33, &[62, 4, 4])].concat();
+    let body = [op(57, &[4, 63, 70, 9]), op(62, &[61, 63])].concat();
+    let mut code = doing(&[types], &body);
+    code[3] = 70 + 4 * (levels + 1);
+    for level in 0..=levels {
+        let function = 70 + 4 * level;
+        let (argument, half, whole) = (function + 1, function + 2, function + 3);
+        let mut words =
+            [op(54, &[4, function, 0, 62]), op(55, &[4, argument]), op(248, &[500 + level])].concat();
+        let callee = function + 4;
+        if level == levels {
+            words.extend(
+                [op(132, &[4, half, argument, argument]), op(128, &[4, whole, half, argument])].concat(),
+            );
+        } else {
+            words.extend([op(57, &[4, half, callee, argument]), op(57, &[4, whole, callee, half])].concat());
+        }
+        words.extend([op(254, &[whole]), op(56, &[])].concat());
+        code.extend(words);
+    }
+    code[3] = code[3].max(501 + levels);
+    code
+}
+
+#[test]
+fn a_shader_that_grows_by_its_calls_is_refused_before_the_driver_grows() -> Result<()> {
+    let mut setup = Setup::new()?;
+    let (module, result) = setup.module(&tower(4))?;
+    ensure!(result == SUCCESS, "{result:?}");
+    ensure!(setup.pipeline(module, c"main", None)? == SUCCESS, "a small one");
+    for levels in [18, 40, 100] {
+        let (_, result) = setup.module(&tower(levels))?;
+        ensure!(result == INVALID, "{levels} levels: {result:?}");
+    }
+    let told = "instructions after inlining (shader_cost, raised by --max-shader-cost)";
+    let is_told = || setup.daemon.log().contains(told);
+    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    setup.daemon.wait_for_workers(1)?;
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_compiles_for_too_long_costs_the_context() -> Result<()> {
+    let daemon = Daemon::start_with(&["--max-shader-cost", "100000000", "--max-pipeline-time", "200ms"])?;
+    let mut setup = Setup::on(daemon, |gpu| Device::create_with_all_features(gpu, "shaders"))?;
+    let (module, result) = setup.module(&tower(20))?;
+    ensure!(result == SUCCESS, "{result:?}");
+    ensure!(setup.pipeline(module, c"main", None).is_err(), "the context is lost");
+    setup.daemon.wait_for_workers(0)?;
+    let told = "the driver took longer than 200ms to create pipelines (raise --max-pipeline-time)";
+    let is_told = || setup.daemon.log().contains(told);
+    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
     Ok(())
 }

@@ -298,7 +298,7 @@ impl Workers {
         let (waiting_off, debug_name) = (self.waiting_off.clone(), worker.name.clone());
         let setup =
             WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled, waiting_off, swapped_out };
-        worker.post(&self.epoll, &mut self.backlogs, ToWorker::Setup(setup), Some(page))?;
+        worker.post(&self.epoll, &mut self.backlogs, ToWorker::Setup(Box::new(setup)), Some(page))?;
         if !scheduled {
             return Ok(());
         }

@@ -119,7 +119,7 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
             let blob_id = BlobId(u.int_in_range(1..=8)?);
             (ToWorker::ExportBlob { resource_id, blob_id, size, mappable: u.arbitrary()? }, None)
         }
-        5 if u.ratio(1, 8)? => (ToWorker::Setup(setup()), None),
+        5 if u.ratio(1, 8)? => (ToWorker::Setup(Box::new(setup())), None),
         5 => match u.int_in_range(0..=5u8)? {
             0 => (ToWorker::HandOver, fd(u)?),
             1 => (ToWorker::HandOver, Some(channels().0.into_socket())),

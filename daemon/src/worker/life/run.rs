@@ -30,7 +30,7 @@ use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 /// stream.
 pub fn run(channel: Channel) -> ExitCode {
     let (setup, page) = match channel.receive() {
-        Ok((ToWorker::Setup(setup), Some(page))) => (setup, page),
+        Ok((ToWorker::Setup(setup), Some(page))) => (*setup, page),
         Ok(_) => return failed("first message is no set-up"),
         Err(error) => return failed(&format!("no set-up: {error}")),
     };

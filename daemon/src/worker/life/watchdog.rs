@@ -1,4 +1,4 @@
-//! The thread that looks how long submissions run, and ends this process when one runs too long.
+//! The thread that looks how long submissions run and drivers compile, and ends this process when it is too long.
 //!
 //! It tells the device process in their shared page, which watches this thread in turn. What has run too long cannot be
 //! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it has the
@@ -20,6 +20,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time without submissions after which this thread sleeps; the next submission has to wake it.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The limit that is reached, and of what.
+enum Reached {
+    Submission(Duration),
+    Compilation(Duration),
+}
+
 /// The running thread; ends with this value.
 pub(super) struct Watchdog {
     watchdog_wake: WatchdogWake,
@@ -36,11 +42,19 @@ impl Watchdog {
         let watchdog_wake = context.backend.watchdog_wake().clone();
         let watched = watchdog_wake.clone();
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-            if let Some(limit) = watch(&context.backend, &page, &watched) {
-                context.answer(&ToDevice::Hung { limit }, None);
-                context.lose(&ContextLost::new("a submission ran too long"));
-                kill();
+            match watch(&context.backend, &page, &watched) {
+                Some(Reached::Submission(limit)) => {
+                    context.answer(&ToDevice::Hung { limit }, None);
+                    context.lose(&ContextLost::new("a submission ran too long"));
+                }
+                Some(Reached::Compilation(limit)) => {
+                    context.lose(&ContextLost::new(format!(
+                        "the driver took longer than {limit:?} to create pipelines (raise --max-pipeline-time)"
+                    )));
+                }
+                None => return,
             }
+            kill();
         })?;
         Ok(Self { watchdog_wake, thread: Some(thread) })
     }
@@ -61,8 +75,8 @@ pub(super) fn kill() {
     end_at_once(1)
 }
 
-/// Looks until something has run too long; answers for how long it was allowed to, or nothing at the end.
-fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake) -> Option<Duration> {
+/// Looks until something has run too long; answers what, or nothing at the end.
+fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake) -> Option<Reached> {
     let (mut restarts, mut busy) = (page.restarts(), Instant::now());
     while !watchdog_wake.has_ended() {
         let now = page.restarts();
@@ -72,7 +86,10 @@ fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake
         page.report(look.running);
         let limit = page.limit();
         if look.running.is_some_and(|running| running >= limit) {
-            return Some(limit);
+            return Some(Reached::Submission(limit));
+        }
+        if let Some(limit) = look.compiled {
+            return Some(Reached::Compilation(limit));
         }
         if look.pending {
             busy = Instant::now();

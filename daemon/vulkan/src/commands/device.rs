@@ -85,7 +85,7 @@ fn open(
         harden::enable_zero_workgroup(call.arena, lowered)?;
     }
     let replays_addresses = replay::enable_replay(physical, lowered);
-    let shaders = Shaders::new(physical, &call.context.env.limits.shaders, zero_workgroup);
+    let shaders = Shaders::new(physical, &info, &call.context.env.limits.shaders, zero_workgroup);
     lowered.enabled_layer_count = 0;
     lowered.enabled_extension_count = names.len() as u32;
     lowered.pp_enabled_extension_names = names.as_ptr();

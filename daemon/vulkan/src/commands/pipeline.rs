@@ -33,7 +33,7 @@ pub(crate) fn create_compute_pipelines<'a>(
     let stages = |info: &venus::ComputePipelineCreateInfo<'a>| {
         Ok(venus::ComputePipelineCreateInfo {
             p_next: chain(call, &device, info.p_next)?,
-            stage: stage(call, &device, &info.stage)?,
+            stage: stage(call, &device, &info.stage, info.layout)?,
             ..*info
         })
     };
@@ -63,7 +63,8 @@ pub(crate) fn create_graphics_pipelines<'a>(
     };
     let stages = |info: &venus::GraphicsPipelineCreateInfo<'a>| {
         let given = info.p_stages.unwrap_or(&[]);
-        let p_stages: &[_] = call.arena.slice_try_fill(given.len(), |i| stage(call, &device, &given[i]))?;
+        let p_stages: &[_] =
+            call.arena.slice_try_fill(given.len(), |i| stage(call, &device, &given[i], info.layout))?;
         let p_stages = info.p_stages.map(|_| p_stages);
         Ok(venus::GraphicsPipelineCreateInfo {
             p_next: chain(call, &device, info.p_next)?,
@@ -94,8 +95,9 @@ fn stage<'a>(
     call: &Call<'a>,
     device: &Device,
     stage: &venus::PipelineShaderStageCreateInfo<'a>,
+    layout: venus::PipelineLayout,
 ) -> Result<venus::PipelineShaderStageCreateInfo<'a>, Fault> {
-    let prepared = shader::stage(&device.shaders, call, stage)?;
+    let prepared = shader::stage(&device.shaders, call, stage, layout)?;
     Ok(venus::PipelineShaderStageCreateInfo { p_next: chain(call, device, prepared.p_next)?, ..prepared })
 }
 
@@ -128,7 +130,10 @@ fn create<'a, I: Lower>(
         lowered => lowered?,
     };
     let raws = call.arena.slice_fill(ids.len(), 0u64)?;
+    let compilation = call.context.compilations.begin();
+    call.context.watchdog_wake.wake();
     let result = invoke(cache, infos, raws.as_mut_ptr());
+    drop(compilation);
     bind_pipelines(call, device, ids, raws.iter().zip(states), names, result)?;
     Ok(venus::VkResult(result))
 }

@@ -26,7 +26,7 @@ fn check(
 ) -> Result<spirv::Module, Fault> {
     let device = spirv::Device {
         version: rules.version,
-        has_extension: &|name| rules.extensions.contains(&name),
+        has_capability: &|number| rules.capabilities.contains(&number),
         graphics: rules.graphics,
         workgroup_size: rules.device.max_compute_work_group_size,
         workgroup_invocations: rules.device.max_compute_work_group_invocations,
@@ -57,11 +57,13 @@ fn prepare<'a>(
     Ok((prepared, Shader { module, words: kept }))
 }
 
-/// A stage as the driver gets it: code in its chain is prepared, and its module has what it names.
+/// A stage of a pipeline with this layout as the driver gets it: code in its chain is prepared, its module has what it names, and the
+/// layout what it uses.
 pub(crate) fn stage<'a>(
     rules: &Shaders,
     call: &Call<'a>,
     stage: &venus::PipelineShaderStageCreateInfo<'a>,
+    layout: venus::PipelineLayout,
 ) -> Result<venus::PipelineShaderStageCreateInfo<'a>, Fault> {
     let mut prepared = *stage;
     let mut inside = None;
@@ -96,7 +98,37 @@ pub(crate) fn stage<'a>(
     let module = specialised.as_ref().unwrap_or(&shader.module);
     let entry_point = module.entry_points.get(at).ok_or_else(invalid)?;
     entry_point.launch.map_err(|error| refused(call, &error))?;
+    check_layout(call, module, at, layout)?;
     Ok(prepared)
+}
+
+/// Demands that a pipeline's layout has what an entry point uses (VUID-VkComputePipelineCreateInfo-layout-07988), where it says what is in
+/// a set.
+fn check_layout(
+    call: &Call<'_>,
+    module: &spirv::Module,
+    entry_point: usize,
+    layout: venus::PipelineLayout,
+) -> Result<(), Fault> {
+    if layout.0 == 0 {
+        return Ok(());
+    }
+    let layout = call.state(layout)?;
+    let used = module.resources.used_by(entry_point).map_err(|error| refused(call, &error))?;
+    for (set, binding) in used {
+        let is_there = match layout.sets.get(set as usize) {
+            Some(Some(set)) => set.facts.place(binding).is_some(),
+            // A pipeline library leaves it open.
+            Some(None) => true,
+            None => false,
+        };
+        if !is_there {
+            let missing =
+                format_args!("a shader uses set {set}, binding {binding}, which its pipeline's layout lacks");
+            return Err(refused(call, &missing));
+        }
+    }
+    Ok(())
 }
 
 /// Execution models of a stage.

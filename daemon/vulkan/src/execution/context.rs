@@ -3,6 +3,7 @@
 use super::failures::Failures;
 use crate::context::allowance::Allowance;
 use crate::context::budget::Budget;
+use crate::context::compilations::Compilations;
 use crate::context::error::ContextLost;
 use crate::context::resources::ResourceTable;
 use crate::context::restored::Restored;
@@ -59,6 +60,8 @@ pub struct Context {
     pub pool: Arc<Pool>,
     /// The part that wakes the watchdog, the thread which watches submissions.
     pub watchdog_wake: WatchdogWake,
+    /// Calls in which the driver compiles shaders.
+    pub compilations: Compilations,
     /// Queues by `ring_idx`.
     pub timelines: Timelines,
     /// Memory that a snapshot brings along.
@@ -102,6 +105,7 @@ impl Context {
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
             watchdog_wake: WatchdogWake::default(),
+            compilations: Compilations::new(limits.pipeline_time),
             restored: Restored::default(),
             timelines: Timelines::default(),
             recorded: Budget::new("recording_bytes", limits.recording_bytes),

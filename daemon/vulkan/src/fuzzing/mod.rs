@@ -46,6 +46,7 @@ use stream::Composer;
 
 /// Limits that are small enough for a fuzzer to reach them.
 pub const LIMITS: ContextLimits = ContextLimits {
+    pipeline_time: std::time::Duration::MAX,
     device_memory: u64::MAX,
     host_memory: u64::MAX,
     objects: 512,

@@ -63,6 +63,8 @@ pub struct Look {
     pub usual: Option<Duration>,
     /// The time since which a submission has ended, or a little before, if any has.
     pub served: Option<Instant>,
+    /// The longest that the driver may compile shaders in one call, if a call has reached it.
+    pub compiled: Option<Duration>,
 }
 
 impl Look {
@@ -74,6 +76,7 @@ impl Look {
             running: self.running.max(other.running),
             usual: self.usual.max(other.usual),
             served: self.served.max(other.served),
+            compiled: self.compiled.max(other.compiled),
         }
     }
 }

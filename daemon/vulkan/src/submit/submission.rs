@@ -456,14 +456,14 @@ impl Submissions {
         let Some(first) = self.pending.front() else { return Look { usual, served, ..Look::default() } };
         let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
         if !begun || first.held.load(Ordering::Acquire) || !first.can_run(driver) {
-            return Look { pending: true, running: None, usual, served };
+            return Look { pending: true, usual, served, ..Look::default() };
         }
         self.ran += since.min(GAP_MAX);
         self.is_long = self.ran >= LONG;
         let together = u32::try_from(self.run()).unwrap_or(u32::MAX).saturating_add(1);
         let running = self.ran / together;
         self.learned.ran = running;
-        Look { pending: true, running: Some(running), usual, served }
+        Look { pending: true, running: Some(running), usual, served, ..Look::default() }
     }
 
     /// Learns from how many have ended since the last look.

@@ -52,7 +52,7 @@ fn timeline(value: u64) -> Wait {
     Wait::Timeline { semaphore: Semaphore(1), raw: 7, value, signal }
 }
 
-const BLOCKED: Look = Look { pending: true, running: None, usual: None, served: None };
+const BLOCKED: Look = Look { pending: true, running: None, usual: None, served: None, compiled: None };
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]

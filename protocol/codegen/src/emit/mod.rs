@@ -2,6 +2,7 @@
 //!
 //! Emitted code is boring on purpose: one line per member, calling the hand-written runtime of `protocol::venus`.
 
+mod capabilities;
 mod chain;
 mod codec;
 mod commands;

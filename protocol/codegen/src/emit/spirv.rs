@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{ToTokens as _, format_ident, quote};
 use rspirv::dr::Operand;
@@ -15,14 +15,15 @@ use rspirv::grammar::{
 };
 use rspirv::spirv;
 
+use super::capabilities::capabilities;
 use super::output::{Output, file};
 use crate::ir::Protocol;
 
 /// No enumerant has a larger number.
-const ENUMERANT_MAX: u32 = 1 << 14;
+pub(super) const ENUMERANT_MAX: u32 = 1 << 14;
 
-/// Enumerants of one kind with the operands that follow each.
-type Enumerants = BTreeMap<u32, Vec<LogicalOperand>>;
+/// Enumerants of one kind with the operands that follow each, and the capabilities of which each needs one.
+type Enumerants = BTreeMap<u32, (Vec<LogicalOperand>, Vec<u32>)>;
 
 /// The names of kinds, and the enumerants of each.
 macro_rules! kinds {
@@ -37,12 +38,21 @@ macro_rules! kinds {
 
 fn values_of<T>(from: impl Fn(u32) -> Option<T>, operand: impl Fn(T) -> Operand) -> Enumerants {
     let values = (0..ENUMERANT_MAX).filter_map(|n| Some((n, from(n)?)));
-    values.map(|(n, value)| (n, operand(value).additional_operands())).collect()
+    values.map(|(n, value)| (n, described(&operand(value)))).collect()
 }
 
 fn bits_of<T>(from: impl Fn(u32) -> Option<T>, operand: impl Fn(T) -> Operand) -> Enumerants {
     let bits = (0..32).filter_map(|bit| Some((1 << bit, from(1 << bit)?)));
-    bits.map(|(n, value)| (n, operand(value).additional_operands())).collect()
+    bits.map(|(n, value)| (n, described(&operand(value)))).collect()
+}
+
+fn described(operand: &Operand) -> (Vec<LogicalOperand>, Vec<u32>) {
+    (operand.additional_operands(), capabilities_of(operand))
+}
+
+/// The capabilities of which an enumerant needs one; for a capability, those that it declares as well.
+pub(super) fn capabilities_of(operand: &Operand) -> Vec<u32> {
+    operand.required_capabilities().into_iter().map(|capability| capability as u32).collect()
 }
 
 kinds!(
@@ -130,7 +140,7 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
     let body = quote! {
         use crate::spirv::grammar::Kind::*;
         use crate::spirv::grammar::Operand::*;
-        use crate::spirv::grammar::{Enumerant, Instruction, Offer};
+        use crate::spirv::grammar::{Capability, Enable, Enumerant, Instruction, Operand};
         #(#tables)*
         #instructions
         #glsl_std_450
@@ -164,14 +174,25 @@ fn glsl_std_450() -> TokenStream {
 /// The enumerants of a kind, ascending, with what follows each.
 fn enumerants(kind: &str, values: &Enumerants) -> TokenStream {
     let name = table_name(kind);
-    let rows = values.iter().map(|(value, operands)| {
-        let (value, operands) = (number(*value), operand_list(operands));
-        quote! { (#value, #operands) }
+    let rows = values.iter().map(|(given, (operands, needed))| {
+        let (value, operands) = (number(*given), operand_list(operands));
+        let needed =
+            needed.iter().filter(|_| needs_capability(kind, *given)).map(|capability| number(*capability));
+        quote! { (#value, (#operands, &[#(#needed),*])) }
     });
     quote! { static #name: &[Enumerant] = &[#(#rows),*]; }
 }
 
-fn number(value: u32) -> Literal {
+/// Returns whether an enumerant may only stand where a capability for it is declared. A capability declares what it needs, and some
+/// built-ins may be declared by all shaders (`gl_PerVertex` has them), as long as none uses them.
+fn needs_capability(kind: &str, value: u32) -> bool {
+    const IN_PER_VERTEX: [spirv::BuiltIn; 3] =
+        [spirv::BuiltIn::PointSize, spirv::BuiltIn::ClipDistance, spirv::BuiltIn::CullDistance];
+    let is_in_per_vertex = IN_PER_VERTEX.iter().any(|built_in| *built_in as u32 == value);
+    kind != "Capability" && !(kind == "BuiltIn" && is_in_per_vertex)
+}
+
+pub(super) fn number(value: u32) -> Literal {
     Literal::u32_unsuffixed(value)
 }
 
@@ -239,7 +260,7 @@ fn debug_info(table: &str, set: &str, instructions: &InstructionTable<ExtInstOp>
     });
     quote! {
         #[doc = #comment]
-        pub(crate) static #name: &[Enumerant] = &[#(#rows),*];
+        pub(crate) static #name: &[(u32, &[Operand])] = &[#(#rows),*];
     }
 }
 
@@ -295,50 +316,4 @@ fn operand_list(operands: &[LogicalOperand]) -> TokenStream {
         quantified(operand.quantifier, &kind)
     });
     quote! { &[#(#operands),*] }
-}
-
-/// The capabilities that a guest's module may declare: those that the registry ties to something that is served.
-fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenStream> {
-    let document = roxmltree::Document::parse(registry).context("the registry is not XML")?;
-    let numbers: BTreeMap<String, u32> = (0..ENUMERANT_MAX)
-        .filter_map(|n| Some((format!("{:?}", spirv::Capability::from_u32(n)?), n)))
-        .collect();
-    let served: BTreeSet<&str> =
-        protocol.extensions.iter().map(|extension| extension.name.as_str()).collect();
-    let mut rows = BTreeMap::new();
-    for node in document.descendants().filter(|node| node.has_tag_name("spirvcapability")) {
-        let name = node.attribute("name").context("a capability without a name")?;
-        let Some(number) = numbers.get(name) else { continue };
-        let enables: Vec<_> = node.children().filter(|child| child.has_tag_name("enable")).collect();
-        let extensions: Vec<&str> =
-            enables.iter().filter_map(|enable| enable.attribute("extension")).collect();
-        // Features and properties are in structs of an extension or of the core.
-        let structs: Vec<&str> = enables
-            .iter()
-            .filter_map(|e| e.attribute("struct").or_else(|| e.attribute("property")))
-            .collect();
-        let core = enables.iter().any(|enable| enable.attribute("version").is_some())
-            || structs.iter().any(|name| {
-                name.starts_with("VkPhysicalDeviceVulkan1") || *name == "VkPhysicalDeviceFeatures"
-            });
-        let is_known = |name: &str| {
-            let short = name.trim_start_matches("Vk");
-            protocol.structs.contains_key(name) || protocol.structs.contains_key(short)
-        };
-        let known = structs.iter().any(|name| is_known(name));
-        let extensions: Vec<&str> = extensions.into_iter().filter(|name| served.contains(name)).collect();
-        if core || known {
-            rows.insert(*number, quote! { Offer::Device });
-        } else if !extensions.is_empty() {
-            rows.insert(*number, quote! { Offer::Extensions(&[#(#extensions),*]) });
-        }
-    }
-    let rows = rows.iter().map(|(capability, offer)| {
-        let capability = number(*capability);
-        quote! { (#capability, #offer) }
-    });
-    Ok(quote! {
-        /// What offers each capability that a module may declare, ascending: nothing that is served offers the others.
-        pub(crate) static OFFERS: &[(u32, Offer)] = &[#(#rows),*];
-    })
 }

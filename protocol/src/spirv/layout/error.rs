@@ -66,9 +66,12 @@ pub enum ErrorKind {
     /// A capability or extension that the device does not offer.
     #[error("{0} that is not offered")]
     NotOffered(&'static str),
-    /// A capability, by its number, that the device does not offer.
-    #[error("capability {0} is not offered")]
+    /// A capability, by its number, that the device was not created with.
+    #[error("capability {0}, whose feature or extension the program has not enabled on its device")]
     Capability(u32),
+    /// A capability, by its number, that the module would have to declare.
+    #[error("capability {0} is not declared")]
+    Undeclared(u32),
     /// Text without end.
     #[error("text without end")]
     Text,

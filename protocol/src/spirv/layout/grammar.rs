@@ -42,8 +42,8 @@ pub enum Kind {
     Mask(&'static [Enumerant]),
 }
 
-/// A value or bit, and the operands that follow it.
-pub type Enumerant = (u32, &'static [Operand]);
+/// A value or bit, the operands that follow it, and the capabilities of which it needs one, if there are any.
+pub type Enumerant = (u32, (&'static [Operand], &'static [u32]));
 
 /// The grammar of one instruction.
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +63,32 @@ impl Instruction {
     }
 }
 
-/// The conditions under which a device offers a capability.
+/// A capability.
+#[derive(Clone, Copy, Debug)]
+pub struct Capability {
+    /// The capabilities that are declared with it.
+    pub declares: &'static [u32],
+    /// The parts of a device that enable it, each by itself.
+    pub enabled_by: &'static [Enable],
+}
+
+/// A part of a device that enables a capability (Vulkan, "List of SPIR-V Capabilities").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// The device offers it by its version, a feature or a property.
-    Device,
-    /// One of these extensions, if it is enabled.
-    Extensions(&'static [&'static str]),
+pub enum Enable {
+    /// Vulkan 1 of this minor version.
+    Version(u32),
+    /// A device extension.
+    Extension(&'static str),
+    /// A feature: `VkStructureType` of the struct, and the index among its members behind `pNext`. The one of `VkPhysicalDeviceFeatures2`
+    /// stands for `VkPhysicalDeviceFeatures`.
+    Feature {
+        /// The struct.
+        s_type: i32,
+        /// The member.
+        index: usize,
+    },
+    /// A property: the program has looked whether the device has it.
+    Property,
 }
 
 /// The row of this number in a table whose numbers ascend.

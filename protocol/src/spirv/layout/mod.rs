@@ -5,4 +5,5 @@ pub mod grammar;
 pub(super) mod ids;
 pub(super) mod opcode;
 pub(super) mod section;
+pub(super) mod sets;
 pub(super) mod words;

@@ -70,17 +70,22 @@ fn a_module_tells_its_entry_points_in_their_order() {
 }
 
 #[test]
-fn capabilities_come_with_the_device_or_with_an_extension() {
-    let with_ballot = Device { has_extension: &|name| name == "VK_EXT_shader_subgroup_ballot", ..device() };
+fn capabilities_come_with_the_device_and_are_declared() {
     let (shader, ballot, kernel) = (1, 4423, 6);
+    let with_ballot = Device { has_capability: &|number| [shader, ballot].contains(&number), ..device() };
     let declares = |capability| with("capability", &[op(17, &[shader]), op(17, &[capability])].concat());
     assert!(check(&declares(ballot), &with_ballot, &LIMITS).is_ok());
-    assert_eq!(said(&device(), &declares(ballot)), "OpCapability: capability 4423 is not offered");
-    assert_eq!(said(&with_ballot, &declares(kernel)), "OpCapability: capability 6 is not offered");
-    // An instruction that needs one of several.
-    let uses = with("load", &[op(61, &[4, 35, 34]), op(4421, &[4, 50, 12])].concat());
-    assert!(check(&uses, &with_ballot, &LIMITS).is_ok());
-    assert_eq!(said(&device(), &uses), "OpSubgroupBallotKHR %50: an instruction that is not offered");
+    let not_enabled = "whose feature or extension the program has not enabled on its device";
+    assert_eq!(said(&device(), &declares(ballot)), format!("OpCapability: capability 4423, {not_enabled}"));
+    assert_eq!(said(&with_ballot, &declares(kernel)), format!("OpCapability: capability 6, {not_enabled}"));
+    // An instruction that needs it.
+    let uses = |capability| {
+        let load = [op(61, &[4, 35, 34]), op(4421, &[4, 50, 12])].concat();
+        with_all(&[("capability", [op(17, &[shader]), op(17, &[capability])].concat()), ("load", load)])
+    };
+    assert!(check(&uses(ballot), &with_ballot, &LIMITS).is_ok());
+    let undeclared = "OpSubgroupBallotKHR %50: capability 4423 is not declared";
+    assert_eq!(said(&with_ballot, &uses(shader)), undeclared);
 }
 
 #[test]
@@ -90,7 +95,6 @@ fn errors_tell_whether_another_device_would_take_the_module() {
         with("capability", &op(17, &[4423])),
         with("entry point", &entry_point(FRAGMENT, 1, "main", &[])),
         with("descriptor set", &op(71, &[11, 34, 4])),
-        with("load", &[op(61, &[4, 35, 34]), op(4421, &[4, 50, 12])].concat()),
     ];
     assert!(for_another.iter().all(|words| kind(words).is_for_another_device()));
     let for_none =

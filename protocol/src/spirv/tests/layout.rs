@@ -30,7 +30,7 @@ fn a_header_has_five_words_and_a_module_a_memory_model() {
     }
     assert_eq!(said(&device(), &words[..5]), "misplaced memory model");
     // The smallest module that there is.
-    assert!(judge(&[&words[..5], &op(14, &[0, 1])].concat()).is_ok());
+    assert!(judge(&[&words[..5], &op(17, &[1]), &op(14, &[0, 1])].concat()).is_ok());
     // The generator may be any.
     let by_another = [&words[..2], &[0xdead_beef], &words[3..]].concat();
     assert!(judge(&by_another).is_ok());

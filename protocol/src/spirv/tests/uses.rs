@@ -15,7 +15,7 @@ fn annotations_are_of_ids_that_come() {
     let missing = |name: &str| format!("{name}: id %60 is not defined here");
     let (decorate, member, by_id) =
         (missing("OpDecorate"), missing("OpMemberDecorate"), missing("OpDecorateId"));
-    let mode = |id| with("local size", &[op(16, &[1, 17, 64, 1, 1]), op(16, &[id, 31])].concat());
+    let mode = |id| with("local size", &[op(16, &[1, 17, 64, 1, 1]), op(16, &[id, 17, 1, 1, 1])].concat());
     let twins: &[Twin<'_>] = &[
         (
             "a decoration",

@@ -278,7 +278,10 @@ fn an_error_says_which_instruction_breaks_which_rule() {
     let words = with("load", &op(61, &[4, 35, 36]));
     let at = words.windows(4).position(|words| words == [4 << 16 | 61, 4, 35, 36]).expect("it is there");
     assert_eq!(said(&words), format!("word {at}, OpLoad %35: id %36 is not defined here"));
-    assert_eq!(said(&with("capability", &op(17, &[6]))), "word 5, OpCapability: capability 6 is not offered");
+    assert_eq!(
+        said(&with("capability", &op(17, &[6]))),
+        "word 5, OpCapability: capability 6, whose feature or extension the program has not enabled on its device"
+    );
     assert_eq!(
         said(&with("chain", &op(9999, &[]))).split(", ").last(),
         Some("instruction 9999: unknown instruction")

@@ -8,6 +8,7 @@ fn narrow_device(specialisation: Option<&[(u32, u64)]>) -> Device<'static> {
     Device {
         workgroup_size: [16, 8, 4],
         workgroup_invocations: 64,
+        has_capability: &|_| true,
         specialisation,
         ..device_with_everything()
     }
@@ -15,7 +16,9 @@ fn narrow_device(specialisation: Option<&[(u32, u64)]>) -> Device<'static> {
 
 /// Returns what keeps the first entry point from being launched there, as the error says behind the number of its word.
 fn launched(words: &[u32]) -> Result<(), String> {
-    let module = check(words, &narrow_device(Some(&[])), &LIMITS).expect("it is a module");
+    // `Kernel`, `MeshShadingNV`, `MeshShadingEXT` and `RayTracingKHR`.
+    let words = with_capabilities(words.to_vec(), &[6, 5266, 5283, 4479]);
+    let module = check(&words, &narrow_device(Some(&[])), &LIMITS).expect("it is a module");
     let launch = module.entry_points[0].launch;
     launch.map_err(|error| {
         error.to_string().split_once([',', ':']).expect("it begins with the word").1.trim().to_owned()

@@ -5,6 +5,7 @@ use crate::spirv::layout::error::ErrorKind;
 use crate::spirv::layout::ids::{Id, Ids};
 use crate::spirv::layout::opcode;
 use crate::spirv::layout::words::Instruction;
+use std::collections::HashMap;
 
 /// The facts that are kept of a type.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,6 +18,8 @@ pub(crate) struct Type {
     pub depth: u32,
     /// A specialisation constant takes part in its size.
     pub is_specialised: bool,
+    /// The index of the first type that is declared like it, decorations apart.
+    pub form: u32,
 }
 
 /// Bits of a scalar of numbers; none if it is another type.
@@ -40,10 +43,16 @@ pub(crate) fn untyped_class(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
 
 /// All types so far, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Types(Vec<Type>);
+pub(crate) struct Types {
+    all: Vec<Type>,
+    /// The first type of each form, by its opcode and operands with forms in the place of types.
+    forms: HashMap<Box<[u32]>, u32>,
+}
 
 /// A pointer, whatever it points to.
-const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: false };
+const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: false, form: 0 };
+/// The bit of what stands in a form for a type that is declared later: its id.
+const LATER: u32 = 1 << 31;
 
 /// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that it was.
 pub(crate) fn is_pointer_to_come(id: Id) -> bool {
@@ -53,12 +62,12 @@ pub(crate) fn is_pointer_to_come(id: Id) -> bool {
 impl Types {
     /// Returns the facts of a type by its id.
     pub(crate) fn of(&self, ids: &Ids, ty: u32) -> Result<Type, ErrorKind> {
-        self.0.get(ids.type_index(ty)?).copied().ok_or(ErrorKind::IdMissing(ty))
+        self.all.get(ids.type_index(ty)?).copied().ok_or(ErrorKind::IdMissing(ty))
     }
 
     /// Returns the number of types.
     pub(crate) fn count(&self) -> u32 {
-        self.0.len() as u32
+        self.all.len() as u32
     }
 
     /// Adds the type that `instruction` declares and tells what it is; the ids it uses, forward pointers apart, are defined.
@@ -73,8 +82,38 @@ impl Types {
         if new.depth > depth_max {
             return Err(ErrorKind::Limit("nested types (shader_type_depth)"));
         }
-        self.0.push(new);
+        let (index, form) = (self.count(), self.form(ids, constants, instruction)?);
+        let form = *self.forms.entry(form).or_insert(index);
+        self.all.push(Type { form, ..new });
         Ok(new)
+    }
+
+    /// The words that two types have in common which are declared alike.
+    fn form(
+        &self,
+        ids: &Ids,
+        constants: &Constants,
+        instruction: &Instruction<'_>,
+    ) -> Result<Box<[u32]>, ErrorKind> {
+        let opcode = instruction.opcode;
+        let part = |id: u32| self.of(ids, id).map_or(id | LATER, |ty| ty.form);
+        let mut form = instruction.operands.to_vec();
+        *form.first_mut().ok_or(ErrorKind::Length)? = opcode.into();
+        let parts = match opcode {
+            opcode::TYPE_STRUCT | opcode::TYPE_FUNCTION => 1..form.len(),
+            opcode::TYPE_POINTER => 2..3,
+            opcode::TYPE_INT | opcode::TYPE_FLOAT | opcode::TYPE_UNTYPED_POINTER => 0..0,
+            _ => 1..2.min(form.len()),
+        };
+        let parts = form.get_mut(parts).ok_or(ErrorKind::Length)?;
+        parts.iter_mut().for_each(|id| *id = part(*id));
+        if opcode == opcode::TYPE_ARRAY {
+            let length = constants.integer(instruction.word(2).map_err(|error| error.kind)?)?;
+            if let Some(value) = length.value.filter(|_| !length.is_specialised) {
+                form.splice(2.., [value as u32, (value >> 32) as u32]);
+            }
+        }
+        Ok(form.into())
     }
 
     fn describe(
@@ -89,7 +128,7 @@ impl Types {
             opcode::TYPE_INT if !matches!((word(1)?, word(2)?), (8 | 16 | 32 | 64, 0 | 1)) => {
                 return Err(ErrorKind::Range("width of an integer"));
             }
-            opcode::TYPE_FLOAT if !matches!(word(1)?, 8 | 16 | 32 | 64) => {
+            opcode::TYPE_FLOAT if !is_float(&instruction.operands[1..]) => {
                 return Err(ErrorKind::Range("width of a float"));
             }
             opcode::TYPE_INT | opcode::TYPE_FLOAT => scalar(word(1)?),
@@ -178,6 +217,11 @@ impl Types {
         sum.depth += 1;
         Ok(sum)
     }
+}
+
+/// Returns whether floats have this width and encoding: one of IEEE 754, `BFloat16KHR`, or one of 8 bits.
+fn is_float(declared: &[u32]) -> bool {
+    matches!(declared, [16 | 32 | 64] | [16, 0] | [8, 4214 | 4215])
 }
 
 fn repeated(element: Type, count: u64, deeper: u32) -> Type {

@@ -1,11 +1,11 @@
 //! Extended instruction sets: what their instructions take, and which take no part in the program.
 
-use super::generated::tables::{DEBUG_INFO, GLSL_STD_450, OPENCL_DEBUG_INFO_100};
-use super::layout::error::ErrorKind;
-use super::layout::grammar::{Operand, row};
-use super::layout::opcode as op;
-use super::layout::section::Section;
-use super::layout::words::Instruction;
+use super::error::ErrorKind;
+use super::grammar::{Operand, row};
+use super::opcode as op;
+use super::section::Section;
+use super::words::Instruction;
+use crate::spirv::generated::tables::{DEBUG_INFO, GLSL_STD_450, OPENCL_DEBUG_INFO_100};
 use std::collections::HashMap;
 
 /// Operands of an extended instruction before its own: its type, result, set and number.
@@ -13,7 +13,7 @@ const FIXED_OPERANDS: usize = 4;
 
 /// An extended instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Set {
+pub(crate) enum Set {
     /// `GLSL.std.450`.
     Glsl,
     /// All operands are ids, and nothing is lost without it.
@@ -26,11 +26,11 @@ pub(super) enum Set {
 
 /// The sets that a module imports, by id.
 #[derive(Debug, Default)]
-pub(super) struct Sets(HashMap<u32, Set>);
+pub(crate) struct Sets(HashMap<u32, Set>);
 
 impl Sets {
     /// `OpExtInstImport`.
-    pub(super) fn import(&mut self, id: u32, name: &[u8]) -> Result<(), ErrorKind> {
+    pub(crate) fn import(&mut self, id: u32, name: &[u8]) -> Result<(), ErrorKind> {
         let set = match name {
             b"GLSL.std.450" => Set::Glsl,
             b"DebugInfo" => Set::DebugInfo,
@@ -42,14 +42,19 @@ impl Sets {
         Ok(())
     }
 
+    /// The set that was imported under an id; none if there is none.
+    pub(crate) fn named(&self, id: u32) -> Option<Set> {
+        self.0.get(&id).copied()
+    }
+
     /// The set that an extended instruction belongs to.
-    pub(super) fn of(&self, instruction: &Instruction<'_>) -> Result<Set, ErrorKind> {
+    pub(crate) fn of(&self, instruction: &Instruction<'_>) -> Result<Set, ErrorKind> {
         let id = instruction.operands.get(2).ok_or(ErrorKind::Length)?;
         self.0.get(id).copied().ok_or(ErrorKind::IdKind(*id, "instruction set"))
     }
 
     /// Returns whether an instruction describes the program without taking part in it.
-    pub(super) fn is_remark(&self, instruction: &Instruction<'_>) -> bool {
+    pub(crate) fn is_remark(&self, instruction: &Instruction<'_>) -> bool {
         match instruction.opcode {
             op::LINE | op::NO_LINE => true,
             op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS => {
@@ -60,7 +65,7 @@ impl Sets {
     }
 
     /// The operands of an instruction, in two lists: those of an extended one as its set has them.
-    pub(super) fn operands(
+    pub(crate) fn operands(
         &self,
         instruction: &Instruction<'_>,
         core: &'static [Operand],
