@@ -160,7 +160,12 @@ fn hostile_addresses_are_refused_and_replace_nothing() {
     drop(placed);
     assert!(matches!(Mapping::new_at(&file, 8193, free), Err(MapError::Size { .. })));
     assert!(matches!(Mapping::new_placed(&file, 8193), Err(MapError::Size { .. })));
-    assert!(Mapping::new_at(&file, 8192, free).is_ok());
+    // Where something was a moment ago is room, unless another test took it.
+    let has_room = |_| {
+        let free = Mapping::new_placed(&file, 8192).unwrap().as_ptr().addr() as u64;
+        Mapping::new_at(&file, 8192, free).is_ok()
+    };
+    assert!((0..100).any(has_room));
 }
 
 #[test]

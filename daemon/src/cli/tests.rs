@@ -48,6 +48,8 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
         worker-memory = "1GiB"
         max-tasks = 7
         max-objects = 7
+        max-shader-cost = 7
+        max-pipeline-time = "7min"
         max-resources = 7
         max-maps = 7
         max-log-lines = 7
