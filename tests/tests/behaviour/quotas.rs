@@ -572,7 +572,7 @@ fn mappings_leave_room_for_the_memory_regions_of_other_devices() -> Result<()> {
     // The first has seven eighths of 199, the second of what is left.
     let (first, second) = (maps(&guest, "first")?, maps(&guest, "second")?);
     ensure!((170..=175).contains(&first) && (20..=22).contains(&second), "{first} and {second}");
-    log_says(&daemon, "live_maps")?;
+    log_says(&daemon, "max-maps")?;
     let says = || daemon.log().contains("memory regions of 500");
     ensure!(eventually(PATIENCE, says), "{}", daemon.log());
     Ok(())
