@@ -5,10 +5,12 @@ use super::{NotMovable, Prelude, Saved};
 use crate::Renderer;
 use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
 use crate::fuzzing::{self, NoResources, comparable};
+use crate::kinds::semaphore::Signal;
 use crate::objects::encoding::Kept;
 use crate::objects::object::{Object, StateOf};
 use crate::objects::origin::Names;
 use crate::objects::usage::Usage;
+use crate::submit::restore;
 use protocol::venus::generated as venus;
 use shm::Mapping;
 use std::sync::Arc;
@@ -415,6 +417,38 @@ fn fences_semaphores_and_events_are_as_they_were() {
     assert!(!saved.steps.contains(&Step::Signalled { id: 70 }));
     second.destroy_objects();
     assert_eq!(fuzzing::live(), before);
+}
+
+/// A driver tells that a submission is complete, and its timeline has the value that the submission signals a moment later.
+#[test]
+fn a_timeline_has_the_value_that_complete_submissions_signal() {
+    let world = World::reliable();
+    let timeline = venus::SemaphoreTypeCreateInfo {
+        semaphore_type: venus::SemaphoreType::TIMELINE,
+        initial_value: 5,
+        ..Default::default()
+    };
+    let (p_next, semaphore) = (&[ChainStruct::SemaphoreTypeCreateInfo(&timeline)], venus::Semaphore(72));
+    let info = venus::SemaphoreCreateInfo { p_next, ..Default::default() };
+    let (p_create_info, p_semaphore) = (Some(&info), Some(&semaphore));
+    let create = venus::CreateSemaphore { device: DEVICE, p_create_info, p_semaphore };
+    world.execute(&Command::CreateSemaphore(create));
+    let value = |renderer: &Renderer, promise: Option<u64>| {
+        let objects = renderer.context().objects.read();
+        let object = objects.get(semaphore).unwrap();
+        let signal = object.get::<venus::Semaphore>().unwrap();
+        if let Some(promised) = promise {
+            *signal.lock() = Signal::Timeline { promised };
+        }
+        match restore::semaphore(object, signal, object.device.as_ref().unwrap()) {
+            restore::Semaphore::Timeline(value) => value,
+            _ => None,
+        }
+    };
+    assert_eq!(value(&world.renderer, Some(4)), Some(5));
+    assert_eq!(value(&world.renderer, Some(8)), Some(8));
+    let (_, second) = hand_over(&world);
+    assert_eq!(value(&second, None), Some(8));
 }
 
 #[test]

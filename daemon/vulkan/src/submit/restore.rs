@@ -38,10 +38,16 @@ pub(crate) enum Semaphore {
     Pending,
 }
 
-/// Returns the state of a semaphore.
+/// Returns the state of a semaphore of a device on which nothing is pending that was submitted.
+///
+/// A driver may tell that a submission is complete a moment before the counters of its timelines have the values that it signals, as lavapipe
+/// does: they will have them.
 pub(crate) fn semaphore(object: &Object, signal: &Mutex<Signal>, device: &Device) -> Semaphore {
     match &*signal.lock() {
-        Signal::Timeline { .. } => Semaphore::Timeline(super::state_query::counter(device, object.raw)),
+        Signal::Timeline { promised } => {
+            let counter = super::state_query::counter(device, object.raw);
+            Semaphore::Timeline(counter.map(|value| value.max(*promised)))
+        }
         Signal::Binary(None) => Semaphore::Binary(false),
         Signal::Binary(Some(by)) if by.is_complete() => Semaphore::Binary(true),
         Signal::Binary(Some(_)) => Semaphore::Pending,
