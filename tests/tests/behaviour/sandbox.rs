@@ -487,9 +487,11 @@ fn a_system_call_off_the_list_kills_and_is_named_for_who_wants_to_learn() -> Res
     ensure!(told.contains("(SIGSYS)") && told.contains("--seccomp=log"), "{told}");
     let learning = start(&["--seccomp=log"])?;
     let guest = learning.guest()?;
-    assert_eq!(attempt(&learning, &guest, "personality", "")?, Outcome::Open);
-    let said = || learning.log().contains("not on the list of system calls: personality (135)");
-    assert!(eventually(PATIENCE, said), "{}", learning.log());
+    // The worker names the call beside it. What it has not written when its context is destroyed is lost.
+    guest.create_context("personality")?;
+    for said in ["not on the list of system calls: personality (135)", "escape personality: open"] {
+        assert!(eventually(PATIENCE, || learning.log().contains(said)), "{}", learning.log());
+    }
     Ok(())
 }
 
