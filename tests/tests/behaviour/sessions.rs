@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use rustix::process::{Signal, kill_process};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -21,6 +21,18 @@ fn fill(guest: &Gpu) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Connects as soon as the daemon listens, which is a moment after its socket file is there.
+fn connect(daemon: &Daemon) -> Result<UnixStream> {
+    let mut connected = UnixStream::connect(daemon.socket());
+    eventually(PATIENCE, || {
+        if connected.is_err() {
+            connected = UnixStream::connect(daemon.socket());
+        }
+        connected.is_ok()
+    });
+    Ok(connected?)
 }
 
 #[test]
@@ -51,7 +63,7 @@ fn end_of_a_session_frees_everything_and_the_next_one_is_served() -> Result<()> 
 fn frontend_that_dies_in_the_middle_of_negotiation_is_survived() -> Result<()> {
     let daemon = Daemon::start()?;
     for cut in 0..10 {
-        let stream = UnixStream::connect(daemon.socket())?;
+        let stream = connect(&daemon)?;
         // SET_OWNER, then a piece of the next header.
         let bytes = [3u32, 1, 0, 1, 1].map(u32::to_le_bytes).concat();
         std::io::Write::write_all(&mut &stream, &bytes[..2 * cut])?;
@@ -90,7 +102,7 @@ fn who_connects_or_resets_again_and_again_does_not_fill_the_log() -> Result<()> 
     let daemon = Daemon::start()?;
     let begin = Instant::now();
     for _ in 0..100 {
-        let stream = UnixStream::connect(daemon.socket())?;
+        let stream = connect(&daemon)?;
         // Until it has been accepted and dropped.
         stream.shutdown(Shutdown::Write)?;
         std::io::Read::read_to_end(&mut &stream, &mut Vec::new())?;
@@ -143,7 +155,7 @@ fn exit_on_disconnect_ends_the_daemon() -> Result<()> {
     drop(guest);
     assert!(eventually(PATIENCE, || !daemon.is_running()), "{}", daemon.log());
     assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
-    assert!(!daemon.socket().exists());
+    assert!(eventually(PATIENCE, || !daemon.socket().exists()), "the socket file is left");
     Ok(())
 }
 
@@ -161,7 +173,7 @@ fn sigterm_ends_everything_cleanly() -> Result<()> {
         };
         let socket = daemon.socket();
         daemon.into_process().stop()?;
-        assert!(!socket.exists());
+        assert!(eventually(PATIENCE, || !socket.exists()), "the socket file is left");
         assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
         if let Some(guest) = guest {
             assert!(guest.session.wait_until_over(PATIENCE));
@@ -224,7 +236,9 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{options:?}");
         assert!(stderr.contains(word), "{options:?}: {stderr}");
-        assert!(stderr.lines().count() <= 4, "{options:?}: {stderr}");
+        // Beside what its log may say of the machine.
+        let lines = stderr.lines().filter(|line| !line.starts_with('[')).count();
+        assert!(lines <= 4, "{options:?}: {stderr}");
     }
     Ok(())
 }
@@ -232,9 +246,11 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
 #[test]
 fn session_on_an_inherited_descriptor_works() -> Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    let mut child = daemon::command()?.args(["--fd", &theirs.as_raw_fd().to_string()]).spawn()?;
-    drop(theirs);
+    // Not inherited from this process, in which other tests start programs at the same time.
+    let mut command = prepared("exec 3<&0 0</dev/null", daemon::command()?.args(["--fd", "3"]));
+    let mut child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+    // It keeps its end open.
+    drop(command);
     let guest = Gpu::new(Session::start(ours, Options::default())?);
     let context = guest.create_context("on a pair")?;
     guest.create_shmem(context, 4096)?;
