@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::daemon::eventually;
 use crate::daemon_process::prepared;
+use crate::guest::PATIENCE;
 
 /// A group. When it is dropped its processes are killed and it is removed.
 pub struct Unit {
@@ -94,7 +95,7 @@ impl Unit {
     /// # Errors
     /// The group stays.
     pub fn ensure_gone(&self, name: &str) -> Result<()> {
-        ensure!(eventually(Duration::from_secs(60), || !self.path(name).exists()), "{name} is left");
+        ensure!(eventually(PATIENCE, || !self.path(name).exists()), "{name} is left");
         Ok(())
     }
 }

@@ -207,6 +207,27 @@ pub fn is_alive(pid: Pid) -> bool {
     !matches!(state, Some("Z" | "X") | None)
 }
 
+/// Stops a process, and waits until all of its threads stand still: the signal tells one, which tells the others when its turn comes.
+///
+/// # Errors
+/// There is no such process, or it goes on.
+pub fn halt(pid: Pid) -> Result<()> {
+    kill_process(pid, Signal::STOP)?;
+    ensure!(eventually(PATIENCE, || stands_still(pid)), "process {} goes on", pid.as_raw_nonzero());
+    Ok(())
+}
+
+/// Returns whether a signal has stopped all threads of a process.
+fn stands_still(pid: Pid) -> bool {
+    let threads =
+        std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    // Behind the name in parentheses: the state.
+    let state = |stat: String| stat.rsplit(')').next().map(|fields| fields.trim_start().starts_with('T'));
+    let stopped =
+        |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).ok().and_then(state);
+    threads.map(stopped).all(|stopped| stopped == Some(true))
+}
+
 /// Ends a process by a signal, as a crash in it would.
 ///
 /// Rust's own handler of SIGSEGV and SIGBUS takes the first that is no access of the process for a mistake, and steps aside.

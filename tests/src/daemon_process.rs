@@ -25,9 +25,12 @@ pub struct DaemonProcess {
 /// A daemon that takes longer to listen or to end hangs.
 const PATIENCE: Duration = Duration::from_secs(480);
 const POLL: Duration = Duration::from_millis(20);
-/// A submission of a software driver takes as long as other programs leave it of the processors: tests that are about hangs say so
-/// themselves.
-const PATIENT: [&str; 4] = ["--max-submit-time", "60min", "--max-submit-time-contended", "60min"];
+/// A submission of a software driver takes as long as other programs leave it of the processors, and so does the answer of a frontend that
+/// this process plays: tests that are about hangs say so themselves.
+const PATIENT: [(&str, &[&str]); 2] = [
+    ("--max-submit-time", &["--max-submit-time", "60min", "--max-submit-time-contended", "60min"]),
+    ("--frontend-timeout", &["--frontend-timeout", "60min"]),
+];
 
 impl DaemonProcess {
     /// Starts the daemon on `vulkan` with further command line `arguments`; returns when its socket exists.
@@ -54,9 +57,7 @@ impl DaemonProcess {
         let folder = TempDir::new()?;
         let log = File::create(folder.path().join("log"))?;
         command.arg("--socket-path").arg(folder.path().join("socket")).args(arguments);
-        if !arguments.iter().any(|argument| argument.starts_with("--max-submit-time")) {
-            command.args(PATIENT);
-        }
+        command.args(patience(arguments));
         let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -146,6 +147,15 @@ impl Drop for DaemonProcess {
     }
 }
 
+/// The options with which a daemon with these `arguments` waits for a machine that stands still.
+pub fn patience(arguments: &[&str]) -> impl Iterator<Item = &'static str> {
+    let is_said = |option: &str| arguments.iter().any(|argument| argument.starts_with(option));
+    PATIENT
+        .into_iter()
+        .filter(move |(option, _)| !is_said(option))
+        .flat_map(|(_, options)| options.iter().copied())
+}
+
 /// Returns the same command, behind a line of shell that prepares its process. The command's environment is not the shell's.
 #[must_use]
 pub fn prepared(line: &str, command: &Command) -> Command {
@@ -166,7 +176,7 @@ pub fn prepared(line: &str, command: &Command) -> Command {
     prepared
 }
 
-/// The worker processes of a daemon: below its launcher, each perhaps below a process that represents it outside of its namespaces.
+/// The worker processes of a daemon, oldest first: below its launcher, each perhaps below a process that represents it outside of its namespaces.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -182,8 +192,16 @@ pub fn workers(daemon: u32) -> Result<Vec<u32>> {
         todo.extend(children(process).unwrap_or_default());
         workers.extend(Some(process).filter(is_worker));
     }
-    workers.sort_unstable();
+    workers.sort_by_key(|worker| (start_time(*worker), *worker));
     Ok(workers)
+}
+
+/// The time at which a process was started, in the kernel's clock ticks: process numbers begin again when the largest was given out.
+fn start_time(process: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // It is field 22; behind the name in parentheses is field 3.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// The launcher of a daemon.
@@ -199,9 +217,22 @@ pub fn launcher(daemon: u32) -> Result<u32> {
 /// # Errors
 /// It has ended itself.
 pub fn children(process: u32) -> Result<Vec<u32>> {
+    let mut children = listed_children(process)?;
+    // One that ends meanwhile may hide its next sibling from a list (proc(5)).
+    for child in listed_children(process)? {
+        if !children.contains(&child) {
+            children.push(child);
+        }
+    }
+    Ok(children)
+}
+
+fn listed_children(process: u32) -> Result<Vec<u32>> {
     let mut children = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")? {
-        let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        // A thread that ends meanwhile has none.
+        let Ok(task) = task else { continue };
+        let listed = fs::read_to_string(task.path().join("children")).unwrap_or_default();
         children.extend(listed.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
     }
     Ok(children)

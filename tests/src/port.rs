@@ -1,6 +1,7 @@
 //! Ports for servers that are told their port before they bind it.
 
-use std::net::TcpListener;
+use std::io::ErrorKind;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
@@ -23,12 +24,19 @@ pub fn free_port() -> Result<u16> {
         let next = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
         FIRST + ((begin + next) % u32::from(COUNT)) as u16
     });
-    let found = ports.by_ref().take(1000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    let found = ports.by_ref().take(1000).find(|port| nobody_listens(*port));
     found.context("none of a thousand ports is free")
+}
+
+/// Returns whether a port is free. It is not bound for that: a process that another thread is just starting would hold it for a while longer.
+fn nobody_listens(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]

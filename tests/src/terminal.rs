@@ -1,6 +1,7 @@
 //! A terminal for programs under test: a pseudo-terminal of the kernel with an emulator (`vt100`) behind it, which says what a person would see.
 
 use crate::daemon::eventually;
+use crate::guest::PATIENCE;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,10 +11,6 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
-
-/// Time for a program to show something; a busy machine takes long.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The marks around a picture (synchronised updates, DEC mode 2026).
 const PICTURE_BEGINS: &[u8] = b"\x1b[?2026h";

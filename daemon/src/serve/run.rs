@@ -107,8 +107,10 @@ const TOKEN_BROKER: u64 = 5;
 const REQUESTS_PER_TURN: usize = 256;
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Time for an orderly end after a signal.
+/// Time for an orderly end after a signal, and the number of pieces in which it passes: what passes while the process or its machine is stopped
+/// costs it one of them.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_PIECES: u32 = 100;
 
 /// Takes SIGTERM and SIGINT from now on; what arrives before the device is served ends it then. Starts no thread.
 pub fn take_signals() -> io::Result<Signals> {
@@ -809,7 +811,7 @@ fn watch_signals(mut signals: Signals) -> io::Result<(UnixStream, std::thread::J
     let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
         if signals.forever().next().is_some() {
             drop(theirs);
-            std::thread::sleep(END_PATIENCE);
+            (0..END_PIECES).for_each(|_| std::thread::sleep(END_PATIENCE / END_PIECES));
             log::error!("the frontend does not answer: ending without it");
             std::process::exit(1);
         }

@@ -43,18 +43,20 @@ impl Program {
         self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).arrives_within(patience)
     }
 
-    /// Submits short work again and again, and waits for each, for so long that everybody knows how short it is.
-    pub fn compute(&mut self) -> Result<()> {
-        let began = Instant::now();
+    /// Submits short work again and again, and waits for each, for so long that everybody knows how short it is. Returns how long the longest took.
+    pub fn compute(&mut self) -> Result<Duration> {
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
         while began.elapsed() < Duration::from_secs(1) {
+            let submitted = Instant::now();
             let dst_buffer = self.buffer;
             self.d.submit(|command_buffer, w| {
                 venus::CmdFillBuffer { command_buffer, dst_buffer, dst_offset: 0, size: SIZE, data: 1 }
                     .encode(ASYNC, w);
             })?;
             self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).wait(PATIENCE)?;
+            longest = longest.max(submitted.elapsed());
         }
-        Ok(())
+        Ok(longest)
     }
 
     /// Submits what does not end before [`Self::resume`].

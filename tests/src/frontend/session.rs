@@ -124,7 +124,7 @@ struct Closed {
 const PAGE: u64 = 4096;
 
 impl Session {
-    /// Connects to a listening daemon; waits for the socket to appear for at most 10 s.
+    /// Connects to a listening daemon; waits for the socket to appear for at most 5 min.
     pub fn connect(path: &Path, options: Options) -> Result<Self> {
         let deadline = Instant::now() + Duration::from_secs(300);
         loop {

@@ -3,7 +3,6 @@
 //! rustup's users have that by `rustup target add`; this works wherever Debian's archive can be reached.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::apt::{Apt, Archive};
 use super::cache_dir;
 use super::root::Suite;
+use crate::program::executable;
 
 /// The compiler's program below its root, and its libraries.
 const PROGRAM: &str = "usr/bin/rustc";
@@ -45,8 +45,7 @@ pub fn cross_compiler() -> Result<PathBuf> {
     }
     // Written last, so that it stands for all the rest.
     let fresh = dir.join("rustc.part");
-    fs::write(&fresh, wrapper(&root))?;
-    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
+    executable::write(&fresh, wrapper(&root).as_bytes())?;
     fs::rename(&fresh, &compiler)?;
     Ok(compiler)
 }

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::relink::set_interpreter;
 use super::root::{PackageRoot, Suite};
 use super::twin;
+use crate::program;
 
 /// The Vulkan driver that the daemon runs on.
 #[derive(Clone, Debug)]
@@ -178,9 +179,9 @@ fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
     set_interpreter(&mut elf, &root.loader())
         .with_context(|| format!("cannot relink {}", executable.display()))?;
     // Written beside and renamed: another test may be starting the old copy right now.
-    let fresh = tempfile::NamedTempFile::new_in(copy.parent().context("an executable lies in a folder")?)?;
-    fs::write(fresh.path(), elf)?;
-    fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o755))?;
-    fresh.persist(&copy).with_context(|| format!("cannot write {}", copy.display()))?;
+    let folder = TempDir::new_in(copy.parent().context("an executable lies in a folder")?)?;
+    let fresh = folder.path().join("fresh");
+    program::executable::write(&fresh, &elf)?;
+    fs::rename(fresh, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
     Ok(copy)
 }

@@ -53,9 +53,7 @@ mod tests {
             .expect("tests are dynamically linked");
         let dir = tempfile::tempdir().expect("temporary folder");
         let copy = dir.path().join("copy");
-        std::fs::write(&copy, elf).expect("it can be written");
-        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .expect("it can be made executable");
+        crate::program::executable::write(&copy, &elf).expect("it can be written");
         let output = std::process::Command::new(&copy).arg("--list").output().expect("it can be executed");
         assert!(output.status.success());
         assert!(String::from_utf8_lossy(&output.stdout).contains("a_relinked_copy_of_this_test_still_runs"));

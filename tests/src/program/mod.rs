@@ -1,6 +1,7 @@
 //! Programs that are run to their end, or to the end of patience: a client that lost its connection may spin for ever.
 
 pub mod cargo;
+pub mod executable;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::daemon::eventually;
+use crate::guest::PATIENCE;
+
 /// A connection to a running QEMU.
 pub(super) struct Qmp {
     reader: BufReader<UnixStream>,
@@ -14,7 +17,15 @@ pub(super) struct Qmp {
 
 impl Qmp {
     pub(super) fn connect(socket: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(socket).context("cannot connect to QEMU's control socket")?;
+        let mut connected = UnixStream::connect(socket);
+        // The file is there before QEMU listens.
+        eventually(PATIENCE, || {
+            if connected.is_err() {
+                connected = UnixStream::connect(socket);
+            }
+            connected.is_ok()
+        });
+        let stream = connected.context("cannot connect to QEMU's control socket")?;
         stream.set_read_timeout(Some(Duration::from_secs(600)))?;
         let mut qmp = Self { reader: BufReader::new(stream) };
         qmp.line()?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tests::broker::{Broker, find, refused};
 use tests::clients;
 use tests::completion;
-use tests::daemon::{cpu_time, eventually, is_alive};
+use tests::daemon::{cpu_time, eventually, halt, is_alive};
 use tests::daemon_process::children;
 use tests::guest::PATIENCE;
 use tests::packages::{ClientRoot, Suite};
@@ -105,7 +105,10 @@ fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() ->
     };
     let both = [say(&a)?, say(&b)?];
     for vm in ["a", "b"] {
-        ensure!(eventually(PATIENCE, || first_context(&broker, vm).is_ok()), "no context of {vm} is shown");
+        // Or it has ended already, on a machine that stands still.
+        let submits = || broker.vm(vm).is_ok_and(|vm| vm["used"]["submissions"].as_u64() > Some(0));
+        let shown = || first_context(&broker, vm).is_ok() || submits();
+        ensure!(eventually(PATIENCE, shown), "no context of {vm} is shown");
     }
     println!("{}", broker.say(&["status"])?);
     for program in both {
@@ -113,8 +116,10 @@ fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() ->
         let words = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(completion::first_words(&words, WORDS), expected, "{}", broker.log());
     }
-    let over = || broker.vm("a").is_ok_and(|vm| vm["contexts"] == json!([]));
-    ensure!(eventually(PATIENCE, over), "contexts are left: {}", broker.vm("a")?);
+    for vm in ["a", "b"] {
+        let over = || broker.vm(vm).is_ok_and(|vm| vm["contexts"] == json!([]));
+        ensure!(eventually(PATIENCE, over), "contexts are left: {}", broker.vm(vm)?);
+    }
     let status = broker.status()?;
     let text = broker.metrics(port)?;
     println!("{}\n{text}", broker.say(&["status"])?);
@@ -193,11 +198,12 @@ fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
     let victim = Program::start(computing(&a, "100000000")?)?;
     ensure!(eventually(PATIENCE, || first_context(&broker, "a").is_ok()), "no context\n{}", broker.log());
     let number = first_context(&broker, "a")?["context"].clone();
-    let bystander = Program::start(computing(&a, "15")?)?;
+    let mut bystander = Program::start(computing(&a, "15")?)?;
     let elsewhere = Program::start(computing(&b, "15")?)?;
     let both =
         || broker.vm("a").is_ok_and(|vm| vm["contexts"].as_array().is_some_and(|list| list.len() == 2));
-    ensure!(eventually(PATIENCE, both), "no second context: {}", broker.vm("a")?);
+    let begun = eventually(PATIENCE, || both() || !bystander.is_running());
+    ensure!(begun, "no second context: {}", broker.vm("a")?);
     broker.say(&["kill", &format!("a/{number}")])?;
     let output = victim.wait(LIMIT).context("the victim noticed nothing")?;
     ensure!(!output.status.success());
@@ -272,7 +278,7 @@ fn an_operator_who_waits_for_an_answer_does_not_lose_his_place_to_those_who_say_
     let broker = Broker::start("", &[("a", "")])?;
     // Its memory is asked for, which takes until the broker's patience ends.
     let device = broker.device("a")?;
-    kill_process(device, Signal::STOP)?;
+    halt(device)?;
     let mut operator = UnixStream::connect(broker.path("control"))?;
     operator.write_all(b"{\"request\":\"status\"}\n")?;
     // Each of those is accepted behind it, and read from before the next.

@@ -9,7 +9,6 @@ use protocol::ids::RingIdx;
 use protocol::venus::generated::{CreateRingMESA, RingCreateInfoMESA};
 use rustix::process::Pid;
 use std::sync::Arc;
-use std::time::Duration;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::cgroup::Unit;
 use tests::daemon::{self, eventually};
@@ -20,6 +19,8 @@ use tests::guest::ring::{ASYNC, encode};
 use tests::guest::{Gpu, PATIENCE};
 
 const MIB: u64 = 1 << 20;
+const GROUPED: &str = "cgroup = \"on\"";
+const MEMORY_LIMIT: &str = "have no memory left (--worker-memory)";
 
 /// A broker in a unit, with these lines before its tables, and VMs `a` and `b`.
 fn broker(unit: &Unit, top: &str, a: &str) -> Result<Broker> {
@@ -67,6 +68,8 @@ fn one_takes_all_memory(top: &str) -> Result<Option<(bool, String)>> {
     println!("{} hostile programs of 64 MiB", programs.len());
     ensure!(eventually(PATIENCE, lost), "nothing was ended\n{}", broker.log());
     ensure!(broker.is_running(), "the broker is gone\n{}", broker.log());
+    // Its line comes with the first of what is lost.
+    eventually(PATIENCE, || broker.log().contains(MEMORY_LIMIT) || top != GROUPED);
     let computes = workers_of(&broker, "b")? == workers
         && victim.allocate(MIB, Source::New)?.is_ok_and(|memory| victim.fill(memory, MIB, 1).is_ok());
     if computes {
@@ -77,9 +80,9 @@ fn one_takes_all_memory(top: &str) -> Result<Option<(bool, String)>> {
 
 #[test]
 fn memory_of_one_vm_ends_no_worker_of_another() -> Result<()> {
-    let Some((computes, log)) = one_takes_all_memory("cgroup = \"on\"")? else { return Ok(()) };
+    let Some((computes, log)) = one_takes_all_memory(GROUPED)? else { return Ok(()) };
     ensure!(computes, "a neighbour's worker was ended\n{log}");
-    ensure!(log.contains("have no memory left (--worker-memory)"), "the limit is not named\n{log}");
+    ensure!(log.contains(MEMORY_LIMIT), "the limit is not named\n{log}");
     Ok(())
 }
 
@@ -138,7 +141,8 @@ fn threads_of_one_vm_keep_no_frontend_of_another_out() -> Result<()> {
     for _ in 0..3 {
         let _ = hoard_threads(&hostile);
     }
-    ensure!(broker.log().contains("no thread for a ring"), "there is no limit\n{}", broker.log());
+    let told = || broker.log().contains("no thread for a ring");
+    ensure!(eventually(PATIENCE, told), "there is no limit\n{}", broker.log());
     let next = guest(&broker, "b").with_context(|| broker.log())?;
     let context = next.create_context("next")?;
     next.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE).with_context(|| broker.log())?;
@@ -254,7 +258,7 @@ fn a_daemon_of_one_vm_limits_its_workers_as_well() -> Result<()> {
     assert_eq!(unit.read("workers/pids.max")?, "200");
     let over = fills(&guest, "too much", 400 * MIB);
     ensure!(over.is_err(), "there is no limit\n{}", daemon.log());
-    let told = || daemon.log().contains("have no memory left (--worker-memory)");
+    let told = || daemon.log().contains(MEMORY_LIMIT);
     ensure!(eventually(PATIENCE, told), "{}", daemon.log());
     // The device process serves on.
     fills(&guest, "next", MIB)?;
@@ -270,7 +274,7 @@ fn without_delegation_it_is_said_once_and_on_demand_it_is_an_error() -> Result<(
     // A group with another process in it is nobody's to divide.
     let Some(unit) = Unit::with(&[])? else { return Ok(()) };
     let mut other = unit.command(std::process::Command::new("sleep").arg("1000")).spawn()?;
-    ensure!(eventually(Duration::from_secs(30), || unit.processes(".").is_ok_and(|found| !found.is_empty())));
+    ensure!(eventually(PATIENCE, || unit.processes(".").is_ok_and(|found| !found.is_empty())));
     let refused = unit.command(daemon::command()?.args(["--cgroup=on", "--list-gpus"])).output()?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     other.kill()?;

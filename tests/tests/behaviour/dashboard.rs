@@ -257,11 +257,16 @@ fn prometheus_has_data_for_each_panel_while_a_client_works() -> Result<()> {
     let scraped = || prometheus.query(&computes).is_ok_and(|series| !series.is_empty());
     ensure!(eventually(LIMIT, scraped), "the client's work is not seen\n{}", broker.log());
     for Query { panel, expression, legend } in queries()? {
-        let series = prometheus.query(&as_sent(&expression))?;
-        ensure!(!series.is_empty(), "{panel} has no data: {expression}");
+        let value = |one: &Value| one["value"][1].as_str().and_then(|number| number.parse::<f64>().ok());
+        let is_finite = |one: &Value| value(one).is_some_and(f64::is_finite);
+        let mut series = Vec::new();
+        // Where the machine stands still there is nothing of the last seconds.
+        let has_data = eventually(PATIENCE, || {
+            series = prometheus.query(&as_sent(&expression)).unwrap_or_default();
+            !series.is_empty() && series.iter().all(is_finite)
+        });
+        ensure!(has_data, "{panel} has no data: {expression}: {series:?}");
         for one in &series {
-            let value = one["value"][1].as_str().and_then(|number| number.parse::<f64>().ok());
-            ensure!(value.is_some_and(f64::is_finite), "{panel}: {one}");
             for label in shown(&legend) {
                 ensure!(one["metric"][label].is_string(), "{panel}: the legend's {label} is missing: {one}");
             }
@@ -269,9 +274,9 @@ fn prometheus_has_data_for_each_panel_while_a_client_works() -> Result<()> {
         println!("{panel}: {} series, the first {}", series.len(), series[0]);
     }
     // What is said of a VM is what was measured: the client keeps the GPU busy.
-    let busy = prometheus
-        .query(&format!("rate({PREFIX}gpu_seconds_total{{vm=\"a\",queue=\"compute\"}}[10s]) > 0"))?;
-    ensure!(!busy.is_empty(), "no GPU time");
+    let computes = format!("rate({PREFIX}gpu_seconds_total{{vm=\"a\",queue=\"compute\"}}[10s]) > 0");
+    let busy = || prometheus.query(&computes).is_ok_and(|series| !series.is_empty());
+    ensure!(eventually(PATIENCE, busy), "no GPU time");
     // The rules are loaded, each without an error.
     let rules = prometheus.ask("/api/v1/rules")?;
     let of_group = rules["data"]["groups"][0]["rules"].as_array().context("rules")?;

@@ -240,8 +240,7 @@ fn qemu_of(suite: Suite, folder: &Path) -> Result<PathBuf> {
 }
 
 fn executable(path: &Path, text: &str) -> Result<PathBuf> {
-    fs::write(path, text)?;
-    fs::set_permissions(path, Permissions::from_mode(0o755))?;
+    tests::program::executable::write(path, text.as_bytes())?;
     Ok(path.to_owned())
 }
 
@@ -557,8 +556,15 @@ fn a_manifest_that_is_a_pipe_holds_up_neither_the_doctor_nor_its_launcher() -> R
     assert_eq!(status.context("the doctor waits for the pipe")?.code(), Some(1));
     // The loader opens all manifests of a folder and waits; then the doctor is killed.
     let mut second = doctor(folder.path())?;
-    let asks = || launcher(second.id()).and_then(children).is_ok_and(|probe| !probe.is_empty());
-    let asks = eventually(PATIENCE, asks);
+    let asks = eventually(PATIENCE, || {
+        // One that has given up by itself, while this process stood still, shows nothing.
+        if let Ok(Some(_)) = second.try_wait()
+            && let Ok(another) = doctor(folder.path())
+        {
+            second = another;
+        }
+        launcher(second.id()).and_then(children).is_ok_and(|probe| !probe.is_empty())
+    });
     second.kill()?;
     second.wait()?;
     ensure!(asks, "it does not ask the driver");

@@ -2,7 +2,7 @@
 //! that was not shared.
 
 use anyhow::{Context, Result, ensure};
-use protocol::ids::{BlobId, ContextId, ResourceId};
+use protocol::ids::{BlobId, ContextId, ResourceId, RingIdx};
 use protocol::venus::generated::{DeviceMemory, ExternalMemoryHandleTypeFlags, VkResult};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
@@ -191,6 +191,8 @@ fn no_descriptor_of_the_worker_can_be_imported() -> Result<()> {
     let mut device = Device::create(&gpu, "curious")?;
     let (_, _, own) = exported(&mut device)?;
     let worker = daemon.wait_for_workers(1)?[0];
+    // It has closed what it sent away before it looks for anything else.
+    gpu.submit_fenced(device.context, RingIdx(0), &[]).wait(PATIENCE)?;
     let before = Holdings::of(worker)?.descriptors;
     for fd in 0..40 {
         // Fresh memory, whatever the number means to the worker.

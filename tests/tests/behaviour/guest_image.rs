@@ -2,11 +2,12 @@
 //! and which files it writes.
 
 use anyhow::{Context, Result, ensure};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use tempfile::TempDir;
+use tests::program::executable;
 use tests::sources::repository;
 
 /// Runs each hook as mmdebstrap does, with the folder of a guest that has a kernel.
@@ -29,8 +30,7 @@ impl Stage {
         let nothing = ["apt-config", "apt-get", "chroot", "mount", "umount"].map(|name| (name, "exit 0"));
         for (name, text) in [("mmdebstrap", MMDEBSTRAP), ("mke2fs", MKE2FS)].into_iter().chain(nothing) {
             let path = stage.path("bin").join(name);
-            fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
-            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+            executable::write(&path, format!("#!/bin/sh\n{text}\n").as_bytes())?;
         }
         Ok(stage)
     }

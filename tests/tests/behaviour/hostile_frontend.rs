@@ -13,13 +13,25 @@ use tests::guest::{Gpu, PATIENCE};
 
 const VMMS: [Vmm; 2] = [Vmm::Qemu, Vmm::Crosvm];
 
-/// Checks that the daemon serves whoever comes next.
+/// Checks that the daemon serves whoever comes next, unless that one takes too long for it as well.
 fn serves_the_next(daemon: &Daemon) -> Result<()> {
-    let next = daemon.guest()?;
-    let context = next.create_context("next")?;
-    next.create_shmem(context, 4096)?;
+    let serves = || -> Result<()> {
+        let next = daemon.guest()?;
+        let context = next.create_context("next")?;
+        next.create_shmem(context, 4096).map(drop)
+    };
+    let mut served = Ok(());
+    eventually(PATIENCE, || {
+        served = serves();
+        served.is_ok()
+    });
     assert!(daemon.is_running());
-    Ok(())
+    served
+}
+
+/// Checks that the daemon tells why it has ended a session.
+fn tells(daemon: &Daemon, why: &str) {
+    assert!(eventually(PATIENCE, || daemon.log().contains(why)), "{}", daemon.log());
 }
 
 #[test]
@@ -69,8 +81,7 @@ fn never_acknowledges(vmm: Vmm) -> Result<()> {
     assert!(guest.session.wait_until_over(PATIENCE), "{vmm:?}");
     drop(held);
     drop(guest);
-    let log = daemon.log();
-    assert!(log.contains("limit frontend-timeout (1s) reached: the frontend does not answer"), "{log}");
+    tells(&daemon, "limit frontend-timeout (1s) reached: the frontend does not answer");
     serves_the_next(&daemon)
 }
 
@@ -106,7 +117,6 @@ fn takes_memory_away(vmm: Vmm) -> Result<()> {
     assert!(guest.session.wait_until_over(PATIENCE), "{vmm:?}");
     drop(guest);
     daemon.wait_for_workers(0)?;
-    let log = daemon.log();
-    assert!(log.contains("the frontend has shrunk guest memory"), "{log}");
+    tells(&daemon, "the frontend has shrunk guest memory");
     serves_the_next(&daemon).with_context(|| format!("{vmm:?}"))
 }

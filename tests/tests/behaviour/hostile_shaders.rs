@@ -349,7 +349,7 @@ fn the_operator_is_told_why_and_not_more_than_a_few_times() -> Result<()> {
     let told = "OpLoad %30: id %31 is not defined here";
     let lines = |log: &str| log.lines().filter(|line| line.contains(told)).count();
     ensure!(
-        tests::daemon::eventually(std::time::Duration::from_secs(60), || lines(&setup.daemon.log()) > 0),
+        tests::daemon::eventually(tests::guest::PATIENCE, || lines(&setup.daemon.log()) > 0),
         "nothing is said"
     );
     let log = setup.daemon.log();
@@ -476,7 +476,7 @@ fn a_shader_that_grows_by_its_calls_is_refused_before_the_driver_grows() -> Resu
     }
     let told = "instructions after inlining (shader_cost, raised by --max-shader-cost)";
     let is_told = || setup.daemon.log().contains(told);
-    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    ensure!(tests::daemon::eventually(tests::guest::PATIENCE, is_told), "{}", setup.daemon.log());
     setup.daemon.wait_for_workers(1)?;
     Ok(())
 }
@@ -491,6 +491,6 @@ fn a_driver_that_compiles_for_too_long_costs_the_context() -> Result<()> {
     setup.daemon.wait_for_workers(0)?;
     let told = "the driver took longer than 200ms to create pipelines (raise --max-pipeline-time)";
     let is_told = || setup.daemon.log().contains(told);
-    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    ensure!(tests::daemon::eventually(tests::guest::PATIENCE, is_told), "{}", setup.daemon.log());
     Ok(())
 }

@@ -9,18 +9,26 @@ use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::time::{Duration, Instant};
-use tests::daemon::{Daemon, eventually, is_alive};
-use tests::daemon_process::{build_example, launcher};
-use tests::frontend::{Options, Vmm};
+use tests::daemon::{self, Daemon, eventually, halt, is_alive};
+use tests::daemon_process::{build_example, launcher, patience};
+use tests::frontend::{Options, Session, Vmm};
 use tests::guest::{Blob, Gpu, GpuError, PATIENCE};
 use tests::packages::HostVulkan;
+use tests::program::Background;
 
 const SIZE: u64 = 1 << 20;
 
-fn start() -> Result<Daemon> {
+/// The options with which the daemon takes what the lender lends.
+const OPTIONS: [&str; 4] = ["--device-memory", "1GiB", "--window-size", "8GiB"];
+
+/// The program that plays the worker.
+fn lender() -> Result<String> {
     let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
-    let program = program.get_program().to_string_lossy().into_owned();
-    Daemon::start_with(&["--exe", &program, "--device-memory", "1GiB", "--window-size", "8GiB"])
+    Ok(program.get_program().to_string_lossy().into_owned())
+}
+
+fn start() -> Result<Daemon> {
+    Daemon::start_with(&[&["--exe", &lender()?], &OPTIONS[..]].concat())
 }
 
 fn lent(guest: &Gpu, context: ContextId) -> Result<Blob> {
@@ -40,8 +48,9 @@ fn anchors(process: u32) -> usize {
     nodes(process, 7)
 }
 
-/// A process holds so many, for a while.
+/// A process holds so many before long, and keeps them for a while. What one has sent to another is for a moment with none or with both.
 fn stays(process: u32, count: usize) {
+    assert!(eventually(PATIENCE, || anchors(process) == count), "{} instead of {count}", anchors(process));
     let end = Instant::now() + Duration::from_millis(300);
     while Instant::now() < end {
         assert_eq!(anchors(process), count);
@@ -63,7 +72,8 @@ fn a_worker_hears_that_it_may_free_what_nobody_has_mapped_any_more() -> Result<(
     let context = guest.create_context("lender")?;
     let (first, second) = (lent(&guest, context)?, lent(&guest, context)?);
     assert_eq!(guest.session.window.live(), 2);
-    assert_eq!((anchors(daemon.id()), anchors(launcher(daemon.id())?)), (2, 2));
+    let launcher = launcher(daemon.id())?;
+    assert!(eventually(PATIENCE, || (anchors(daemon.id()), anchors(launcher)) == (2, 2)), "not kept alive");
     // Detached from its context it is mapped all the same.
     let resource_id = first.resource_id;
     guest.call(&Command::CtxDetachResource { resource_id }, Some(context))?;
@@ -178,6 +188,7 @@ fn the_launcher_keeps_lent_memory_when_the_device_process_is_killed() -> Result<
     let _blob = lent(&guest, context)?;
     let launcher = launcher(daemon.id())?;
     let workers = daemon.workers();
+    assert!(eventually(PATIENCE, || anchors(launcher) == 2), "the launcher has none");
     kill_process(daemon.pid(), Signal::KILL)?;
     assert!(eventually(PATIENCE, || workers.iter().all(|worker| !is_alive(*worker))));
     stays(launcher, 2);
@@ -197,10 +208,33 @@ fn an_orderly_end_unmaps_first_and_keeps_nothing() -> Result<()> {
     Ok(())
 }
 
+/// The five seconds that an orderly end may take are those in which the process runs.
+#[test]
+fn an_orderly_end_goes_on_when_the_process_was_stopped_meanwhile() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("socket");
+    let mut command = daemon::command()?;
+    command.args(OPTIONS).args(patience(&[])).arg("--exe").arg(lender()?).arg("--socket-path").arg(&socket);
+    let mut process = Background::start(command)?;
+    let guest = Gpu::new(Session::connect(&socket, Options::default())?);
+    let context = guest.create_context("lender")?;
+    let _blob = lent(&guest, context)?;
+    let held = guest.session.window.hold_unmaps();
+    kill_process(process.pid(), Signal::TERM)?;
+    let ends = || process.errors().contains("ending at the user's request");
+    ensure!(eventually(PATIENCE, ends), "{}", process.errors());
+    halt(process.pid())?;
+    std::thread::sleep(Duration::from_secs(6));
+    drop(held);
+    kill_process(process.pid(), Signal::CONT)?;
+    let status = process.wait(PATIENCE)?;
+    ensure!(status.success(), "{status}: {}", process.errors());
+    Ok(())
+}
+
 #[test]
 fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it() -> Result<()> {
-    let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
-    let program = program.get_program().to_string_lossy().into_owned();
+    let program = lender()?;
     for (options, why) in [
         (&["--device-memory", "8GiB"][..], "could map the GPU's own memory with a --window-size larger"),
         (&[], "could map the GPU's own memory with --device-memory, and"),
@@ -210,7 +244,8 @@ fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it(
         let guest = daemon.guest()?;
         let context = guest.create_context("lender")?;
         assert!(eventually(PATIENCE, || daemon.log().contains("lender not offered")), "{}", daemon.log());
-        ensure!(daemon.log().contains(why) && lent(&guest, context).is_err(), "{options:?}");
+        ensure!(eventually(PATIENCE, || daemon.log().contains(why)), "{options:?}: {}", daemon.log());
+        ensure!(lent(&guest, context).is_err(), "{options:?}");
     }
     Ok(())
 }

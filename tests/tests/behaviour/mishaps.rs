@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::daemon::{Daemon, eventually, is_alive};
-use tests::daemon_process::{children, daemon_executable};
+use tests::daemon_process::{children, daemon_executable, patience};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::{Gpu, PATIENCE};
@@ -94,7 +94,7 @@ impl OneVm {
             command.env("NOTIFY_SOCKET", folder.path().join("notify"));
         }
         let log = File::options().append(true).create(true).open(folder.path().join("log"))?;
-        command.arg("--socket-path").arg(folder.path().join("socket"));
+        command.arg("--socket-path").arg(folder.path().join("socket")).args(patience(&[]));
         let child = command.stdout(log.try_clone()?).stderr(log).stdin(Stdio::null()).spawn()?;
         Ok(Self { child, folder, _manager: manager })
     }
@@ -215,8 +215,11 @@ fn a_driver_that_is_replaced_is_used_as_soon_as_no_frontend_is_connected() -> Re
     ensure!(broker.device("a")? == devices[0]);
     drop((old, gpu));
     ensure!(eventually(PATIENCE, || !is_alive(devices[0])), "it goes on\n{}", broker.log());
-    computes(&guest(&broker, "a")?)?;
-    computes(&guest(&broker, "b")?)?;
+    // A device process that has seen one of the two new files only is started anew once more.
+    let is_served = |vm| guest(&broker, vm).and_then(|gpu| computes(&gpu)).is_ok();
+    for vm in ["a", "b"] {
+        ensure!(eventually(PATIENCE, || is_served(vm)), "{vm} is not served\n{}", broker.log());
+    }
     // A service manager is told by the status.
     let mut daemon = OneVm::start(driver.command()?, true)?;
     let gpu = daemon.guest()?;
@@ -366,7 +369,8 @@ fn no_timer_follows_the_clock_on_the_wall() -> Result<()> {
     let mut todo = vec![broker.pid().as_raw_nonzero().get().unsigned_abs()];
     let mut found = 0;
     while let Some(pid) = todo.pop() {
-        todo.extend(children(pid)?);
+        // One that has just ended has none.
+        todo.extend(children(pid).unwrap_or_default());
         for clock in clocks(pid).unwrap_or_default() {
             // CLOCK_MONOTONIC: it neither jumps nor counts a suspension.
             assert_eq!(clock, "1", "a timer of process {pid}");

@@ -47,7 +47,9 @@ fn submissions(broker: &Broker, uuid: &str) -> Result<u64> {
 fn a_program_that_computes_goes_to_another_gpu_and_back() -> Result<()> {
     let Some((_vulkan, broker, [own, spare])) = broker()? else { return Ok(()) };
     let (_bridge, socket) = broker.bridge("a")?;
-    let program = Program::start(computing(&socket, "200")?)?;
+    let (mut command, end) = (computing(&socket, "0")?, broker.path("end"));
+    command.arg("--until").arg(&end);
+    let program = Program::start(command)?;
     ensure!(
         eventually(PATIENCE, || submissions(&broker, &own).is_ok_and(|count| count > 0)),
         "{}",
@@ -68,6 +70,7 @@ fn a_program_that_computes_goes_to_another_gpu_and_back() -> Result<()> {
     let refused = broker.operate(&["move", &format!("a/{number}"), "--gpu", &spare])?;
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(why.contains("it is on") && why.contains("already"), "{why}");
+    std::fs::write(end, "")?;
     let ended = program.wait(LIMIT).context("the program does not end")?;
     ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
     Ok(())

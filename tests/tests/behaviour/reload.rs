@@ -85,6 +85,8 @@ fn vms_come_go_and_change_their_shares_and_what_an_operator_set_stays() -> Resul
     let mut broker = Broker::start("", &[("a", "weight = 300"), ("b", "")])?;
     let (a, b) = (broker.device("a")?, broker.device("b")?);
     let session = Session::connect(&broker.path("a"), Options::default())?;
+    let is_connected = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected");
+    ensure!(eventually(PATIENCE, is_connected), "{}", broker.log());
     broker.say(&["set", "a", "weight=50"])?;
     broker.rewrite("", &[("a", "weight = 300\nclass = \"latency\""), ("new", "ceiling = \"50%\"")])?;
     assert_eq!(reports(&broker, &["reload"])?, ["1 added, 1 removed, 1 changed, 0 restarted, 0 unchanged"]);
@@ -146,7 +148,7 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
         reports(&broker, &["reload"])?,
         ["0 added, 0 removed, 0 changed, 0 restarted, 1 unchanged", note]
     );
-    ensure!(broker.log().contains(note));
+    ensure!(logged(note), "{}", broker.log());
     Ok(())
 }
 

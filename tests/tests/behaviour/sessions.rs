@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use rustix::process::{Signal, kill_process};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -143,7 +143,7 @@ fn exit_on_disconnect_ends_the_daemon() -> Result<()> {
     drop(guest);
     assert!(eventually(PATIENCE, || !daemon.is_running()), "{}", daemon.log());
     assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
-    assert!(!daemon.socket().exists());
+    assert!(eventually(PATIENCE, || !daemon.socket().exists()), "the socket file is left");
     Ok(())
 }
 
@@ -161,7 +161,7 @@ fn sigterm_ends_everything_cleanly() -> Result<()> {
         };
         let socket = daemon.socket();
         daemon.into_process().stop()?;
-        assert!(!socket.exists());
+        assert!(eventually(PATIENCE, || !socket.exists()), "the socket file is left");
         assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
         if let Some(guest) = guest {
             assert!(guest.session.wait_until_over(PATIENCE));
@@ -224,7 +224,9 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{options:?}");
         assert!(stderr.contains(word), "{options:?}: {stderr}");
-        assert!(stderr.lines().count() <= 4, "{options:?}: {stderr}");
+        // Beside what its log may say of the machine.
+        let lines = stderr.lines().filter(|line| !line.starts_with('[')).count();
+        assert!(lines <= 4, "{options:?}: {stderr}");
     }
     Ok(())
 }
@@ -232,9 +234,11 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
 #[test]
 fn session_on_an_inherited_descriptor_works() -> Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    let mut child = daemon::command()?.args(["--fd", &theirs.as_raw_fd().to_string()]).spawn()?;
-    drop(theirs);
+    // Not inherited from this process, in which other tests start programs at the same time.
+    let mut command = prepared("exec 3<&0 0</dev/null", daemon::command()?.args(["--fd", "3"]));
+    let mut child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+    // It keeps its end open.
+    drop(command);
     let guest = Gpu::new(Session::start(ours, Options::default())?);
     let context = guest.create_context("on a pair")?;
     guest.create_shmem(context, 4096)?;

@@ -9,6 +9,7 @@ use protocol::venus::generated as venus;
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
 use tests::broker::Broker;
+use tests::daemon::halt;
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::ring::ASYNC;
@@ -56,7 +57,7 @@ fn run(loads: &[Load; 2]) -> Result<Charges> {
     let (mut first, on_first) = queued(&broker, "first", &loads[0])?;
     let (mut second, on_second) = queued(&broker, "second", &loads[1])?;
     // Nothing is granted before both may run.
-    kill_process(broker.pid(), Signal::STOP)?;
+    halt(broker.pid())?;
     let begun =
         timeline::signal(&mut first, on_first).and_then(|()| timeline::signal(&mut second, on_second));
     kill_process(broker.pid(), Signal::CONT)?;

@@ -11,16 +11,26 @@ use tests::daemon_process::workers;
 use tests::guest::PATIENCE;
 use tests::program::{LIMIT, Program};
 
-/// A broker with one VM and these options, whose guest's program computes, and the context of that.
+/// A broker with one VM and these options, whose guest's program computes until [`ends_well`], and the context of that.
 fn computing(options: &str) -> Result<(Broker, impl Sized, Program, u64)> {
     let broker = Broker::start("", &[("a", options)])?;
     let (bridge, socket) = broker.bridge("a")?;
     let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
-    let program = Program::start(many_threads(executable, &socket, "200")?)?;
+    let mut command = many_threads(executable, &socket, "0")?;
+    command.arg("--until").arg(broker.path("end"));
+    let program = Program::start(command)?;
     let computes = || broker.vm("a").is_ok_and(|vm| vm["used"]["submissions"].as_u64() > Some(0));
     ensure!(eventually(PATIENCE, computes), "{}", broker.log());
     let number = broker.vm("a")?["contexts"][0]["context"].as_u64().context("no context")?;
     Ok((broker, bridge, program, number))
+}
+
+/// The program has computed for long enough.
+fn ends_well(broker: &Broker, program: Program) -> Result<()> {
+    fs::write(broker.path("end"), "")?;
+    let ended = program.wait(LIMIT).context("the program does not end")?;
+    ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
+    Ok(())
 }
 
 fn is_swapped_out(broker: &Broker) -> bool {
@@ -54,9 +64,7 @@ fn a_program_that_does_nothing_is_swapped_out_and_computes_on_afterwards() -> Re
         kill_process(program.pid(), Signal::CONT)?;
         ensure!(eventually(PATIENCE, || !is_swapped_out(&broker)), "round {round}: {}", broker.log());
     }
-    let ended = program.wait(LIMIT).context("the program does not end")?;
-    ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
-    Ok(())
+    ends_well(&broker, program)
 }
 
 #[test]
@@ -73,18 +81,12 @@ fn an_operator_swaps_a_program_out_and_what_needs_a_worker_is_refused_meanwhile(
     let mut said = String::new();
     let swapped = eventually(PATIENCE, || {
         said = broker.say(&["swap-out", &place]).unwrap_or(std::mem::take(&mut said));
-        refuses("swap-out").unwrap_or(false)
+        is_swapped_out(&broker) && ["restart", "swap-out"].iter().all(|what| refuses(what).unwrap_or(false))
     });
-    ensure!(swapped, "{}", broker.log());
+    ensure!(swapped, "{}\n{}", broker.vm("a")?, broker.log());
     ensure!(said.contains("swapped out: its program was paused for "), "{said}");
-    ensure!(eventually(PATIENCE, || is_swapped_out(&broker)), "{}", broker.vm("a")?);
-    for what in ["restart", "swap-out"] {
-        ensure!(refuses(what)?, "{what}: {}", broker.log());
-    }
     kill_process(program.pid(), Signal::CONT)?;
-    let ended = program.wait(LIMIT).context("the program does not end")?;
-    ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
-    Ok(())
+    ends_well(&broker, program)
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tests::attacks::descriptors::printing_end;
 use tests::attacks::frontends::begin_map;
 use tests::broker::vhost_user_vulkan;
-use tests::daemon::{self, eventually, gpu_selection, is_alive};
+use tests::daemon::{self, eventually, gpu_selection, halt, is_alive};
 use tests::daemon_process::{build_example, launcher, prepared, workers};
 use tests::frontend::{Options, Session};
 use tests::guest::{Gpu, PATIENCE};
@@ -139,8 +139,22 @@ impl Drop for Service {
 const VARIABLES: &[&str] =
     &["NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
 
-/// Checks that a process has none of these variables, nor a descriptor of this socket.
+/// Checks that a process has none of these variables, nor a descriptor of this socket. One that is just being started has, until it executes its
+/// program, those of its parent.
 fn ensure_not_inherited(process: u32, variables: &[&str], socket: Option<&Path>) -> Result<()> {
+    let mut found = Ok(());
+    eventually(PATIENCE, || {
+        found = inherits_none(process, variables, socket);
+        found.is_ok() || Pid::from_raw(process as i32).is_none_or(|process| !is_alive(process))
+    });
+    // Of one that has ended meanwhile there is nothing to be seen.
+    match Pid::from_raw(process as i32).is_some_and(is_alive) {
+        true => found,
+        false => Ok(()),
+    }
+}
+
+fn inherits_none(process: u32, variables: &[&str], socket: Option<&Path>) -> Result<()> {
     let environment = fs::read(format!("/proc/{process}/environ"))?;
     for variable in environment.split(|byte| *byte == 0).map(String::from_utf8_lossy) {
         let name = variable.split('=').next().unwrap_or_default();
@@ -227,24 +241,13 @@ fn ensure_watched(service: &Service) -> Result<()> {
     // Each half of a second, if the machine lets it.
     let most = begin.elapsed().as_millis() as usize / 500 + 1;
     ensure!(count <= most, "{count} messages in {:?}", begin.elapsed());
-    kill_process(service.pid(), Signal::STOP)?;
-    ensure!(eventually(PATIENCE, || stands_still(service.pid())), "it goes on");
+    halt(service.pid())?;
     while service.hears_within(Duration::ZERO)?.is_some() {}
     let silent = service.hears_for(Duration::from_secs(2))?;
     kill_process(service.pid(), Signal::CONT)?;
     ensure!(silent.is_empty(), "it stands still, and says {silent:?}");
     service.hears("WATCHDOG=1")?;
     Ok(())
-}
-
-/// Returns whether a signal has stopped all threads of a process.
-fn stands_still(process: Pid) -> bool {
-    let threads =
-        fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten().flatten();
-    // Behind the name in parentheses: the state.
-    let state = |stat: String| stat.rsplit(')').next().map(|fields| fields.trim_start().starts_with('T'));
-    let stopped = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).ok().and_then(state);
-    threads.map(stopped).all(|stopped| stopped == Some(true))
 }
 
 #[test]

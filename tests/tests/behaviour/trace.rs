@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use tests::broker::{Broker, vhost_user_vulkan};
-use tests::daemon::eventually;
+use tests::daemon::{eventually, halt};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::ring::ASYNC;
@@ -158,21 +158,25 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
     let (mut first, on_first) = queued(&broker, "left", own)?;
     let (mut second, on_second) = queued(&broker, "right", others)?;
     // Nothing is granted before both may run.
-    kill_process(broker.pid(), Signal::STOP)?;
+    halt(broker.pid())?;
     let begun =
         timeline::signal(&mut first, on_first).and_then(|()| timeline::signal(&mut second, on_second));
     kill_process(broker.pid(), Signal::CONT)?;
     begun?;
     wait(&first, &broker)?;
     wait(&second, &broker)?;
+    let counts = |count: u32| {
+        move |vm: Value| vm["used"]["submissions"].as_u64().is_some_and(|counted| counted > count.into())
+    };
+    ensure!(eventually(PATIENCE, || broker.vm("left").is_ok_and(counts(own))), "{}", broker.vm("left")?);
     let vm = broker.vm("left")?;
-    ensure!(vm["used"]["submissions"].as_u64().is_some_and(|count| count >= u64::from(own)), "{vm}");
     ensure!(vm["used"]["gpu_seconds"].as_f64().is_some_and(|time| time > 0.0), "{vm}");
     // What a context told last is not lost with it.
     drop((first, second));
-    ensure!(eventually(PATIENCE, || broker
-        .vm("left")
-        .is_ok_and(|vm| vm["contexts"] == serde_json::json!([]))));
+    for vm in ["left", "right"] {
+        let is_over = || broker.vm(vm).is_ok_and(|vm| vm["contexts"] == serde_json::json!([]));
+        ensure!(eventually(PATIENCE, is_over), "{}", broker.vm(vm)?);
+    }
     let (trace, said) = taking.end()?;
     let (other, _) = named.end()?;
     // One of each waits for the timeline.
@@ -301,8 +305,10 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
         })?;
     }
     wait(&device, &broker)?;
-    let vm = broker.vm("a")?;
-    ensure!(vm["used"]["submissions"].as_u64().is_some_and(|count| count >= 2000), "{vm}");
+    let all = || {
+        broker.vm("a").is_ok_and(|vm| vm["used"]["submissions"].as_u64().is_some_and(|count| count >= 2000))
+    };
+    ensure!(eventually(PATIENCE, all), "{}", broker.vm("a")?);
     drop(silent);
     let mut heard = None;
     let again = || {

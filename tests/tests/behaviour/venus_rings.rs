@@ -51,6 +51,13 @@ impl Setup {
         Ok(())
     }
 
+    /// The daemon tells why the context is lost: the worker says it behind FATAL, and not any more when the context has been destroyed.
+    fn tells(&self, why: &str) -> Result<()> {
+        let told = tests::daemon::eventually(PATIENCE, || self.daemon.log().contains(why));
+        ensure!(told, "{}", self.daemon.log());
+        Ok(())
+    }
+
     /// The context is lost: FATAL is set, fences still arrive, and another context works.
     fn assert_lost(&self, ring: &Ring) -> Result<()> {
         let fatal = || ring.status().contains(RingStatusFlagsMESA::FATAL);
@@ -143,9 +150,8 @@ fn graphics_command_ends_the_context_whatever_queues_say() -> Result<()> {
         let setup = Setup::of(Daemon::start_with(&["--queues", queues])?)?;
         let mut ring = setup.ring()?;
         ring.command(|w| CmdDraw::default().encode(ASYNC, w))?;
+        setup.tells("a graphics command, which only --queues all executes").context(queues)?;
         setup.assert_lost(&ring)?;
-        let told = setup.daemon.log().contains("a graphics command, which only --queues all executes");
-        ensure!(told, "{queues}: {}", setup.daemon.log());
     }
     Ok(())
 }
@@ -211,10 +217,8 @@ fn ring_and_virtqueue_that_wait_for_each_other_end_their_context() -> Result<()>
         SubmitVirtqueueSeqnoMESA { ring: ring.id(), seqno: 1 }.encode(ASYNC, w);
     });
     setup.guest.submit_fenced(setup.context, RingIdx(0), &submission).wait(PATIENCE)?;
-    setup.assert_lost(&ring)?;
-    let log = setup.daemon.log();
-    ensure!(log.contains("a ring waits for the virtqueue, which waits for that ring"), "{log}");
-    Ok(())
+    setup.tells("a ring waits for the virtqueue, which waits for that ring")?;
+    setup.assert_lost(&ring)
 }
 
 #[test]

@@ -7,7 +7,6 @@ use serde_json::json;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use tests::broker::Broker;
 use tests::clients;
 use tests::daemon::eventually;
@@ -148,7 +147,7 @@ fn keys_sort_and_the_terminal_may_change_its_size() -> Result<()> {
         terminal.press(RIGHT)?;
         terminal.until(heading, |lines| lines.iter().any(|line| line.contains(heading)))?;
     }
-    let lines = terminal.lines();
+    let lines = terminal.until("by weight", |lines| lines.iter().any(|line| line.contains("WEIGHT▼")))?;
     assert_eq!(order(&lines), ["a", "b", "c"], "300, 100, 100");
     for heading in
         ["SHARE OF GPU▼", "DEVICE MEM▼", "HOST MEM▼", "WAITING▼", "QUEUE▼", "CONTEXTS▼", "KILLS▼", "VM▲"]
@@ -277,7 +276,7 @@ fn a_pipe_gets_lines_and_json_gets_json_also_on_a_terminal() -> Result<()> {
         "again after a second: {text}"
     );
     ensure!(!text.contains('\u{1b}'), "{text:?}");
-    let ended = eventually(Duration::from_secs(30), || child.try_wait().is_ok_and(|status| status.is_some()));
+    let ended = eventually(PATIENCE, || child.try_wait().is_ok_and(|status| status.is_some()));
     if !ended {
         child.kill()?;
     }

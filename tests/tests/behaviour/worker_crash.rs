@@ -7,7 +7,7 @@ use protocol::virtio_gpu::{BlobFlags, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
-use tests::daemon::{Daemon, Holdings, die_by, eventually};
+use tests::daemon::{Daemon, Holdings, die_by, eventually, halt};
 use tests::guest::PATIENCE;
 use tests::guest::ring::{ASYNC, Ring, RingOptions, encode};
 use vm_memory::{Bytes, VolatileMemory};
@@ -20,7 +20,7 @@ fn fences_of_a_killed_worker_complete_and_others_do_not_notice() -> Result<()> {
     let worker = daemon.wait_for_workers(1)?[0];
     let other = guest.create_context("other")?;
     daemon.wait_for_workers(2)?;
-    kill_process(worker, Signal::STOP)?;
+    halt(worker)?;
     let pending: Vec<_> = (0..100).map(|i| guest.submit_fenced(victim, RingIdx(i % 4), &[])).collect();
     let blob_id = BlobId(77);
     let (blob_mem, blob_flags) = (protocol::virtio_gpu::BlobMem::Host3d, BlobFlags::MAPPABLE);
@@ -114,7 +114,7 @@ fn worker_that_ignores_its_end_is_killed() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
     let context = guest.create_context("stubborn")?;
-    kill_process(daemon.wait_for_workers(1)?[0], Signal::STOP)?;
+    halt(daemon.wait_for_workers(1)?[0])?;
     let pending = guest.submit_fenced(context, RingIdx(0), &[]);
     let destroyed = guest.start(&Command::CtxDestroy, Some(context), None);
     assert!(pending.arrives_within(PATIENCE), "a fence of a destroyed context");
@@ -130,7 +130,7 @@ fn worker_that_does_not_read_is_ended_before_its_backlog_is_endless() -> Result<
     let context = guest.create_context("deaf")?;
     let deaf = daemon.wait_for_workers(1)?[0];
     let other = guest.create_context("other")?;
-    kill_process(deaf, Signal::STOP)?;
+    halt(deaf)?;
     let payload = [0u8; 1024];
     for _ in 0..200_000 {
         guest.send(&Command::Submit3d { data: &payload }, Some(context), None, Box::new(|_| ()));
@@ -145,6 +145,7 @@ fn worker_that_does_not_read_is_ended_before_its_backlog_is_endless() -> Result<
 fn how_a_worker_died_is_told_once() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
+    guest.capset()?;
     let before = Holdings::of(daemon.pid())?;
     let deaths = [
         (Signal::SEGV, "signal: 11 (SIGSEGV)"),

@@ -8,6 +8,7 @@
 mod gpu;
 use tests::looping_shader as shader;
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -34,6 +35,9 @@ struct Arguments {
     /// Times that each lane compiles, computes and checks; endless if 0
     #[arg(long, default_value_t = 12)]
     rounds: u32,
+    /// End well after the round in which this file is there
+    #[arg(long)]
+    until: Option<PathBuf>,
     /// Say so after every round
     #[arg(long)]
     report: bool,
@@ -139,7 +143,9 @@ fn compute(gpu: &Arc<Gpu>, number: u32, arguments: &Arguments, compiled: Receive
 }
 
 fn rounds(arguments: &Arguments) -> impl Iterator<Item = u32> + use<> {
-    0..if arguments.rounds == 0 { u32::MAX } else { arguments.rounds }
+    let until = arguments.until.clone();
+    let rounds = 0..if arguments.rounds == 0 { u32::MAX } else { arguments.rounds };
+    rounds.take_while(move |_| !until.as_ref().is_some_and(|file| file.exists()))
 }
 
 /// Another program in every round of every lane, so that no cache makes a compilation unnecessary.
