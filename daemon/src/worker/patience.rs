@@ -1,4 +1,4 @@
-//! How long a worker waits for other processes, and for threads of its own that have something to finish.
+//! The bounds on the waits of a worker for other processes, and for threads of its own that have something to finish.
 
 use std::time::Duration;
 
