@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::relink::set_interpreter;
+use super::relink::{self, set_interpreter};
 use super::root::{PackageRoot, Suite};
 use super::twin;
 
@@ -160,7 +160,7 @@ impl HostVulkan {
 
 /// The copy of `executable` that uses `root`'s loader, made when the executable is newer.
 fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
-    // One at a time: a program started by another thread would hold the half-written copy open, and it could not be run.
+    // One at a time: each would write the same.
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = executable.file_name().context("an executable has a name")?.to_string_lossy();
@@ -177,10 +177,6 @@ fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
     let mut elf = fs::read(executable).with_context(|| format!("cannot read {}", executable.display()))?;
     set_interpreter(&mut elf, &root.loader())
         .with_context(|| format!("cannot relink {}", executable.display()))?;
-    // Written beside and renamed: another test may be starting the old copy right now.
-    let fresh = tempfile::NamedTempFile::new_in(copy.parent().context("an executable lies in a folder")?)?;
-    fs::write(fresh.path(), elf)?;
-    fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o755))?;
-    fresh.persist(&copy).with_context(|| format!("cannot write {}", copy.display()))?;
+    relink::write(&elf, &copy)?;
     Ok(copy)
 }

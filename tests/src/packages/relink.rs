@@ -5,7 +5,10 @@
 //! the location of the interpreter's name changes (System V ABI, "Program Header", `PT_INTERP`): the kernel reads the
 //! name from the file, so it is appended behind everything else.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -28,6 +31,20 @@ pub(super) fn set_interpreter(elf: &mut Vec<u8>, loader: &Path) -> Result<()> {
     elf[header + P_OFFSET..][..8].copy_from_slice(&offset.to_le_bytes());
     elf[header + P_FILESZ..][..8].copy_from_slice(&size.to_le_bytes());
     Ok(())
+}
+
+/// Writes an executable as `path`, at once: another test may be starting the one before.
+///
+/// Another process writes it. What this one has open, each process that it starts has for a moment as well, and a file that is open for writing
+/// cannot be executed.
+pub(super) fn write(elf: &[u8], path: &Path) -> Result<()> {
+    let folder = tempfile::tempdir_in(path.parent().context("an executable lies in a folder")?)?;
+    let [draft, fresh] = ["draft", "fresh"].map(|name| folder.path().join(name));
+    fs::write(&draft, elf)?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;
+    let status = Command::new("cp").arg("--preserve=mode").args([&draft, &fresh]).status();
+    ensure!(status.context("cannot run cp")?.success(), "{} cannot be copied", draft.display());
+    fs::rename(&fresh, path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The file offset of the interpreter's program header.
@@ -53,10 +70,8 @@ mod tests {
             .expect("tests are dynamically linked");
         let dir = tempfile::tempdir().expect("temporary folder");
         let copy = dir.path().join("copy");
-        std::fs::write(&copy, elf).expect("it can be written");
-        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .expect("it can be made executable");
-        let output = std::process::Command::new(&copy).arg("--list").output().expect("it can be executed");
+        write(&elf, &copy).expect("it can be written");
+        let output = Command::new(&copy).arg("--list").output().expect("it can be executed");
         assert!(output.status.success());
         assert!(String::from_utf8_lossy(&output.stdout).contains("a_relinked_copy_of_this_test_still_runs"));
     }
