@@ -263,7 +263,7 @@ fn bridge_program_ends_with_a_signal_and_with_the_daemon() -> Result<()> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vtest-bridge"));
         command.arg("--vtest-socket").arg(&socket).arg("--vhost-socket").arg(daemon.socket());
         let bridge = Program::start(command)?;
-        // The file is there before anybody listens.
+        // The file is there before the bridge listens.
         ensure!(eventually(LIMIT, || UnixStream::connect(&socket).is_ok()), "the bridge does not listen");
         let mut vulkaninfo = client.through_vtest("vulkaninfo", &socket)?;
         vulkaninfo.arg("--summary");

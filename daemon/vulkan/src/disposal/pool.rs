@@ -31,7 +31,7 @@ const PART: u64 = 8;
 /// Pieces that are kept, at most: each is searched.
 const PIECES_MAX: usize = 128;
 
-/// The time for which something is kept. Tests say themselves when something is to grow old: nobody knows how long they take.
+/// The time for which something is kept. Tests, which may take any time, say when something is to grow old.
 const AGE: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 2 });
 
 /// The pool of one context.
