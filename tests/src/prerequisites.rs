@@ -115,6 +115,8 @@ fn in_path(command: &str) -> bool {
 
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let status = Command::new("apt-get")
+        // The machine may be installing something by itself.
+        .args(["-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3"])
         .args(arguments)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .status()

@@ -157,7 +157,7 @@ impl Broker {
         while !self.is_over() {
             self.arm_timer()?;
             if reported.fetch(&self.epoll, None)? {
-                self.turn(reported.events());
+                self.turn(reported.events(), page_clock());
             }
         }
         if let Some(log) = &mut self.log {
@@ -170,9 +170,8 @@ impl Broker {
         self.is_ending && self.vms.iter().all(|vm| vm.process.is_none() && !vm.is_starting)
     }
 
-    /// One round: workers first.
-    pub(super) fn turn(&mut self, events: &[Event]) {
-        let now = page_clock();
+    /// One round, which begins at `now`: workers first.
+    pub(super) fn turn(&mut self, events: &[Event], now: Nanos) {
         if now.saturating_sub(self.last_sample) >= SAMPLE {
             self.sample(now);
         }
@@ -190,7 +189,7 @@ impl Broker {
             match source {
                 Some(Source::Channel) => self.channel(index, flags, now),
                 Some(Source::Child) => self.child_ended(index, now),
-                Some(Source::Started) => self.take_started(),
+                Some(Source::Started) => self.take_started(now),
                 Some(Source::Timer) => {
                     self.armed = None;
                     // What it says is known; unread it would go on saying it.
@@ -273,7 +272,7 @@ impl Broker {
     }
 
     /// Returns when the manager is told that the broker is ready, whichever VM is not.
-    fn ready_by(&self) -> Nanos {
+    pub(super) fn ready_by(&self) -> Nanos {
         self.begun.1.saturating_add(READY_PATIENCE)
     }
 

@@ -105,7 +105,7 @@ mod tests {
     }
 
     fn has_ended(watched: &OwnedFd) -> bool {
-        readiness::has_ended(watched, Duration::from_secs(60))
+        readiness::has_ended(watched, Duration::from_secs(600))
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         keeper.frontend(None);
         keeper.keep(2, stranger);
         let waits = std::thread::spawn(move || keeper.wait_for_all());
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
         assert!(!waits.is_finished() && is_open(&watched) && has_ended(&strange));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 
 pub(super) const CONTEXT: ContextId = ContextId(1);
 
+/// No test takes so long.
+const LONG: Duration = Duration::from_secs(600);
+
 /// A device process with one context, whose workers are played.
 pub(super) struct Rig {
     pub(super) server: Server,
@@ -33,6 +36,8 @@ pub(super) struct Rig {
     /// The ends of the workers that were started, by their serial numbers.
     workers: BTreeMap<u32, Channel>,
     pub(super) killed: Vec<u32>,
+    /// The time of all turns, unless a test says another: however long a test takes, nothing becomes due.
+    pub(super) now: Instant,
 }
 
 pub(super) const OLD: u32 = 0;
@@ -49,9 +54,10 @@ pub(super) fn rig_with(change: impl FnOnce(&mut Options)) -> Rig {
     let mut options = options(Launcher::played(launcher).unwrap());
     change(&mut options);
     let is_scheduled = options.broker.is_some();
-    let server = Server::new(options, &signals).unwrap();
-    let (workers, killed) = Default::default();
-    let mut rig = Rig { server, starter, vring: unused_vring(), _signals: ours, workers, killed };
+    let mut server = Server::new(options, &signals).unwrap();
+    server.world.handovers.asked_for = LONG;
+    let ((workers, killed), now) = (Default::default(), Instant::now());
+    let mut rig = Rig { server, starter, vring: unused_vring(), _signals: ours, workers, killed, now };
     rig.command(&Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: b"app" }, None);
     rig.command(&blob(5), None);
     rig.turn();
@@ -120,7 +126,7 @@ impl Rig {
 
     /// The device thread does all that there is to do.
     pub(super) fn turn(&mut self) {
-        self.turn_at(Instant::now());
+        self.turn_at(self.now);
     }
 
     pub(super) fn turn_at(&mut self, now: Instant) {
@@ -197,7 +203,7 @@ impl Rig {
     fn dies(&mut self, worker: u32, is_noticed: impl Fn(&Self) -> bool) {
         self.workers.remove(&worker);
         let start = Instant::now();
-        while !is_noticed(self) && start.elapsed() < Duration::from_secs(60) {
+        while !is_noticed(self) && start.elapsed() < LONG {
             self.turn();
         }
     }

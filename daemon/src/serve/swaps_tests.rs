@@ -157,7 +157,7 @@ fn one_that_cannot_rest_now_keeps_what_has_come_for_a_driver() {
 fn a_context_is_swapped_out_once_it_was_idle_for_long() {
     let after = Duration::from_millis(100);
     let mut rig = rig_with(|options| options.swap_after = Some(after));
-    let begin = Instant::now();
+    let begin = rig.now;
     rig.turn_at(begin);
     rig.submit(1, None);
     rig.turn_at(begin + after);

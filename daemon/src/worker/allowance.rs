@@ -4,6 +4,7 @@
 //! which is handled where it is read, ahead of what is queued; the device process answers at once, or when workers have ended that hold
 //! what is asked for.
 
+use super::patience::patience;
 use crate::ipc::{Channel, ToDevice};
 use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use parking_lot::{Condvar, Mutex};
@@ -18,7 +19,7 @@ use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFil
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
 /// The longest time that an executor waits for an answer. It waits no longer, and an answer that comes later goes back. Workers that end take less (2 s, then they are killed).
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = patience(10);
 
 /// Refused shaders of one context that the device process hears of, and logs within limits of its own.
 const REFUSALS_TOLD: u64 = 16;

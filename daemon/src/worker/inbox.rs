@@ -275,7 +275,7 @@ mod tests {
             let mut sent = 0;
             let mut refused = 0;
             // The thread that takes them may have to wait for a processor, but not for ever.
-            while refused < if (sent as usize) < QUEUE_MAX { 6000 } else { 20 } {
+            while refused < if (sent as usize) < QUEUE_MAX { 120_000 } else { 20 } {
                 match peer.try_send(&message(sent), None) {
                     Ok(()) => (sent, refused) = (sent + 1, 0),
                     Err(_) => {

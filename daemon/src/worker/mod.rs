@@ -32,6 +32,7 @@ pub mod fuzzing;
 mod inbox;
 mod life;
 mod monitor;
+mod patience;
 mod reply;
 mod resources;
 mod ring;

@@ -6,6 +6,7 @@
 //!
 //! Shared memory carries rings and streams; device memory can be imported, and nothing else.
 
+use super::patience::patience;
 use config::MemoryId;
 use parking_lot::{Condvar, Mutex};
 use protocol::ids::ResourceId;
@@ -180,10 +181,10 @@ fn shared(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextL
 }
 
 /// A message about a resource that takes longer than this to arrive does not exist. A fuzzer has no patience.
-const ARRIVAL_MAX: Duration = Duration::from_millis(if cfg!(feature = "fuzzing") { 1 } else { 5000 });
+const ARRIVAL_MAX: Duration = if cfg!(feature = "fuzzing") { Duration::from_millis(1) } else { patience(5) };
 
 /// Nobody waits longer than this for another context to export its memory.
-const EXPORT_MAX: Duration = Duration::from_secs(60);
+const EXPORT_MAX: Duration = patience(60);
 
 #[cfg(test)]
 mod tests {

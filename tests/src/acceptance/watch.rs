@@ -40,6 +40,9 @@ struct Running {
     outcome: Outcome,
 }
 
+/// The silence is made of so many: while a machine stands still only one of them passes, however long that takes.
+const LOOKS: u32 = 60;
+
 /// A piece of what a command prints.
 enum Piece {
     Output(Vec<u8>),
@@ -124,6 +127,7 @@ pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence: Duration) -> Result<V
     let mut waiting = jobs.into_iter().enumerate();
     let mut running: Vec<Running> = Vec::new();
     let mut ended = Vec::new();
+    let mut silent = 0;
     loop {
         while running.len() < lanes.max(1) {
             let Some((at, job)) = waiting.next() else { break };
@@ -132,14 +136,16 @@ pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence: Duration) -> Result<V
         if running.is_empty() {
             break;
         }
-        match pieces.recv_timeout(silence) {
+        match pieces.recv_timeout(silence / LOOKS) {
             Ok((at, piece)) => {
+                silent = 0;
                 let Some(place) = running.iter().position(|job| job.at == at) else { continue };
                 running[place].hear(piece)?;
                 if running[place].open == 0 {
                     ended.push(running.swap_remove(place).end(false)?);
                 }
             }
+            Err(RecvTimeoutError::Timeout) if silent + 1 < LOOKS => silent += 1,
             Err(RecvTimeoutError::Timeout) => {
                 println!("\n== nothing was printed for {} minutes: stopped", silence.as_secs() / 60);
                 for job in running {
@@ -202,7 +208,9 @@ mod tests {
     #[test]
     fn a_command_that_says_nothing_is_ended_and_what_it_had_done_is_kept() {
         let script = "echo 'test one ... ok'; printf 'test two ... '; sleep 1000000";
-        let outcome = one(script, Duration::from_secs(20));
+        // One that gets no processor for so long is ended before it has said anything.
+        let mut outcomes = [2, 20, 200].into_iter().map(|seconds| one(script, Duration::from_secs(seconds)));
+        let outcome = outcomes.find(|outcome| !outcome.progress.running().is_empty()).unwrap();
         assert!(!outcome.succeeded);
         assert_eq!(
             (outcome.progress.running(), outcome.tally()),

@@ -100,14 +100,14 @@ impl Setup {
     pub fn check_for_leaks(&self, before: Holdings) -> Result<Holdings> {
         let mut after = self.settle()?;
         // A worker that is gone for us may still have to be reaped.
-        eventually(PATIENCE, || {
+        let is_no_more = eventually(PATIENCE, || {
             after = Holdings::of(self.daemon.pid()).unwrap_or(after);
-            after.descriptors <= before.descriptors && after.threads <= before.threads
+            after.descriptors <= before.descriptors
+                && after.threads <= before.threads
+                && after.mappings <= before.mappings + 8
+                && after.anonymous_kib <= before.anonymous_kib + 2048
         });
-        ensure!(after.descriptors <= before.descriptors, "descriptors: {before:?} became {after:?}");
-        ensure!(after.threads <= before.threads, "threads: {before:?} became {after:?}");
-        ensure!(after.mappings <= before.mappings + 8, "mappings: {before:?} became {after:?}");
-        ensure!(after.anonymous_kib <= before.anonymous_kib + 2048, "memory: {before:?} became {after:?}");
+        ensure!(is_no_more, "{before:?} became {after:?}");
         Ok(after)
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::fetched;
 use super::mirror::{debian_mirror, ubuntu_mirror};
 use super::root::{PackageRoot, Suite};
 
@@ -49,7 +50,7 @@ impl Apt {
         fs::write(apt.dir.join("etc/sources.list"), apt.sources()?)?;
         fs::write(apt.configuration(), apt.settings()?)?;
         if !apt.dir.join("lists-complete").exists() {
-            apt.update()?;
+            fetched(suite.name(), || apt.update())?;
         }
         Ok(apt)
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::mirror::debian_mirror;
-use super::{apt, cache_dir};
+use super::{apt, cache_dir, fetched};
 use crate::program::succeed;
 
 /// A description of a system: the packages besides a minimal one.
@@ -169,7 +169,7 @@ impl Installed {
         let lock = File::create(folder.join("lock"))?;
         lock.lock().context("cannot lock the cache of installed systems")?;
         if !archive.exists() {
-            make(recipe, &archive)?;
+            fetched(recipe.suite, || make(recipe, &archive))?;
         }
         Ok(Self(archive))
     }
@@ -219,6 +219,7 @@ fn make(recipe: &Recipe, archive: &Path) -> Result<()> {
     command.args([
         "--aptopt=APT::Install-Recommends \"false\"",
         "--aptopt=Acquire::Check-Valid-Until \"false\"",
+        "--aptopt=Acquire::Retries \"3\"",
     ]);
     command
         .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));

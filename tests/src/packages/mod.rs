@@ -28,6 +28,8 @@ pub use root::{PackageRoot, Suite};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -45,6 +47,18 @@ pub fn cache_dir() -> Result<PathBuf> {
         }
     };
     Ok(base.join("vhost-user-vulkan"))
+}
+
+/// Fetches something: three times, if it must be, since connections break and archives change while they are read.
+fn fetched<T>(what: &str, fetch: impl Fn() -> Result<T>) -> Result<T> {
+    for pause in [Duration::from_secs(2), Duration::from_secs(10)] {
+        match fetch() {
+            Ok(fetched) => return Ok(fetched),
+            Err(error) => eprintln!("packages: {what}: {error:#}; trying again in {pause:?}"),
+        }
+        thread::sleep(pause);
+    }
+    fetch()
 }
 
 /// Has a program use the drivers of these manifests alone, and no layer, whatever this machine's environment selects, disables or adds.

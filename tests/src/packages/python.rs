@@ -10,8 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::cache_dir;
 use super::root::{PackageRoot, Suite};
+use super::{cache_dir, fetched};
 
 /// A set of wheels for `INTERPRETER`, complete: nothing is looked up beyond them.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ fn provide(wheels: &Wheels) -> Result<PathBuf> {
     // Renamed when complete; what an interrupted run left goes with the folder's guard.
     let work = tempfile::tempdir_in(&folder)?;
     fs::write(work.path().join("requirements.txt"), wheels.requirements)?;
-    download(work.path())?;
+    fetched(wheels.name, || download(work.path()))?;
     let fresh = work.path().join("modules");
     for entry in fs::read_dir(work.path().join("wheels"))? {
         unpack(&entry?.path(), &fresh)?;

@@ -138,19 +138,26 @@ fn waits_for_work(place: &str, is_first: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::eventually;
+    use crate::program::LIMIT;
     use std::process::{Command, Stdio};
 
     #[test]
     fn a_process_that_waits_for_somebody_is_seen() -> Result<()> {
         let mut reader = Command::new("cat").stdin(Stdio::piped()).spawn()?;
         let process = Watched { name: "cat".into(), pid: Pid::from_child(&reader) };
-        let watch = Watch::start(vec![process])?;
-        std::thread::sleep(Duration::from_millis(400));
-        let found = watch.end();
+        let mut found = Vec::new();
+        // It has to come there first.
+        let is_seen = eventually(LIMIT, || {
+            let Ok(watch) = Watch::start(vec![process.clone()]) else { return false };
+            std::thread::sleep(Duration::from_millis(100));
+            found = watch.end();
+            // read(2)
+            found[0].lives && found[0].place.starts_with("0 ")
+        });
         drop(reader.stdin.take());
         reader.wait()?;
-        // read(2)
-        anyhow::ensure!(found[0].lives && found[0].place.starts_with("0 "), "{found:?}");
+        anyhow::ensure!(is_seen, "{found:?}");
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 use tests::clients::Setup;
@@ -236,8 +237,10 @@ fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<
     let worker = setup.daemon().wait_for_workers(1)?[0];
     let busy = || tests::daemon::cpu_time(worker).is_ok_and(|used| used > Duration::from_millis(500));
     ensure!(eventually(LIMIT, busy), "the victim does not compute");
-    let bystander = Program::start(completion_command(&setup, &client, &model)?)?;
-    setup.daemon().wait_for_workers(2)?;
+    let mut bystander = Program::start(completion_command(&setup, &client, &model)?)?;
+    // It may have said all of its words before this thread gets a processor.
+    let is_there = || setup.daemon().workers().len() == 2 || !bystander.is_running();
+    ensure!(eventually(LIMIT, is_there), "the bystander has no worker\n{}", setup.daemon().log());
     kill_process(worker, Signal::KILL)?;
     let victim_pid = victim.pid();
     let outcome = victim.wait(LIMIT).context("the victim noticed nothing")?;
@@ -260,11 +263,12 @@ fn bridge_program_ends_with_a_signal_and_with_the_daemon() -> Result<()> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vtest-bridge"));
         command.arg("--vtest-socket").arg(&socket).arg("--vhost-socket").arg(daemon.socket());
         let bridge = Program::start(command)?;
-        ensure!(eventually(LIMIT, || socket.exists()), "the bridge does not listen");
+        // The file is there before the bridge listens.
+        ensure!(eventually(LIMIT, || UnixStream::connect(&socket).is_ok()), "the bridge does not listen");
         let mut vulkaninfo = client.through_vtest("vulkaninfo", &socket)?;
         vulkaninfo.arg("--summary");
         ensure!(succeed(vulkaninfo, LIMIT)?.contains("Virtio-GPU Venus"));
-        let connected = std::os::unix::net::UnixStream::connect(&socket)?;
+        let connected = UnixStream::connect(&socket)?;
         let target = if daemon_dies { daemon.pid() } else { bridge.pid() };
         kill_process(target, if daemon_dies { Signal::KILL } else { Signal::TERM })?;
         let output = bridge.wait(LIMIT)?;

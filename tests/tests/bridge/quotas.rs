@@ -92,6 +92,13 @@ fn hog(setup: &Setup, kind: &str, asked: u32, beside: impl FnOnce(&str) -> Resul
     Ok(got)
 }
 
+/// Demands a line of the daemon's log, which may come after what it tells of.
+fn says(setup: &Setup, line: &str) -> Result<()> {
+    let is_there = || setup.daemon().log().contains(line);
+    ensure!(eventually(LIMIT, is_there), "no line \"{line}\"\n{}", setup.daemon().log());
+    Ok(())
+}
+
 /// Runs a hog with limits small enough to be reached soon, and large enough for llama.cpp to find its share.
 fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32>) -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&limits)?)?;
@@ -100,7 +107,7 @@ fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32
         llama(&setup).with_context(|| format!("beside {kind}"))
     })?;
     ensure!(range.contains(&got), "{got} of {kind}");
-    ensure!(setup.daemon().log().contains(limit), "no line \"{limit}\"\n{}", setup.daemon().log());
+    says(&setup, limit)?;
     setup.settle()?;
     // Without the limit there is more.
     let free = Setup::on(Daemon::start_with(&["--max-maps", "500"])?)?;
@@ -189,15 +196,10 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let ringed = contexts[2];
     let rings = (0..80).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
     let rings: Vec<_> = rings.collect();
-    ensure!(
-        eventually(LIMIT, || setup.daemon().log().contains("limit max-rings (64) reached")),
-        "{}",
-        rings.len()
-    );
+    says(&setup, "limit max-rings (64) reached").with_context(|| format!("{} rings", rings.len()))?;
     llama(&setup)?;
     for limit in ["max-contexts", "max-resources", "ring-memory"] {
-        let line = format!("limit {limit} reached");
-        ensure!(setup.daemon().log().contains(&line), "no line \"{line}\"\n{}", setup.daemon().log());
+        says(&setup, &format!("limit {limit} reached"))?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use outside::visible;
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
 use sched::{ContextKey, Nanos};
-use shm::{Listener, SchedulerSide, page_clock};
+use shm::{Listener, SchedulerSide};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ impl Broker {
                 }
                 match self.groups.arguments(&self.vms[index]) {
                     Ok(group) => self.start(index, &group),
-                    Err(error) => self.cannot_start(index, &error),
+                    Err(error) => self.cannot_start(index, &error, now),
                 }
             }
         }
@@ -65,11 +65,11 @@ impl Broker {
     }
 
     /// Takes over the device processes that have been started.
-    pub(super) fn take_started(&mut self) {
+    pub(super) fn take_started(&mut self, now: Nanos) {
         for (index, started) in self.starter.started() {
             self.vms[index].is_starting = false;
             if let Err(error) = started.and_then(|process| self.take(index, process)) {
-                self.cannot_start(index, &error);
+                self.cannot_start(index, &error, now);
             }
         }
     }
@@ -90,10 +90,10 @@ impl Broker {
         Ok(())
     }
 
-    fn cannot_start(&mut self, index: usize, error: &io::Error) {
+    fn cannot_start(&mut self, index: usize, error: &io::Error, now: Nanos) {
         log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
         self.was_started(index);
-        self.has_ended(index, Duration::ZERO, page_clock());
+        self.has_ended(index, Duration::ZERO, now);
     }
 
     /// A VM has no device process any more, and the last one lived for `life`.
@@ -111,7 +111,7 @@ impl Broker {
             vm.start_at = Some(now);
             vm.past.restarts += 1;
         } else {
-            self.start_later(index, life);
+            self.start_later(index, life, now);
         }
         // Those that waited for its paths.
         self.vms.iter_mut().filter(|vm| vm.is_idle()).for_each(|vm| vm.start_at = Some(now));
@@ -136,11 +136,11 @@ impl Broker {
         watch(&self.epoll, pidfd, Source::Child.token(index), Events::EPOLLIN)
     }
 
-    fn start_later(&mut self, index: usize, life: Duration) {
+    fn start_later(&mut self, index: usize, life: Duration, now: Nanos) {
         let vm = &mut self.vms[index];
         let pause = vm.backoff.pause_after(life);
         vm.past.restarts += 1;
-        vm.start_at = Some(page_clock().saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
+        vm.start_at = Some(now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
         log::info!(vm = vm.name(), pause:?; "the device process is started again after a pause");
     }
 

@@ -256,7 +256,7 @@ mod tests {
         }
 
         fn has_ended(&self) -> bool {
-            readiness::has_ended(&self.watched, Duration::from_secs(60))
+            readiness::has_ended(&self.watched, Duration::from_secs(600))
         }
 
         fn new() -> Self {

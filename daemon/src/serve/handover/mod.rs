@@ -142,6 +142,8 @@ pub(super) struct HandOvers {
     under_way: FxHashMap<ContextId, HandOver>,
     /// Time in which a worker answers.
     rest_patience: Duration,
+    /// A worker that stays for now is asked again for so long.
+    pub(super) asked_for: Duration,
     /// Hand-overs that were done, and that failed.
     pub(super) done: u64,
     pub(super) failed: u64,
@@ -151,7 +153,7 @@ impl HandOvers {
     /// None yet; a submission may run for `max_submit_time`.
     pub(super) fn new(max_submit_time: Duration) -> Self {
         let rest_patience = max_submit_time.saturating_add(REST_PATIENCE);
-        Self { under_way: FxHashMap::default(), rest_patience, done: 0, failed: 0 }
+        Self { under_way: FxHashMap::default(), rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
     }
 
     /// Returns whether one more may begin.
@@ -235,8 +237,8 @@ impl HandOvers {
     pub(super) fn waits(&mut self, ctx_id: ContextId, reason: &str, now: Instant) -> Result<(), String> {
         let Some(hand_over) = self.under_way.get_mut(&ctx_id) else { return Ok(()) };
         let (first, again) = (*hand_over.first.get_or_insert(now), now + AGAIN_AFTER);
-        if again > first + ASKED_FOR {
-            return Err(format!("{reason}, for {ASKED_FOR:?}"));
+        if again > first + self.asked_for {
+            return Err(format!("{reason}, for {:?}", self.asked_for));
         }
         (hand_over.stage, hand_over.until) = (Stage::Waits, again);
         Ok(())

@@ -8,6 +8,7 @@ use crate::worker::allowance::Allowances;
 use crate::worker::at_rest::AtRest;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
+use crate::worker::patience::patience;
 use crate::worker::reply::UNREAD_MAX;
 use crate::worker::stream::Executor;
 use std::os::fd::AsFd as _;
@@ -17,10 +18,10 @@ use vulkan::MemoryFile;
 use vulkan::snapshot::{NotMovable, Prelude};
 
 /// The time in which rings have to come to rest. What keeps one for longer is the driver, compiling a pipeline for example.
-const REST_MAX: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = patience(10);
 
 /// The time in which fences have to be passed whose submissions have completed.
-const FENCES_MAX: Duration = Duration::from_secs(10);
+const FENCES_MAX: Duration = patience(10);
 
 /// Bytes of one message.
 const CHUNK: usize = INLINE_SUBMIT_MAX;

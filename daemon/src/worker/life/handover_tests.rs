@@ -3,6 +3,7 @@
 use super::*;
 use crate::ipc::{HandOver, ReceiveError};
 use config::{PerHeap, Wanted};
+use rustix::net::{Shutdown, shutdown};
 
 impl Peer {
     /// Has the worker hand over; answers what a successor reads from.
@@ -10,6 +11,14 @@ impl Peer {
         let (ours, theirs) = Channel::pair().unwrap();
         self.channel.send(&ToWorker::HandOver, Some(theirs.as_fd())).unwrap();
         ours
+    }
+
+    /// Has the worker hand over to a successor that is dead.
+    pub(super) fn hands_over_to_nobody(&self) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        // Not closed: a process that another test starts has what this one has open until it executes its program.
+        shutdown(&ours, Shutdown::Both).unwrap();
+        self.channel.send(&ToWorker::HandOver, Some(theirs.as_fd())).unwrap();
     }
 
     /// Has a prelude written, which a successor builds up.
@@ -141,7 +150,7 @@ fn a_worker_that_cannot_hand_over_stays_and_goes_on() {
     goes_on();
     *peer.fake.stays.lock() = None;
     // A successor that is dead.
-    drop(peer.hands_over());
+    peer.hands_over_to_nobody();
     peer.expect_stays("gone", true);
     goes_on();
     peer.channel.send(&ToWorker::HandOver, None).unwrap();
@@ -474,7 +483,7 @@ fn a_worker_without_memory_for_copies_stays_for_now_and_has_written_nothing() {
     let ToDevice::MemoryWanted { request, .. } = peer.answer() else { panic!("nothing is wanted") };
     peer.channel.send(&ToWorker::MemoryRefused { request }, None).unwrap();
     peer.expect_stays("memory for copies", true);
-    assert!(matches!(link.try_receive::<HandOver>(), Err(ReceiveError::Closed)));
+    assert!(matches!(link.receive::<HandOver>(), Err(ReceiveError::Closed)));
     peer.submit_and_wait(&VERSION);
     peer.end();
 }

@@ -1,6 +1,7 @@
 //! The socket between a worker and its successor. Neither waits for the other for ever, nor trusts it.
 
 use crate::ipc::{Channel, HandOver, ReceiveError, SendError};
+use crate::worker::patience::patience;
 use rustix::event::PollFlags;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ pub(super) enum LinkError {
 }
 
 /// The time that all messages together may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = patience(60);
 
 /// Time between two looks whether the context has ended.
 const SLICE: Duration = Duration::from_millis(100);

@@ -90,6 +90,12 @@ impl<T> FreeList<T> {
         gone
     }
 
+    /// Keeps pieces for another time from now on.
+    #[cfg(test)]
+    pub(crate) fn set_age(&mut self, age: Duration) {
+        self.bounds.age = age;
+    }
+
     fn remove(&mut self, at: usize) -> Option<T> {
         let Kept { key, what, .. } = self.kept.remove(at)?;
         *self.bytes.of(key.heap) -= key.size;

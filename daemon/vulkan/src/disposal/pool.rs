@@ -31,8 +31,8 @@ const PART: u64 = 8;
 /// Pieces that are kept, at most: each is searched.
 const PIECES_MAX: usize = 128;
 
-/// The time for which something is kept.
-pub(crate) const AGE: Duration = Duration::from_secs(2);
+/// The time for which something is kept. Tests, which may take any time, say when something is to grow old.
+const AGE: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 2 });
 
 /// The pool of one context.
 #[derive(Debug)]
@@ -143,6 +143,13 @@ impl Pool {
             object.device.as_ref().is_some_and(|device| counts(device, memory, key)).then_some(key.size)
         };
         state.free_list.iter().filter_map(bytes).sum()
+    }
+
+    /// Keeps everything for another time from now on.
+    #[cfg(test)]
+    pub(crate) fn set_age(&self, age: Duration) {
+        self.0.state.lock().free_list.set_age(age);
+        self.0.changed.notify_one();
     }
 
     /// Frees all that is kept; returns false if that is nothing.

@@ -60,7 +60,8 @@ fn cached(pin: &Pin) -> Result<PathBuf> {
 
 fn fetch(pin: &Pin, folder: &Path, file: &Path) -> Result<()> {
     eprintln!("codegen: fetching registry {} (Python package {})", pin.version, pin.package);
-    let download = folder.join("download");
+    // Of this process alone: others may be fetching the same.
+    let download = folder.join(format!("download-{}", std::process::id()));
     let requirement = format!("{}=={}", pin.package, pin.version);
     python(
         Command::new("python3")

@@ -27,7 +27,7 @@ fn share_on(world: &World, gpu: usize) -> Option<Share> {
 }
 
 fn gpus(world: &mut World) -> (Vec<String>, Vec<String>) {
-    let status = world.broker.status(page_clock());
+    let status = world.broker.status(world.now);
     let vm = &status.vms[0];
     (vm.gpus.iter().map(|on| on.uuid.clone()).collect(), vm.contexts[0].gpus.clone())
 }
@@ -133,7 +133,7 @@ fn a_gpu_that_is_drained_is_left_one_context_after_the_other() {
     moved.tell(READY);
     world.ring(0);
     assert_eq!(moved.granted(), 1);
-    assert!(world.broker.status(page_clock()).gpus[0].drained);
+    assert!(world.broker.status(world.now).gpus[0].drained);
     // What has stayed is tried again.
     let mut operator = world.ask(DRAIN);
     assert_eq!(world.heard(0), [FromBroker::Restart { ctx_id: ContextId(4), change }]);
@@ -161,7 +161,7 @@ fn what_has_no_other_gpu_stays_on_one_that_is_drained_and_a_process_that_starts_
     let _gate = world.begin(0, CONTEXT.0);
     let mut operator = world.ask(DRAIN);
     world.broker.vms[0].process.as_mut().unwrap().kill();
-    world.broker.child_ended(0, page_clock());
+    world.broker.child_ended(0, world.now);
     let Some(Answer::Draining { context, stays: Some(why) }) = operator.hears() else {
         panic!("it has ended")
     };

@@ -7,7 +7,7 @@ use crate::broker::reload::Reloaded;
 fn adopt(world: &mut World, change: impl FnOnce(&mut Settings)) -> Reloaded {
     let mut settings = world.broker.settings.clone();
     change(&mut settings);
-    world.broker.adopt(settings, page_clock())
+    world.broker.adopt(settings, world.now)
 }
 
 fn counts(told: &Reloaded) -> [usize; 5] {
@@ -16,13 +16,13 @@ fn counts(told: &Reloaded) -> [usize; 5] {
 
 fn set(world: &mut World, vm: &str, weight: i64) -> Result<(), String> {
     let change = Change { weight: Some(weight), ..Change::default() };
-    world.broker.obey(Request::Set { vm: vm.into(), change }, page_clock()).map(|_| ())
+    world.broker.obey(Request::Set { vm: vm.into(), change }, world.now).map(|_| ())
 }
 
 /// The device process of a VM ends, as it was asked to.
 fn ends_as_asked(world: &mut World, index: usize) {
     assert!(world.broker.vms[index].ending.is_some(), "nobody asked it to");
-    world.broker.child_ended(index, page_clock());
+    world.broker.child_ended(index, world.now);
 }
 
 #[test]
@@ -32,12 +32,12 @@ fn a_vm_that_needs_a_new_device_process_gets_it_at_once_and_the_other_notices_no
     let (_lost, gate) = (world.begin(0, 1), world.begin(1, 1));
     let told = adopt(&mut world, |new| new.vms[0].arguments = vec!["--queues=all".into()]);
     assert_eq!((counts(&told), told.restarted.as_slice()), ([0, 0, 0, 1, 1], &["a".to_owned()][..]));
-    assert_eq!(world.broker.status(page_clock()).vms[0].state, "ending");
+    assert_eq!(world.broker.status(world.now).vms[0].state, "ending");
     world.check_second(&gate);
     ends_as_asked(&mut world, 0);
     let vm = &world.broker.vms[0];
     assert!(vm.contexts.is_empty() && vm.ending.is_none() && vm.past.restarts == 1);
-    assert!(vm.start_at.is_some_and(|at| at <= page_clock()), "it waits as if it had failed");
+    assert!(vm.start_at.is_some_and(|at| at <= world.now), "it waits as if it had failed");
     assert_eq!(vm.settings.arguments, ["--queues=all"]);
     world.broker.vms[0].start_at = None;
     gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
@@ -58,10 +58,10 @@ fn a_vm_that_is_gone_leaves_when_its_device_process_has_ended_and_takes_nothing_
     assert_eq!(world.broker.vms.indices(), [1]);
     assert_eq!(world.broker.gpus[0].share(tenant), None);
     // All weights on the GPU are its own now.
-    assert_eq!(world.broker.status(page_clock()).vms[0].ceiling, Some(1.0));
+    assert_eq!(world.broker.status(world.now).vms[0].ceiling, Some(1.0));
     // What was still under way about it finds nobody.
     for source in [Source::Channel, Source::Child, Source::Doorbell] {
-        world.broker.turn(&[Event::new(Events::EPOLLIN | Events::EPOLLOUT, source.token(0))]);
+        world.broker.turn(&[Event::new(Events::EPOLLIN | Events::EPOLLOUT, source.token(0))], world.now);
     }
     world.check_second(&gate);
 }
@@ -86,7 +86,7 @@ fn a_new_vm_is_started_and_counts_for_the_others() {
     let told = adopt(&mut world, |settings| settings.vms.push(new));
     assert_eq!(counts(&told), [1, 0, 0, 0, 2]);
     assert!(world.broker.vms[2].start_at.is_some());
-    let status = world.broker.status(page_clock());
+    let status = world.broker.status(world.now);
     let names: Vec<_> = status.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["a", "aa", "b"]);
     assert_eq!(world.broker.gpus[0].share(world.broker.vms[1].tenant).unwrap().ceiling, Some(1.0 / 3.0));
@@ -130,7 +130,7 @@ fn a_vm_waits_for_its_socket_until_whoever_has_it_has_ended() {
     });
     assert_eq!(counts(&swapped), [0, 0, 0, 2, 0]);
     ends_as_asked(&mut world, 0);
-    world.broker.start_due(page_clock());
+    world.broker.start_due(world.now);
     let vm = &world.broker.vms[0];
     assert!(vm.is_idle(), "the other still listens there");
     ends_as_asked(&mut world, 1);
@@ -142,9 +142,9 @@ fn one_that_does_not_end_when_it_is_asked_to_is_killed() {
     let mut world = world();
     adopt(&mut world, |new| _ = new.vms.remove(0));
     let deadline = world.broker.vms[0].end_deadline().unwrap();
-    assert!(deadline > page_clock() && !world.is_dying(0));
-    world.broker.vms[0].ending = Some(page_clock());
-    world.broker.turn(&[]);
+    assert!(deadline > world.now && !world.is_dying(0));
+    world.broker.vms[0].ending = Some(world.now);
+    world.broker.turn(&[], world.now);
     assert!(world.is_dying(0) && !world.is_dying(1));
     assert_eq!(world.broker.vms[0].end_deadline(), None, "it is killed once");
 }

@@ -17,14 +17,14 @@ impl World {
     pub(super) fn ask(&mut self, request: &str) -> Operator {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        self.broker.connections.play(theirs, &self.broker.epoll, page_clock());
+        self.broker.connections.play(theirs, &self.broker.epoll, self.now);
         writeln!(ours, "{request}").unwrap();
-        self.broker.connection(0, Events::EPOLLIN, page_clock());
+        self.broker.connection(0, Events::EPOLLIN, self.now);
         Operator(BufReader::new(ours))
     }
 
     pub(super) fn counts(&mut self) -> (u64, u64, Option<f64>) {
-        let counts = self.broker.status(page_clock()).vms[0].context_restarts;
+        let counts = self.broker.status(self.now).vms[0].context_restarts;
         (counts.done, counts.failed, counts.last_pause_seconds)
     }
 }
@@ -70,7 +70,7 @@ fn an_operator_hears_how_far_a_restart_is_and_what_it_took() {
     let mut operator = world.restart(CONTEXT.0);
     assert_eq!(world.heard(0), [FromBroker::Restart { ctx_id: CONTEXT, change: None }]);
     assert_eq!(operator.hears(), restarting(RestartStage::Starts));
-    let now = page_clock();
+    let now = world.now;
     // However often it is said.
     for stage in [RestartStage::Moves, RestartStage::Starts, RestartStage::Rests] {
         world.say(0, &ToBroker::Restarting { ctx_id: CONTEXT, stage });
@@ -125,7 +125,7 @@ fn whoever_waits_for_a_context_that_ends_or_a_device_process_that_does_is_told()
     let mut operator = world.restart(CONTEXT.0);
     operator.hears();
     world.broker.vms[0].process.as_mut().unwrap().kill();
-    world.broker.child_ended(0, page_clock());
+    world.broker.child_ended(0, world.now);
     assert!(operator.hears_error().contains("its device process has ended"));
     assert_eq!(world.counts(), (0, 2, None));
 }
@@ -135,7 +135,7 @@ fn a_device_process_that_does_not_answer_is_not_waited_for_for_ever() {
     let mut world = world_with_context();
     let mut operator = world.restart(CONTEXT.0);
     operator.hears();
-    world.broker.restarts_due(page_clock() + 600_000_000_000);
+    world.broker.restarts_due(world.now + 600_000_000_000);
     assert!(operator.hears_error().contains("does not answer"));
     assert_eq!(world.broker.next_restart(), None);
 }
@@ -145,7 +145,7 @@ fn of_each_context_it_is_told_whether_it_can_be_restarted() {
     let mut world = world_with_context();
     world.begin(0, 4);
     let movable = |world: &mut World| {
-        let contexts = world.broker.status(page_clock()).vms[0].contexts.clone();
+        let contexts = world.broker.status(world.now).vms[0].contexts.clone();
         contexts.into_iter().map(|context| context.movable).collect::<Vec<_>>()
     };
     assert_eq!(movable(&mut world), ["", ""]);
