@@ -84,10 +84,10 @@ impl Default for Protection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Queues {
     /// Compute and copy. No graphics command is executed.
-    #[default]
     Compute,
     /// Compute and copy as well, but queue families that draw on the host say so, for programs that compute only where they find a family
-    /// that draws.
+    /// that draws. What programs ask before they draw is answered with no.
+    #[default]
     Nominal,
     /// Graphics as well. More of the driver is open to guests.
     All,
@@ -98,6 +98,12 @@ impl Queues {
     #[must_use]
     pub fn draw(self) -> bool {
         self == Self::All
+    }
+
+    /// Returns whether queue families say that they draw, and do not.
+    #[must_use]
+    pub fn only_say_that_they_draw(self) -> bool {
+        self == Self::Nominal
     }
 
     /// Returns whether queue families say that they draw.

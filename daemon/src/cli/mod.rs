@@ -69,9 +69,9 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "GPU")]
     pub spare_gpu: Vec<String>,
     /// Queue capabilities offered to the guest. `compute` offers compute and copies. `nominal` also claims graphics, for programs that insist on
-    /// a graphics queue to compute on (ncnn, taichi, wgpu), but ends a context that draws. `all` allows drawing, which exposes more of the
-    /// driver to attacks
-    #[arg(long, value_name = "KIND", default_value = "compute", value_parser = words::<Queues>())]
+    /// a graphics queue to compute on (ncnn's tools, taichi, wgpu), but offers nothing to draw upon, and fails graphics commands. `all` allows
+    /// drawing, which exposes more of the driver to attacks
+    #[arg(long, value_name = "KIND", default_value = "nominal", value_parser = words::<Queues>())]
     pub queues: Queues,
     /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]

@@ -269,6 +269,8 @@ pub enum ToDevice {
         /// For the log, in words of ours.
         reason: String,
     },
+    /// The guest asks for what `--queues` denies; for the log.
+    Undrawn,
     /// A command has waited for a second until a submission completes that uses what it is about; for the log.
     Overdue {
         /// The command's name.

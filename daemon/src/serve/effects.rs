@@ -64,6 +64,8 @@ pub(super) struct World {
     pub lost: Vec<ContextId>,
     /// The VM was told what to do about its maps running out.
     pub advised: bool,
+    /// The log says that a program of the VM asked for what `--queues` denies.
+    pub advised_on_queues: bool,
     /// The broker wants to know what memory is held.
     pub report_due: bool,
     /// The files that were replaced under this process.
@@ -102,6 +104,25 @@ impl World {
     pub(super) fn warn_of(&mut self, context: ContextId, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
             log::warn!(context = context.0, suppressed; "{message}");
+        }
+    }
+
+    /// Logs that a program asks for what `--queues` denies: once for each VM, as most programs that ask for it do without.
+    pub(super) fn advise_on_queues(&mut self, ctx_id: ContextId) {
+        if std::mem::replace(&mut self.advised_on_queues, true) {
+            return;
+        }
+        let context = self.workers.called(ctx_id);
+        let say_so = self.workers.gpus().iter().any(|gpu| gpu.queues.say_that_they_draw());
+        match say_so {
+            true => {
+                log::warn!(context = ctx_id.0; "{context} asks for graphics, which --queues nominal refuses: programs that draw fail or do without \
+                 (--queues all lets them draw)")
+            }
+            false => {
+                log::info!(context = ctx_id.0; "{context} looks for a queue, and --queues compute offers none that draws: some programs compute on \
+                 no other (--queues nominal offers one)")
+            }
         }
     }
 

@@ -168,6 +168,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
     let number =
         |u: &mut Unstructured<'_>| if u.ratio(1, 8)? { u.arbitrary() } else { u.int_in_range(0..=4) };
     Ok(match u.int_in_range(0..=31u8)? {
+        30 => ToDevice::Undrawn,
         0 => ToDevice::Lost { reason: u.arbitrary()? },
         1 if u.arbitrary()? => ToDevice::Hung { limit: Duration::from_millis(u.arbitrary::<u32>()?.into()) },
         1 => ToDevice::Ready,

@@ -324,7 +324,10 @@ impl Server {
             }
             // They count already, and their places are known.
             ToDevice::RingBegins { .. } | ToDevice::RingEnds { .. } => {}
-            ToDevice::LimitReached { .. } | ToDevice::ShaderRefused { .. } | ToDevice::Overdue { .. } => {
+            ToDevice::LimitReached { .. }
+            | ToDevice::ShaderRefused { .. }
+            | ToDevice::Undrawn
+            | ToDevice::Overdue { .. } => {
                 self.worker_says(ctx_id, message, None);
             }
             ToDevice::Lost { reason } => {

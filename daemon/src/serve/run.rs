@@ -220,6 +220,7 @@ impl Server {
                 told: Told::new(options.manager, place),
                 lost: Vec::new(),
                 advised: false,
+                advised_on_queues: false,
                 report_due: false,
                 outdated: Outdated::default(),
                 listen_at: None,
@@ -423,7 +424,7 @@ impl Server {
         self.world.session = None;
         self.tell_frontend(false);
         self.world.late_maps.clear();
-        self.world.advised = false;
+        (self.world.advised, self.world.advised_on_queues) = (false, false);
         self.device.reset(MapsAtReset::Forget, &mut self.world);
         self.world.lenders.frontend_gone();
         self.world.order_keeper();
@@ -593,6 +594,7 @@ impl Server {
                 let message = format_args!("a shader of context {ctx_id} is refused: {reason:?}");
                 self.world.warn_of(ctx_id, "shader refused", message);
             }
+            ToDevice::Undrawn => self.world.advise_on_queues(ctx_id),
             ToDevice::Overdue { command, is_blocked } => self.overdue(ctx_id, &command, is_blocked),
             ToDevice::HandedOver => self.worker_handed_over(ctx_id),
             ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Stop};
@@ -31,6 +31,8 @@ pub(super) struct Allowances {
     answered: Condvar,
     /// Shaders that were refused.
     refusals: AtomicU64,
+    /// The device process was told that the guest asks for what `--queues` denies.
+    undrawn: AtomicBool,
     /// For what is given out, which may outlive the context.
     own: Weak<Self>,
 }
@@ -78,6 +80,7 @@ impl Allowances {
             state: Mutex::default(),
             answered: Condvar::new(),
             refusals: AtomicU64::new(0),
+            undrawn: AtomicBool::new(false),
             own: own.clone(),
         })
     }
@@ -280,6 +283,12 @@ impl Allowance for Allowances {
         log::debug!("shader refused: {reason}");
         if self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS_TOLD {
             self.say(&ToDevice::ShaderRefused { reason: reason.to_string() });
+        }
+    }
+
+    fn undrawn(&self) {
+        if !self.undrawn.swap(true, Ordering::Relaxed) {
+            self.say(&ToDevice::Undrawn);
         }
     }
 

@@ -29,6 +29,7 @@ mod moves;
 mod negotiation;
 mod patches;
 mod polls;
+mod queues;
 mod quotas;
 mod recipe;
 mod reload;

@@ -4,10 +4,9 @@ use anyhow::{Context, Result, ensure};
 use protocol::cursor::{Arena, Reader};
 use protocol::ids::{ContextId, RingIdx};
 use protocol::venus::generated::{
-    CmdDraw, CommandStreamDescriptionMESA, CreateRingMESA, EnumerateInstanceVersion,
-    EnumerateInstanceVersionReply, ExecuteCommandStreamsMESA, NotifyRingMESA, RingStatusFlagsMESA,
-    SeekReplyCommandStreamMESA, SetReplyCommandStreamMESA, SubmitVirtqueueSeqnoMESA, VkResult,
-    WaitRingSeqnoMESA, WaitVirtqueueSeqnoMESA,
+    CommandStreamDescriptionMESA, CreateRingMESA, EnumerateInstanceVersion, EnumerateInstanceVersionReply,
+    ExecuteCommandStreamsMESA, NotifyRingMESA, RingStatusFlagsMESA, SeekReplyCommandStreamMESA,
+    SetReplyCommandStreamMESA, SubmitVirtqueueSeqnoMESA, VkResult, WaitRingSeqnoMESA, WaitVirtqueueSeqnoMESA,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -140,18 +139,6 @@ fn idle_ring_wakes_up_every_time() -> Result<()> {
         std::thread::sleep(Duration::from_micros(700 + round * 7 % 900));
         let seqno = ring.command(|w| QUESTION.encode(ASYNC, w))?;
         ring.wait(seqno, PATIENCE)?;
-    }
-    Ok(())
-}
-
-#[test]
-fn graphics_command_ends_the_context_whatever_queues_say() -> Result<()> {
-    for queues in ["compute", "nominal"] {
-        let setup = Setup::of(Daemon::start_with(&["--queues", queues])?)?;
-        let mut ring = setup.ring()?;
-        ring.command(|w| CmdDraw::default().encode(ASYNC, w))?;
-        setup.tells("a graphics command, which only --queues all executes").context(queues)?;
-        setup.assert_lost(&ring)?;
     }
     Ok(())
 }

@@ -72,7 +72,7 @@ fn vulkaninfo_is_complete_and_without_an_error() -> Result<()> {
 #[test]
 fn queues_draw_only_where_the_operator_says_so() -> Result<()> {
     for (options, say_so, can_draw) in
-        [(&[][..], false, false), (&["--queues", "nominal"], true, false), (&["--queues", "all"], true, true)]
+        [(&["--queues", "compute"][..], false, false), (&[], true, false), (&["--queues", "all"], true, true)]
     {
         let setup = Setup::on(Daemon::start_with(options)?)?;
         for suite in SUITES {

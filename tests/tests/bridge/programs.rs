@@ -54,7 +54,7 @@ fn operators_of_llama_pass_as_on_the_host() -> Result<()> {
 #[test]
 #[ignore = "takes minutes of both processors: one more program on a software driver"]
 fn wgpu_computes_the_same_where_queues_say_that_they_draw_and_finds_no_device_elsewhere() -> Result<()> {
-    same_with(&WGPU, &["--queues", "nominal"])?;
+    same_as_on_the_host(&WGPU)?;
     let outcome = same_with(&WGPU, &["--queues", "compute"]);
     ensure!(outcome.is_err_and(|error| format!("{error:#}").contains("no Vulkan device")), "it finds one");
     Ok(())

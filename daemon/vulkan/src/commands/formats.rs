@@ -11,9 +11,31 @@
 use crate::context::error::Fault;
 use crate::execution::call::Call;
 use crate::lowering::lower::{known, raise_pointer};
-use crate::shape::formats::{Asked, is_sent_whole, without_host_copies};
+use crate::memory::external::demand_usable;
+use crate::shape::formats::{Asked, hidden, without, without2};
 use ash::vk;
 use protocol::venus::generated as venus;
+
+/// `vkGetPhysicalDeviceFormatProperties`. Mesa never sends it.
+pub(crate) fn get_physical_device_format_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceFormatProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceFormatPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let Some(function) = physical.instance.table.get_physical_device_format_properties else {
+        return Err(Fault::missing("vkGetPhysicalDeviceFormatProperties"));
+    };
+    let (format, out) = (known(c.format)?, call.lowering().out_pointer(c.p_format_properties)?);
+    // SAFETY: the handle is live, `out` is memory of the arena or null.
+    unsafe { function(physical.raw(), format, out) };
+    if !out.is_null() {
+        // SAFETY: as above, and not null; nothing else refers to it.
+        without(hidden(c.format, physical.gpu.queues), unsafe { &mut *out });
+    }
+    Ok(venus::GetPhysicalDeviceFormatPropertiesReply {
+        p_format_properties: raise_pointer(c.p_format_properties, out, call.arena)?,
+    })
+}
 
 /// `vkGetPhysicalDeviceFormatProperties2`.
 pub(crate) fn get_physical_device_format_properties2<'a>(
@@ -27,9 +49,10 @@ pub(crate) fn get_physical_device_format_properties2<'a>(
     let (format, out) = (known(c.format)?, call.lowering().out_pointer(c.p_format_properties)?);
     // SAFETY: the handle is live, `out` and its chain are memory of the arena or null.
     unsafe { function(physical.raw(), format, out) };
-    if !is_sent_whole(c.format) && !out.is_null() {
+    let hidden = hidden(c.format, physical.gpu.queues);
+    if hidden != 0 && !out.is_null() {
         // SAFETY: as above, and not null; nothing else refers to it.
-        without_host_copies(unsafe { &*out });
+        without2(hidden, unsafe { &mut *out });
     }
     Ok(venus::GetPhysicalDeviceFormatProperties2Reply {
         p_format_properties: raise_pointer(c.p_format_properties, out, call.arena)?,
@@ -46,9 +69,7 @@ pub(crate) fn get_physical_device_image_format_properties<'a>(
         return Err(Fault::missing("vkGetPhysicalDeviceImageFormatProperties"));
     };
     let unsupported = || Fault::from(vk::Result::ERROR_FORMAT_NOT_SUPPORTED);
-    if Asked::new(c.format, c.tiling, c.usage, c.flags, &[]).is_unusable(&physical) {
-        return Err(unsupported());
-    }
+    demand_usable(call, &physical, &Asked::new(c.format, c.tiling, c.usage, c.flags, &[]))?;
     // Programs ask for formats that are newer than this.
     let number = |known: Result<i32, Fault>| known.map_err(|_| unsupported());
     let (format, ty) = (number(known(c.format))?, number(known(c.ty))?);

@@ -12,6 +12,7 @@ use crate::logical::device::Device;
 use crate::lowering::handle_types;
 use crate::lowering::lower::raise_pointer;
 use crate::memory::external;
+use crate::shape::formats::Asked;
 use crate::validity::images;
 use protocol::venus::generated::{self as venus, ChainStruct, ImageAspectFlags, ImageCreateFlags};
 
@@ -76,6 +77,10 @@ pub(crate) fn create_image<'a>(
     let Some(info) = c.p_create_info else {
         return Err(Fault::lost("vkCreateImage without a description"));
     };
+    let asked = Asked::new(info.format, info.tiling, info.usage, info.flags, info.p_next);
+    if asked.is_for_drawing_only(device.physical.gpu.queues) {
+        return Err(Fault::Failed(call.undrawn()));
+    }
     let state = images::of_image(&device, info)?;
     let for_imports = described(call, &device, info)?;
     let lowered = call.lowering().pointer(Some(for_imports.as_ref().unwrap_or(info)))?;

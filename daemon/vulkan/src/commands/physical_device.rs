@@ -139,6 +139,7 @@ pub(crate) fn get_physical_device_queue_family_properties<'a>(
     c: &venus::GetPhysicalDeviceQueueFamilyProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceQueueFamilyPropertiesReply<'a>, Fault> {
     let physical = call.physical_device(c.physical_device)?;
+    tell_of_compute(call, &physical);
     let families = &physical.families;
     let count = families.len().min(c.p_queue_family_properties.map_or(usize::MAX, <[_]>::len));
     let properties = match c.p_queue_family_properties {
@@ -149,6 +150,13 @@ pub(crate) fn get_physical_device_queue_family_properties<'a>(
         p_queue_family_property_count: Some(call.arena.value(count as u32)?),
         p_queue_family_properties: properties,
     })
+}
+
+/// Reports a question about queues that do not say that they draw. A program that needs one asks nothing else: it ends, or crashes.
+fn tell_of_compute(call: &Call<'_>, physical: &PhysicalDevice) {
+    if !physical.gpu.queues.say_that_they_draw() {
+        call.context.env.allowance.undrawn();
+    }
 }
 
 fn family(f: &vk::QueueFamilyProperties) -> venus::QueueFamilyProperties {
@@ -171,6 +179,7 @@ pub(crate) fn get_physical_device_queue_family_properties2<'a>(
     c: &venus::GetPhysicalDeviceQueueFamilyProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceQueueFamilyProperties2Reply<'a>, Fault> {
     let physical = call.physical_device(c.physical_device)?;
+    tell_of_compute(call, &physical);
     let visible = physical.families.len();
     let wanted = c.p_queue_family_properties.map(|p| &p[..p.len().min(visible)]);
     let count = wanted.map_or(visible, <[_]>::len);

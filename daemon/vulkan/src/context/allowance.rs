@@ -30,6 +30,9 @@ pub trait Allowance: Send + Sync {
     /// Reports, for the log, that a shader, or a pipeline of one, is refused.
     fn shader_refused(&self, reason: &dyn Display);
 
+    /// Reports, for the log, that the guest asks for what `--queues` denies.
+    fn undrawn(&self);
+
     /// Reports that `command` has waited for long for the completion of a submission that uses its object. The command is refused if the
     /// submission `is_blocked`, which means that it waits itself.
     fn overdue(&self, command: &'static str, is_blocked: bool);

@@ -1,6 +1,6 @@
 //! One command of a guest, executed in its context.
 
-use super::generated;
+use super::{generated, undrawn};
 use crate::context::cancel::Cancel;
 use crate::context::error::ContextLost;
 use crate::execution::call::Call;
@@ -23,12 +23,13 @@ pub(crate) fn execute<'a>(
     cancel: &'a Cancel,
     reply: Option<&mut Writer<'_>>,
 ) -> Result<(), ContextLost> {
-    if !context.env.gpus[0].queues.draw() && generated::is_graphics(command) {
-        return Err(ContextLost::new("a graphics command, which only --queues all executes"));
-    }
     let in_flight = context.retired.enter();
     let call = Call::new(context, arena, bytes, cancel, reply.is_some());
-    let done = generated::execute(&call, command, reply);
+    let undrawn = !context.env.gpus[0].queues.draw() && generated::is_graphics(command);
+    let done = match undrawn {
+        false => generated::execute(&call, command, reply),
+        true => undrawn::fail(&call, command, reply),
+    };
     if call.records.get() {
         in_flight.only_records();
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod execute;
 pub(crate) mod prelude;
+mod undrawn;
 
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants of `vulkan`. Its format is the generator's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of `vulkan`")]

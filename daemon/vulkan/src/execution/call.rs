@@ -83,6 +83,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Reports that the command is refused for `--queues`; returns its result. All graphics commands that return any may return this one, and
+    /// programs are prepared for it.
+    #[cold]
+    pub(crate) fn undrawn(&self) -> i32 {
+        self.context.env.allowance.undrawn();
+        vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw()
+    }
+
     /// Locks the object table for reading, to lower parameters. Not held across a driver call.
     pub(crate) fn lowering(&self) -> Lowering<'a> {
         self.lowering_over(Reading::Own(self.context.objects.read()))

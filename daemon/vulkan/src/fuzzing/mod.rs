@@ -214,6 +214,8 @@ impl Allowance for Allowed {
 
     fn shader_refused(&self, _: &dyn std::fmt::Display) {}
 
+    fn undrawn(&self) {}
+
     fn overdue(&self, _: &'static str, _: bool) {}
 }
 

@@ -72,6 +72,11 @@ impl Shaders {
     }
 }
 
+/// Pairs of capabilities of which a device that has the first takes the second as well: those of small numbers in storage buffers, and in uniform
+/// buffers too. Compilers of shaders declare the second for storage buffers of Vulkan 1.0, and programs (the tools of ncnn) then enable the
+/// feature of the first only, which no driver minds.
+const ALONG: [(u32, u32); 2] = [(4433, 4434), (4448, 4449)];
+
 /// The capabilities that a device of Vulkan 1 of this minor version has when it is created like this.
 fn capabilities(minor: u32, info: &venus::DeviceCreateInfo<'_>) -> BTreeSet<u32> {
     let mut structs: HashMap<i32, Vec<u8>> = HashMap::new();
@@ -82,7 +87,7 @@ fn capabilities(minor: u32, info: &venus::DeviceCreateInfo<'_>) -> BTreeSet<u32>
     }
     structs.extend(info.p_next.iter().map(|link| (link.s_type(), chain::members(link))));
     let extensions = info.pp_enabled_extension_names.unwrap_or(&[]);
-    spirv::enabled(|enable| match *enable {
+    let mut enabled = spirv::enabled(|enable| match *enable {
         Enable::Version(version) => version <= minor,
         Enable::Extension(name) => extensions.iter().any(|enabled| enabled.to_bytes() == name.as_bytes()),
         Enable::Feature { s_type, index } => {
@@ -90,7 +95,11 @@ fn capabilities(minor: u32, info: &venus::DeviceCreateInfo<'_>) -> BTreeSet<u32>
             members.get(index).is_some_and(|feature| *feature != [0; 4])
         }
         Enable::Property => true,
-    })
+    });
+    let along: Vec<_> =
+        ALONG.iter().filter(|(one, _)| enabled.contains(one)).map(|(_, other)| *other).collect();
+    enabled.extend(along);
+    enabled
 }
 
 #[cfg(test)]
@@ -123,6 +132,14 @@ mod tests {
         let older = venus::PhysicalDeviceShaderFloat16Int8Features { shader_int8: 1, ..Default::default() };
         let chain = [ChainStruct::PhysicalDeviceShaderFloat16Int8Features(&older)];
         assert_eq!(has(3, &venus::DeviceCreateInfo { p_next: &chain, ..bare }), [false, true, false]);
+        let small =
+            venus::PhysicalDevice8BitStorageFeatures { storage_buffer8_bit_access: 1, ..Default::default() };
+        let chain = [ChainStruct::PhysicalDevice8BitStorageFeatures(&small)];
+        let found = capabilities(1, &venus::DeviceCreateInfo { p_next: &chain, ..bare });
+        assert_eq!(
+            [4433, 4434, 4448, 4449].map(|number| found.contains(&number)),
+            [false, false, true, true]
+        );
         let names = [c"VK_EXT_shader_subgroup_ballot"];
         let extended = venus::DeviceCreateInfo { pp_enabled_extension_names: Some(&names), ..bare };
         assert_eq!(has(3, &extended), [false, false, true]);

@@ -140,6 +140,22 @@ pub(crate) fn get_physical_device_external_buffer_properties<'a>(
     })
 }
 
+/// Demands that guests can use the image that is asked about, and may.
+///
+/// # Errors
+///
+/// `VK_ERROR_FORMAT_NOT_SUPPORTED`.
+pub(crate) fn demand_usable(call: &Call<'_>, physical: &PhysicalDevice, asked: &Asked) -> Result<(), Fault> {
+    let drawn_upon = asked.is_for_drawing_only(physical.gpu.queues);
+    if drawn_upon {
+        call.undrawn();
+    }
+    match drawn_upon || asked.is_unusable(physical) {
+        true => Err(vk::Result::ERROR_FORMAT_NOT_SUPPORTED.into()),
+        false => Ok(()),
+    }
+}
+
 /// `vkGetPhysicalDeviceImageFormatProperties2`.
 pub(crate) fn get_physical_device_image_format_properties2<'a>(
     call: &Call<'a>,
@@ -149,9 +165,7 @@ pub(crate) fn get_physical_device_image_format_properties2<'a>(
     let chain = c.p_image_format_info.map_or(&[][..], |info| info.p_next);
     let asked = c.p_image_format_info;
     let asked = asked.map(|info| Asked::new(info.format, info.tiling, info.usage, info.flags, chain));
-    if asked.is_some_and(|asked| asked.is_unusable(&physical)) {
-        return Err(vk::Result::ERROR_FORMAT_NOT_SUPPORTED.into());
-    }
+    asked.map_or(Ok(()), |asked| demand_usable(call, &physical, &asked))?;
     let shared = chain.iter().find_map(|next| match next {
         ChainStruct::PhysicalDeviceExternalImageFormatInfo(info) => Some(info.handle_type),
         _ => None,

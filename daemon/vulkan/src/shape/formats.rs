@@ -1,5 +1,7 @@
 //! Formats as a guest sees them: features and images that it cannot use are not there.
 //!
+//! Where queues only say that they draw (`--queues nominal`) nothing can be drawn upon, and programs that look for that before they draw hear so.
+//!
 //! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" where
 //! a question describes an image with such bits. The rest is about copies by the host (`host_copy`): a guest's driver sends the
 //! texels. Mesa before 26.2 takes those of every plane for as large as the format's smallest, so it sends too few for planes of more
@@ -13,6 +15,7 @@ use super::reshape::for_each;
 use crate::driver::generated::sys;
 use crate::driver::physical_device::PhysicalDevice;
 use ash::vk;
+use config::Queues;
 use protocol::venus::generated::{
     self as venus, ChainStruct, FormatFeatureFlags2 as Features, ImageCreateFlags, ImageUsageFlags,
 };
@@ -45,13 +48,36 @@ fn is_taken_for_bytes(format: venus::Format) -> bool {
     wide.contains(&format) || astc.contains(&format.0)
 }
 
-/// Removes copies by the host.
-fn shape(features: &mut u64) {
-    *features &= !Features::HOST_IMAGE_TRANSFER.0;
+/// The features of formats that say what can be drawn upon.
+const ATTACHMENTS: u64 = Features::COLOR_ATTACHMENT.0
+    | Features::COLOR_ATTACHMENT_BLEND.0
+    | Features::DEPTH_STENCIL_ATTACHMENT.0
+    | Features::FRAGMENT_SHADING_RATE_ATTACHMENT_KHR.0;
+
+/// The uses of images that are drawn upon.
+const DRAWN_UPON: u32 = ImageUsageFlags::COLOR_ATTACHMENT.0
+    | ImageUsageFlags::DEPTH_STENCIL_ATTACHMENT.0
+    | ImageUsageFlags::TRANSIENT_ATTACHMENT.0
+    | ImageUsageFlags::INPUT_ATTACHMENT.0
+    | ImageUsageFlags::FRAGMENT_SHADING_RATE_ATTACHMENT_KHR.0;
+
+/// Returns the features that guests do not see of a format.
+pub(crate) fn hidden(format: venus::Format, queues: Queues) -> u64 {
+    let copies = if is_sent_whole(format) { 0 } else { Features::HOST_IMAGE_TRANSFER.0 };
+    let attachments = if queues.only_say_that_they_draw() { ATTACHMENTS } else { 0 };
+    copies | attachments
 }
 
-/// Removes copies by the host from a format's features. The first struct has no room for them.
-pub(crate) fn without_host_copies(properties: &sys::FormatProperties2) {
+/// Removes features from those of a format, in the struct of Vulkan 1.0, which has room for half of them.
+pub(crate) fn without(hidden: u64, properties: &mut sys::FormatProperties) {
+    properties.linear_tiling_features &= !(hidden as u32);
+    properties.optimal_tiling_features &= !(hidden as u32);
+}
+
+/// Removes features from those of a format.
+pub(crate) fn without2(hidden: u64, properties: &mut sys::FormatProperties2) {
+    let shape = |features: &mut u64| *features &= !hidden;
+    without(hidden, &mut properties.format_properties);
     for_each(properties.p_next, |s_type, at| match s_type {
         vk::StructureType::FORMAT_PROPERTIES_3 => {
             // SAFETY: `s_type` says what `at` points to; the chain is memory of the arena that nothing else refers to.
@@ -68,6 +94,19 @@ pub(crate) fn without_host_copies(properties: &sys::FormatProperties2) {
                 // SAFETY: the driver has written so many entries of the array that the arena holds.
                 let entries = unsafe { std::slice::from_raw_parts_mut(entries, count) };
                 entries.iter_mut().for_each(|entry| shape(&mut entry.drm_format_modifier_tiling_features));
+            }
+        }
+        vk::StructureType::DRM_FORMAT_MODIFIER_PROPERTIES_LIST_EXT => {
+            // SAFETY: as above.
+            let list = unsafe { &*at.cast::<sys::DrmFormatModifierPropertiesListEXT>() };
+            let (entries, count) =
+                (list.p_drm_format_modifier_properties, list.drm_format_modifier_count as usize);
+            if !entries.is_null() {
+                // SAFETY: as above.
+                let entries = unsafe { std::slice::from_raw_parts_mut(entries, count) };
+                entries
+                    .iter_mut()
+                    .for_each(|entry| entry.drm_format_modifier_tiling_features &= !(hidden as u32));
             }
         }
         _ => {}
@@ -109,6 +148,13 @@ impl Asked {
         unknown || self.flags.0 & NOT_OFFERED != 0 || copied && !self.is_copied_by_the_host(physical)
     }
 
+    /// Returns whether the image is good for nothing but drawing, which no guest does though queues say so. Programs that compute make some
+    /// with every usage there is: those can be copied to and stored to.
+    pub(crate) fn is_for_drawing_only(&self, queues: Queues) -> bool {
+        let computes = ImageUsageFlags(ImageUsageFlags::STORAGE.0 | ImageUsageFlags::TRANSFER_DST.0);
+        queues.only_say_that_they_draw() && self.usage.0 & DRAWN_UPON != 0 && !self.usage.contains(computes)
+    }
+
     /// Returns whether the host copies texels of the format. Some drivers accept the usage for any image.
     fn is_copied_by_the_host(&self, physical: &PhysicalDevice) -> bool {
         if !is_sent_whole(self.format) {
@@ -133,6 +179,30 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_with_every_use_are_made_and_those_that_are_only_drawn_upon_are_not() {
+        use ImageUsageFlags as U;
+        let asked = |usage: &[U]| {
+            let usage = U(usage.iter().fold(0, |all, one| all | one.0));
+            Asked::new(
+                venus::Format::R8G8B8A8_UNORM,
+                venus::ImageTiling::OPTIMAL,
+                usage,
+                ImageCreateFlags(0),
+                &[],
+            )
+        };
+        let drawn = asked(&[U::COLOR_ATTACHMENT, U::SAMPLED, U::TRANSFER_SRC, U::TRANSFER_DST]);
+        let cleared_by_drawing = asked(&[U::COLOR_ATTACHMENT, U::STORAGE, U::TRANSFER_SRC]);
+        for asked in [drawn, cleared_by_drawing] {
+            let is_refused = |queues| asked.is_for_drawing_only(queues);
+            assert_eq!([Queues::Compute, Queues::Nominal, Queues::All].map(is_refused), [false, true, false]);
+        }
+        let every = asked(&[U::COLOR_ATTACHMENT, U::SAMPLED, U::STORAGE, U::TRANSFER_SRC, U::TRANSFER_DST]);
+        let computed = asked(&[U::SAMPLED, U::STORAGE]);
+        assert!([every, computed].iter().all(|asked| !asked.is_for_drawing_only(Queues::Nominal)));
+    }
 
     #[test]
     fn what_some_drivers_of_guests_cut_is_not_copied_by_the_host() {

@@ -68,7 +68,7 @@ pub(crate) const RESHAPED: &[Reshaped] = &[
     ),
     (
         "queueFlags",
-        "COMPUTE and TRANSFER, and GRAPHICS with `--queues nominal` or `all`",
+        "COMPUTE and TRANSFER, and GRAPHICS unless with `--queues compute`",
         "sparse binding, protected memory and video are not served",
     ),
     (
@@ -99,14 +99,16 @@ pub(crate) const RESHAPED: &[Reshaped] = &[
     (
         "features of formats",
         "those of Vulkan and of extensions that guests have; `HOST_IMAGE_TRANSFER` of formats with planes only where a texel of each \
-         plane is a byte, and not of `4PACK16` formats, `422` formats of 16 bits and `ASTC` formats of floats",
-        "Mesa before 26.2 sends too few bytes of these; programs copy them by a buffer where the host does not",
+         plane is a byte, and not of `4PACK16` formats, `422` formats of 16 bits and `ASTC` formats of floats; with `--queues nominal` \
+         (the default) no attachments",
+        "Mesa before 26.2 sends too few bytes of these, and programs copy them by a buffer where the host does not; programs that draw \
+         look for attachments before they do",
     ),
     (
         "images of a format",
         "not supported with uses and flags of extensions that guests lack, sparse, protected, or for copies by the host where \
-         features lack them",
-        "no guest could make them",
+         features lack them; with `--queues nominal` not as attachments, unless shaders can store to them and commands copy to them",
+        "no guest could make them; programs that compute make images with every usage there is, and use few",
     ),
     ("sparseAddressSpaceSize", "0", SPARSE),
     (

@@ -56,7 +56,7 @@ pub(crate) fn execute<'a>(
         }
         Command::GetPhysicalDeviceFormatProperties(c) => {
             let value = settle(
-                super::physical_device::get_physical_device_format_properties(call, c),
+                crate::commands::formats::get_physical_device_format_properties(call, c),
                 |_| Ok(venus::GetPhysicalDeviceFormatPropertiesReply {
                     p_format_properties: c.p_format_properties,
                 }),
