@@ -28,7 +28,9 @@ use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
-use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap, option};
+use config::{
+    CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap, option,
+};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -747,6 +749,7 @@ impl Server {
             log::info!(done, failed; "contexts were restarted {done} times, and {failed} times not");
         }
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
+            log::warn!("this process ends while a VM is connected: {PLUG_AGAIN}");
             self.device.revoke_all(&mut self.world);
         }
         self.end_session();

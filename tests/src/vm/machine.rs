@@ -194,6 +194,24 @@ impl Vm {
         })
     }
 
+    /// Executes a command of QEMU's machine protocol that is written out, with its arguments.
+    ///
+    /// # Errors
+    /// As [`Vm::qmp`].
+    pub fn qmp_line(&mut self, line: &str) -> Result<()> {
+        let done = self.control().and_then(|control| control.send(line));
+        done.map_err(|error| error.context(format!("{line}\n{}", self.evidence())))
+    }
+
+    /// Waits until QEMU has announced an event that no earlier call has waited for.
+    ///
+    /// # Errors
+    /// QEMU has ended, or does not announce it.
+    pub fn qmp_event(&mut self, name: &str) -> Result<()> {
+        let heard = self.control().and_then(|control| control.event(name));
+        heard.map_err(|error| error.context(format!("waiting for {name}\n{}", self.evidence())))
+    }
+
     /// One connection for the machine's life: QEMU does not listen while it has one, and for a moment after.
     fn control(&mut self) -> Result<&mut Qmp> {
         if self.qmp.is_none() {
@@ -297,14 +315,18 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
         let device = arguments.iter().position(|argument| argument == "-chardev").context("no device")?;
         let (memory, device) = arguments.split_at(device);
         command.args(if index == 0 { memory } else { &[] });
-        let own = |argument: &String| argument.replace(CHARDEV, &format!("{CHARDEV}-{index}"));
-        command.args(device.iter().map(own));
+        let own = |argument: &String| {
+            let named = argument.replace(NAME, &format!("{NAME}-{index}"));
+            named.replace(CHASSIS, &format!("{CHASSIS}{index}"))
+        };
+        command.args(device.iter().map(|argument| if index == 0 { argument.clone() } else { own(argument) }));
     }
     Ok(command)
 }
 
-/// The id of the device's connection in the recipe.
-const CHARDEV: &str = "=vhost-user-vulkan";
+/// The beginning of the ids of the device, its connection and its port in the recipe, and of the number of the port's chassis.
+const NAME: &str = "=vhost-user-vulkan";
+const CHASSIS: &str = "chassis=24";
 
 /// The arguments by which the daemon says that its users attach a VM.
 fn recipe(socket: &Path, options: &Options) -> Result<Vec<String>> {

@@ -1,5 +1,6 @@
 //! Tests that whatever happens to virtual machines does no harm to the daemon: restarts, pauses, driver changes, sudden death.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tests::daemon::eventually;
 use tests::daemon_process::{DaemonProcess, workers};
 use tests::packages::{ClientRoot, HostVulkan, Suite};
 use tests::program::LIMIT;
+use tests::sources::repository;
 use tests::vm::{Guest, Options, Script, Vm, pause};
 
 const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
@@ -86,6 +88,57 @@ fn a_paused_guest_continues_its_computation() -> Result<()> {
     ensure!(words.as_ref() == Some(&expected), "the paused program said {words:?}, the host {expected:?}");
     daemon.stop()?;
     Ok(())
+}
+
+/// Executes the commands that the page for operators has, without which the guest's GPU stays dead, and a reset aborts QEMU.
+#[test]
+fn a_gpu_whose_daemon_was_killed_comes_back_when_it_is_plugged_again() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let program = std::fs::read(env!("CARGO_BIN_EXE_many_threads")).context("reading the guest program")?;
+    let script = format!(
+        "chmod +x /many_threads
+         {VULKANINFO} || exit 1
+         /many_threads --rounds 0 --instances 1 --lanes 2 --report >/tmp/out 2>&1 &
+         until [ $(grep -c round /tmp/out) -ge 10 ]; do kill -0 $! || {{ cat /tmp/out; exit 1; }}; sleep 0.1; done
+         echo computes
+         read -r word
+         vulkaninfo >/dev/null 2>&1 &
+         sleep 1
+         echo stuck
+         read -r word
+         until {VULKANINFO}; do sleep 0.2; done"
+    );
+    let script = Script::new(&script).with_file("many_threads", program);
+    let options = Options { gpus: vec![daemon.socket()], may_reboot: true, ..Options::default() };
+    let mut vm = Vm::boot(&guest, &script, &options)?;
+    let mut seen = vm.wait_for("computes", 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    drop(daemon);
+    vm.send_line("go")?;
+    seen = vm.wait_for("stuck", seen, LIMIT)?;
+
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[]).context("starting the next daemon")?;
+    for command in plugging(&daemon.socket())? {
+        vm.qmp_line(&command).map_err(|error| error.context(daemon.log()))?;
+        if command.contains("device_del") {
+            vm.qmp_event("DEVICE_DELETED")?;
+        }
+    }
+    vm.send_line("go")?;
+    vm.wait_for("Virtio-GPU Venus", seen, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    drop(vm);
+    daemon.stop()?;
+    Ok(())
+}
+
+/// The commands by which a VM's device is plugged again, of the page for operators, with this socket.
+fn plugging(socket: &Path) -> Result<Vec<String>> {
+    let page = std::fs::read_to_string(repository().join("docs/operations.md"))?;
+    let commands = page.lines().map(str::trim).filter(|line| line.starts_with("{\"execute\":"));
+    let socket = socket.display().to_string();
+    let commands: Vec<_> =
+        commands.map(|line| line.replace("/run/vhost-user-vulkan/web.sock", &socket)).collect();
+    ensure!(commands.len() == 4, "the page has the commands {commands:?}");
+    Ok(commands)
 }
 
 #[test]
