@@ -39,6 +39,8 @@ pub struct Options {
     pub kvm: bool,
     /// The daemon's program, whose recipe is taken; the one of the tests if none is named.
     pub daemon: Option<PathBuf>,
+    /// Memory devices (`pc-dimm`) beside the machine's memory: a region of the memory table each.
+    pub memory_devices: u32,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             echo: false,
             kvm: false,
             daemon: None,
+            memory_devices: 0,
         }
     }
 }
@@ -321,7 +324,18 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
         };
         command.args(device.iter().map(|argument| if index == 0 { argument.clone() } else { own(argument) }));
     }
+    command.args(memory_devices(options.memory_devices));
     Ok(command)
+}
+
+/// So many memory devices of 16 MiB, and the place for them.
+fn memory_devices(count: u32) -> Vec<String> {
+    let device = |index| {
+        let backend = format!("memory-backend-memfd,id=more{index},size=16M,share=on");
+        ["-object".to_owned(), backend, "-device".to_owned(), format!("pc-dimm,memdev=more{index}")]
+    };
+    let place = ["-m".to_owned(), format!("slots={count},maxmem=64G")];
+    if count == 0 { Vec::new() } else { place.into_iter().chain((0..count).flat_map(device)).collect() }
 }
 
 /// The beginning of the ids of the device, its connection and its port in the recipe, and of the number of the port's chassis.

@@ -193,12 +193,24 @@ fn a_driver_unbound_from_a_program_that_computes_harms_no_later_guest() -> Resul
 
 #[test]
 fn a_program_that_maps_a_thousand_blobs_meets_a_limit_and_harms_nothing() -> Result<()> {
-    let (guest, daemon) = start()?;
+    maps_a_thousand(&[], 0)
+}
+
+/// Only the bound on the regions of the whole machine keeps QEMU alive.
+#[test]
+#[ignore = "boots machines for minutes"]
+fn a_machine_with_many_memory_devices_survives_a_program_that_maps_a_thousand_blobs() -> Result<()> {
+    maps_a_thousand(&["--max-maps", "5000"], 150)
+}
+
+fn maps_a_thousand(arguments: &[&str], memory_devices: u32) -> Result<()> {
+    let guest = Guest::build(Suite::Testing)?;
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, arguments)?;
     let program = std::fs::read(env!("CARGO_BIN_EXE_many_blobs")).context("reading the guest program")?;
     let script =
         format!("chmod +x /many_blobs; /many_blobs 1000 || exit 1; {VULKANINFO} || exit 2; /many_blobs 1000");
     let script = Script::new(&script).with_file("many_blobs", program);
-    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let options = Options { gpus: vec![daemon.socket()], memory_devices, ..Options::default() };
     let outcome = Vm::run(&guest, &script, &options).map_err(|error| error.context(daemon.log()))?;
     ensure!(outcome.status == 0, "status {}\n{}\n{}", outcome.status, outcome.output, daemon.log());
     println!("{}", outcome.output);
