@@ -328,7 +328,7 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
     Ok(command)
 }
 
-/// So many memory devices of 16 MiB, and the place for them.
+/// The arguments for so many memory devices of 16 MiB, and for their places.
 fn memory_devices(count: u32) -> Vec<String> {
     let device = |index| {
         let backend = format!("memory-backend-memfd,id=more{index},size=16M,share=on");
