@@ -20,6 +20,11 @@ pub const fn most(total: u64) -> u64 {
 /// mappings of other devices. QEMU aborts beyond 512, and the last are for what is plugged in meanwhile.
 pub const MEMORY_REGIONS_MAX: usize = 500;
 
+/// The advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
+/// again.
+pub const PLUG_AGAIN: &str = "the VM's GPU is dead until its device is plugged again, and a reset of the VM before that aborts QEMU: \
+                              docs/operations.md has the commands";
+
 /// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name. Those called
 /// *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

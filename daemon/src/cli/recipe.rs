@@ -24,6 +24,8 @@ pub(crate) enum Recipe {
         /// Memory of the VM
         #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = size)]
         memory: u64,
+        #[command(flatten)]
+        firmware: Firmware,
     },
     /// Print the parts of a libvirt domain for `virsh edit`; what AppArmor or SELinux have to be told is on standard error
     Libvirt {
@@ -32,12 +34,22 @@ pub(crate) enum Recipe {
         /// Print this domain with the device added, for `virsh define`. FILE is what `virsh dumpxml --inactive` prints; - is standard input
         #[arg(long, value_name = "FILE")]
         domain: Option<PathBuf>,
+        #[command(flatten)]
+        firmware: Firmware,
     },
     /// Print crosvm's option
     Crosvm {
         #[command(flatten)]
         source: Source,
     },
+}
+
+/// The options for a VM's firmware.
+#[derive(Debug, Args)]
+pub(crate) struct Firmware {
+    /// The VM's --window-size, of 128GiB or more: OVMF on a machine with few address bits finds no place for it without being told
+    #[arg(long, value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = size)]
+    window_size: u64,
 }
 
 /// The VM whose socket is meant.
@@ -71,12 +83,16 @@ impl Recipe {
     /// The VM is not known, or its socket or domain cannot be used.
     pub(crate) fn print(self) -> anyhow::Result<ExitCode> {
         let text = match self {
-            Self::Qemu { source, memory } => format!("{}\n", recipe::qemu(&source.socket()?, memory)?),
+            Self::Qemu { source, memory, firmware } => {
+                format!("{}\n", recipe::qemu(&source.socket()?, memory, firmware.window_size)?)
+            }
             Self::Crosvm { source } => format!("{}\n", recipe::crosvm(&source.socket()?)?),
-            Self::Libvirt { source, domain } => {
+            Self::Libvirt { source, domain, firmware: Firmware { window_size } } => {
                 let socket = source.socket()?;
-                let text =
-                    domain.map_or_else(|| Ok(recipe::libvirt(&socket)?), |file| with_gpu(&file, &socket))?;
+                let text = match domain {
+                    Some(file) => with_gpu(&file, &socket, window_size)?,
+                    None => recipe::libvirt(&socket, window_size)?,
+                };
                 outside::tell(&recipe::confinement(&socket)?);
                 text
             }
@@ -117,7 +133,7 @@ impl Source {
 const DOMAIN_BYTES: u64 = 16 << 20;
 
 /// The domain in a file with the device at `socket`.
-fn with_gpu(file: &Path, socket: &Path) -> anyhow::Result<String> {
+fn with_gpu(file: &Path, socket: &Path, window: u64) -> anyhow::Result<String> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let named = || file.display().to_string();
     let mut domain = String::new();
@@ -129,7 +145,7 @@ fn with_gpu(file: &Path, socket: &Path) -> anyhow::Result<String> {
             named()
         );
     }
-    recipe::with_gpu(&domain, socket).with_context(named)
+    recipe::with_gpu(&domain, socket, window).with_context(named)
 }
 
 /// A VM's name and its socket.

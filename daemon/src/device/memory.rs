@@ -52,7 +52,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker asks how much memory its context has and could have. Answered at once.
+    /// A worker asks how much memory its context has and could have.
     pub(crate) fn budget_wanted<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,

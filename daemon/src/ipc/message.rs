@@ -242,7 +242,8 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
-    /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`].
+    /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`] when the requests are done that the guest has sent
+    /// before: what it has freed is free then, and unmapped.
     BudgetWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,

@@ -34,12 +34,13 @@ pub enum DomainError {
     Unfit(#[from] Unfit),
 }
 
-/// Returns the domain with the device at `socket`; as it is if it has that. Memory that is private is made shared.
+/// Returns the domain with the device at `socket`; as it is if it has that. Memory that is private is made shared. `window` is that of
+/// [`super::qemu()`].
 ///
 /// # Errors
 ///
 /// The text is no domain of QEMU, or has such a device with other arguments.
-pub fn with_gpu(text: &str, socket: &Path) -> Result<String, DomainError> {
+pub fn with_gpu(text: &str, socket: &Path, window: u64) -> Result<String, DomainError> {
     let document = Document::parse(text)?;
     let domain = document.root_element();
     let (true, Some(memory)) = (domain.has_tag_name("domain"), child(domain, "memory")) else {
@@ -58,15 +59,15 @@ pub fn with_gpu(text: &str, socket: &Path) -> Result<String, DomainError> {
     let mut edits = shared_memory(text, domain, memory);
     let passed = child(domain, (NAMESPACE, "commandline"));
     let words: Vec<_> = passed.into_iter().flat_map(|node| node.children()).filter_map(argument).collect();
-    let wanted = qemu::device_behind_others(socket)?;
+    let wanted = qemu::device_behind_others(socket, window)?;
     let is_there = words.windows(wanted.len()).any(|some| some.iter().eq(&wanted));
     if !is_there && words.iter().any(|word| qemu::is_device(word)) {
         return Err(DomainError::Other);
     }
     match passed {
         _ if is_there => {}
-        Some(node) => edits.push(append(text, node, &arguments(socket)?)),
-        None => edits.push(append(text, domain, &commandline(socket)?)),
+        Some(node) => edits.push(append(text, node, &arguments(socket, window)?)),
+        None => edits.push(append(text, domain, &commandline(socket, window)?)),
     }
     match domain.lookup_namespace_uri(Some("qemu")) {
         Some(NAMESPACE) => {}
@@ -165,7 +166,7 @@ mod tests {
 ";
 
     fn add(text: &str) -> Result<String, String> {
-        with_gpu(text, Path::new("/run/a.sock")).map_err(|error| error.to_string())
+        with_gpu(text, Path::new("/run/a.sock"), 0).map_err(|error| error.to_string())
     }
 
     /// Adds the device, and checks that everything is there, once, and that it is not added again.
@@ -182,9 +183,8 @@ mod tests {
         assert_eq!(child(backing, "access").unwrap().attribute("mode"), Some("shared"), "{result}");
         let passed = child(domain, (NAMESPACE, "commandline")).unwrap();
         let words: Vec<_> = passed.children().filter_map(argument).collect();
-        assert!(words.ends_with(
-            &qemu::device_behind_others(Path::new("/run/a.sock")).unwrap().each_ref().map(String::as_str)
-        ));
+        let wanted = qemu::device_behind_others(Path::new("/run/a.sock"), 0).unwrap();
+        assert!(words.ends_with(&wanted.iter().map(String::as_str).collect::<Vec<_>>()), "{result}");
         assert_eq!(add(&result).as_ref(), Ok(&result), "it is added twice");
         result
     }
@@ -192,7 +192,9 @@ mod tests {
     #[test]
     fn a_plain_domain_gets_memory_arguments_and_the_namespace_and_keeps_the_rest() {
         let result = added(DOMAIN);
-        let new: Vec<&str> = result.lines().filter(|line| !DOMAIN.lines().any(|old| old == *line)).collect();
+        let suspend = |line: &&str| !["'-global'", "disable_s3"].iter().any(|word| line.contains(word));
+        let new: Vec<&str> =
+            result.lines().filter(|line| !DOMAIN.lines().any(|old| old == *line)).filter(suspend).collect();
         assert_eq!(
             new,
             [
@@ -205,7 +207,9 @@ mod tests {
                 "    <qemu:arg value='-chardev'/>",
                 "    <qemu:arg value='socket,id=vhost-user-vulkan,path=/run/a.sock'/>",
                 "    <qemu:arg value='-device'/>",
-                "    <qemu:arg value='{\"driver\":\"vhost-user-test-device-pci\",\"virtio-id\":16,\"num_vqs\":2,\"vq_size\":1024,\"config_size\":16,\"chardev\":\"vhost-user-vulkan\"}'/>",
+                "    <qemu:arg value='{\"driver\":\"pcie-root-port\",\"id\":\"vhost-user-vulkan-port\",\"chassis\":240}'/>",
+                "    <qemu:arg value='-device'/>",
+                "    <qemu:arg value='{\"driver\":\"vhost-user-test-device-pci\",\"virtio-id\":16,\"num_vqs\":2,\"vq_size\":1024,\"config_size\":16,\"chardev\":\"vhost-user-vulkan\",\"id\":\"vhost-user-vulkan\",\"bus\":\"vhost-user-vulkan-port\"}'/>",
                 "  </qemu:commandline>",
             ]
         );
@@ -235,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_no_domain_for_it_is_refused_with_the_reason() {
-        let other = with_gpu(DOMAIN, Path::new("/run/b.sock")).unwrap();
+        let other = with_gpu(DOMAIN, Path::new("/run/b.sock"), 0).unwrap();
         let cell =
             DOMAIN.replace("<devices>", "<cpu><numa><cell memAccess='private'/></numa></cpu><devices>");
         let prefix = DOMAIN.replace("<domain", "<domain xmlns:qemu='x'");

@@ -9,12 +9,12 @@ pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 pub(super) const SOURCE: &str = "<source type='memfd'/>";
 pub(super) const ACCESS: &str = "<access mode='shared'/>";
 
-/// Returns the parts of a domain for `virsh edit`, as an XML document whose comments say where each part goes.
+/// Returns the parts of a domain for `virsh edit`, as an XML document whose comments say where each part goes. `window` is that of [`super::qemu()`].
 ///
 /// # Errors
 ///
 /// The path cannot be in it as it is.
-pub fn libvirt(socket: &Path) -> Result<String, Unfit> {
+pub fn libvirt(socket: &Path, window: u64) -> Result<String, Unfit> {
     Ok(format!(
         "<!-- For `virsh edit`. The first line of the domain gets the attribute xmlns:qemu. -->\n\
          <domain type='kvm' xmlns:qemu='{NAMESPACE}'>\n  \
@@ -22,7 +22,7 @@ pub fn libvirt(socket: &Path) -> Result<String, Unfit> {
          <!-- Last, before </domain>: -->\n{}\
          </domain>\n",
         memory_backing(),
-        commandline(socket)?
+        commandline(socket, window)?
     ))
 }
 
@@ -32,13 +32,13 @@ pub(super) fn memory_backing() -> String {
 }
 
 /// The element with arguments for QEMU.
-pub(super) fn commandline(socket: &Path) -> Result<String, Unfit> {
-    Ok(format!("  <qemu:commandline>\n{}  </qemu:commandline>\n", arguments(socket)?))
+pub(super) fn commandline(socket: &Path, window: u64) -> Result<String, Unfit> {
+    Ok(format!("  <qemu:commandline>\n{}  </qemu:commandline>\n", arguments(socket, window)?))
 }
 
 /// The arguments alone.
-pub(super) fn arguments(socket: &Path) -> Result<String, Unfit> {
-    Ok(qemu::device_behind_others(socket)?
+pub(super) fn arguments(socket: &Path, window: u64) -> Result<String, Unfit> {
+    Ok(qemu::device_behind_others(socket, window)?
         .iter()
         .map(|argument| format!("    <qemu:arg value='{argument}'/>\n"))
         .collect())
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_text_is_a_document_with_both_parts() {
-        let text = libvirt(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap();
+        let text = libvirt(Path::new("/run/vhost-user-vulkan/a.sock"), 0).unwrap();
         let document = Document::parse(&text).unwrap();
         let named = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
         assert_eq!(["memoryBacking", "source", "access"].map(named), [1, 1, 1]);
@@ -80,7 +80,7 @@ mod tests {
         let arguments: Vec<_> = arguments.filter_map(|node| node.attribute("value")).collect();
         assert_eq!(
             arguments,
-            qemu::device_behind_others(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap()
+            qemu::device_behind_others(Path::new("/run/vhost-user-vulkan/a.sock"), 0).unwrap()
         );
         let rules = confinement(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap();
         for rule in ["\n/run/vhost-user-vulkan/a.sock rw,\n", "semodule -i", "socket-group = \"kvm\"", "11.1"]

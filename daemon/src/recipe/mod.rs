@@ -13,8 +13,10 @@ pub use qemu::qemu;
 
 use std::path::Path;
 
-/// The ids of the character device and of the memory in QEMU.
+/// The ids of the character device, the device, its port and the memory in QEMU. Operators name the first three when they plug the device again.
 const CHARDEV: &str = "vhost-user-vulkan";
+const DEVICE_ID: &str = "vhost-user-vulkan";
+const PORT_ID: &str = "vhost-user-vulkan-port";
 const MEMORY: &str = "vhost-user-vulkan-memory";
 
 /// The reason why no text can be given for a socket's path.

@@ -28,7 +28,9 @@ use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
-use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap, option};
+use config::{
+    CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap, option,
+};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -105,6 +107,8 @@ const TOKEN_BROKER: u64 = 5;
 
 /// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
+/// Questions for budgets that wait for the end of the guest's requests; one more, and all are answered at once.
+const BUDGETS_MAX: usize = 1024;
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Time for an orderly end after a signal, and the number of pieces in which it passes: what passes while the process or its machine is stopped
@@ -147,6 +151,8 @@ pub(super) struct Server {
     pub(super) broken: [bool; QUEUES],
     /// Bytes of the request at hand.
     request: Vec<u8>,
+    /// Questions of workers for their budgets.
+    budgets: Vec<(ContextId, u32)>,
     done: bool,
 }
 
@@ -229,6 +235,7 @@ impl Server {
             generations: [0; QUEUES],
             broken: [false; QUEUES],
             request: Vec::new(),
+            budgets: Vec::new(),
             done: false,
         })
     }
@@ -247,6 +254,9 @@ impl Server {
                 self.dispatch(token, Events::from_bits_retain(events))?;
             }
             self.run_queues();
+            if !self.has_requests() {
+                self.answer_budgets();
+            }
             self.listen_due()?;
             let now = Instant::now();
             self.world.kill_due(now);
@@ -440,6 +450,13 @@ impl Server {
         }
     }
 
+    /// Tells workers their budgets, in which what the guest has freed by requests before does not count any more: those are done.
+    fn answer_budgets(&mut self) {
+        for (ctx_id, request) in std::mem::take(&mut self.budgets) {
+            self.device.budget_wanted(ctx_id, request, &mut self.world);
+        }
+    }
+
     fn run_queue(&mut self, index: usize, vring: &Arc<Vring>) {
         let limit = HEADER_BYTES + 8 + self.command_limits.submit_bytes as usize;
         let mut request = std::mem::take(&mut self.request);
@@ -579,7 +596,10 @@ impl Server {
                 self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
             }
             ToDevice::BudgetWanted { request } => {
-                self.device.budget_wanted(ctx_id, request, &mut self.world);
+                self.budgets.push((ctx_id, request));
+                if self.budgets.len() > BUDGETS_MAX {
+                    self.answer_budgets();
+                }
             }
             ToDevice::MemoryReturned { memory } => {
                 self.device.memory_returned(ctx_id, memory, &mut self.world);
@@ -751,6 +771,7 @@ impl Server {
             log::info!(done, failed; "contexts were restarted {done} times, and {failed} times not");
         }
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
+            log::warn!("this process ends while a VM is connected: {PLUG_AGAIN}");
             self.device.revoke_all(&mut self.world);
         }
         self.end_session();

@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Returns whether there is a request.
-    fn has_requests(&self) -> bool {
+    pub(super) fn has_requests(&self) -> bool {
         self.sound_queues().any(|vring| vring.has_requests())
     }
 

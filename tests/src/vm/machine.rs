@@ -39,6 +39,8 @@ pub struct Options {
     pub kvm: bool,
     /// The daemon's program, whose recipe is taken; the one of the tests if none is named.
     pub daemon: Option<PathBuf>,
+    /// Memory devices (`pc-dimm`) beside the machine's memory: a region of the memory table each.
+    pub memory_devices: u32,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             echo: false,
             kvm: false,
             daemon: None,
+            memory_devices: 0,
         }
     }
 }
@@ -194,6 +197,24 @@ impl Vm {
         })
     }
 
+    /// Executes a command of QEMU's machine protocol that is written out, with its arguments.
+    ///
+    /// # Errors
+    /// As [`Vm::qmp`].
+    pub fn qmp_line(&mut self, line: &str) -> Result<()> {
+        let done = self.control().and_then(|control| control.send(line));
+        done.map_err(|error| error.context(format!("{line}\n{}", self.evidence())))
+    }
+
+    /// Waits until QEMU has announced an event that no earlier call has waited for.
+    ///
+    /// # Errors
+    /// QEMU has ended, or does not announce it.
+    pub fn qmp_event(&mut self, name: &str) -> Result<()> {
+        let heard = self.control().and_then(|control| control.event(name));
+        heard.map_err(|error| error.context(format!("waiting for {name}\n{}", self.evidence())))
+    }
+
     /// One connection for the machine's life: QEMU does not listen while it has one, and for a moment after.
     fn control(&mut self) -> Result<&mut Qmp> {
         if self.qmp.is_none() {
@@ -297,14 +318,29 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
         let device = arguments.iter().position(|argument| argument == "-chardev").context("no device")?;
         let (memory, device) = arguments.split_at(device);
         command.args(if index == 0 { memory } else { &[] });
-        let own = |argument: &String| argument.replace(CHARDEV, &format!("{CHARDEV}-{index}"));
-        command.args(device.iter().map(own));
+        let own = |argument: &String| {
+            let named = argument.replace(NAME, &format!("{NAME}-{index}"));
+            named.replace(CHASSIS, &format!("{CHASSIS}{index}"))
+        };
+        command.args(device.iter().map(|argument| if index == 0 { argument.clone() } else { own(argument) }));
     }
+    command.args(memory_devices(options.memory_devices));
     Ok(command)
 }
 
-/// The id of the device's connection in the recipe.
-const CHARDEV: &str = "=vhost-user-vulkan";
+/// The arguments for so many memory devices of 16 MiB, and for their places.
+fn memory_devices(count: u32) -> Vec<String> {
+    let device = |index| {
+        let backend = format!("memory-backend-memfd,id=more{index},size=16M,share=on");
+        ["-object".to_owned(), backend, "-device".to_owned(), format!("pc-dimm,memdev=more{index}")]
+    };
+    let place = ["-m".to_owned(), format!("slots={count},maxmem=64G")];
+    if count == 0 { Vec::new() } else { place.into_iter().chain((0..count).flat_map(device)).collect() }
+}
+
+/// The beginning of the ids of the device, its connection and its port in the recipe, and of the number of the port's chassis.
+const NAME: &str = "=vhost-user-vulkan";
+const CHASSIS: &str = "chassis=24";
 
 /// The arguments by which the daemon says that its users attach a VM.
 fn recipe(socket: &Path, options: &Options) -> Result<Vec<String>> {

@@ -13,6 +13,8 @@ use crate::guest::PATIENCE;
 /// A connection to a running QEMU.
 pub(super) struct Qmp {
     reader: BufReader<UnixStream>,
+    /// Events that no call has waited for.
+    events: Vec<String>,
 }
 
 impl Qmp {
@@ -27,7 +29,7 @@ impl Qmp {
         });
         let stream = connected.context("cannot connect to QEMU's control socket")?;
         stream.set_read_timeout(Some(Duration::from_secs(600)))?;
-        let mut qmp = Self { reader: BufReader::new(stream) };
+        let mut qmp = Self { reader: BufReader::new(stream), events: Vec::new() };
         qmp.line()?;
         qmp.execute("qmp_capabilities")?;
         Ok(qmp)
@@ -35,16 +37,35 @@ impl Qmp {
 
     /// Runs a command without arguments and waits for its answer.
     pub(super) fn execute(&mut self, command: &str) -> Result<()> {
-        writeln!(self.reader.get_mut(), r#"{{"execute": "{command}"}}"#)?;
+        self.send(&format!(r#"{{"execute": "{command}"}}"#))
+    }
+
+    /// Runs a command that is written out and waits for its answer.
+    pub(super) fn send(&mut self, command: &str) -> Result<()> {
+        writeln!(self.reader.get_mut(), "{command}")?;
         loop {
             let line = self.line()?;
-            // Events may come in between; they name neither.
+            // Events may come in between; they begin with neither.
             if line.starts_with(r#"{"return""#) {
                 return Ok(());
             }
             if line.starts_with(r#"{"error""#) {
                 bail!("QEMU refused {command}: {line}");
             }
+            self.events.push(line);
+        }
+    }
+
+    /// Waits for an event, which may have come before.
+    pub(super) fn event(&mut self, name: &str) -> Result<()> {
+        let named = format!(r#""event": "{name}""#);
+        loop {
+            if let Some(at) = self.events.iter().position(|event| event.contains(&named)) {
+                self.events.remove(at);
+                return Ok(());
+            }
+            let line = self.line()?;
+            self.events.push(line);
         }
     }
 

@@ -2,10 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, ContextId, ResourceId, RingIdx};
+use protocol::venus::generated as venus;
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Response, ResponseType};
+use std::sync::Arc;
 use std::time::Duration;
 use tests::daemon::{Daemon, Holdings, eventually};
 use tests::frontend::{Options, Vmm};
+use tests::guest::ring::{REPLY, Ring, RingOptions};
 use tests::guest::{Gpu, GpuError, PATIENCE, is_refusal};
 use vm_memory::{Bytes, VolatileMemory};
 
@@ -64,6 +67,31 @@ fn mapping_is_announced_as_memory_region_before_it_is_acknowledged() -> Result<(
         guest.destroy_blob(blob)?;
     }
     assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    Ok(())
+}
+
+/// QEMU crashes when a guest resets the device while blobs are mapped, as one does that restarts right behind a program.
+#[test]
+fn a_program_hears_of_its_end_when_all_that_it_freed_is_unmapped() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = Arc::new(daemon.guest_with(Options { vmm: Vmm::Qemu, ..Options::default() })?);
+    let context = guest.create_context("ends")?;
+    // A ring that never sleeps: a notification would come behind the requests by itself.
+    let options = RingOptions { idle_timeout: Duration::from_secs(3600), ..RingOptions::default() };
+    let mut ring = Ring::create(&guest, context, options)?;
+    let instance = venus::Instance(1);
+    let (p_create_info, p_instance) = (Some(&venus::InstanceCreateInfo::default()), Some(&instance));
+    ring.query(|w| venus::CreateInstance { p_create_info, p_instance }.encode(REPLY, w))?;
+    let kept = guest.session.window.live();
+    let blobs: Vec<_> = (0..100).map(|_| guest.create_shmem(context, 4096)).collect::<Result<_>>()?;
+
+    let held = guest.session.window.hold_unmaps();
+    guest.destroy_blobs(blobs);
+    let end = ring.ask(|w| venus::DestroyInstance { instance }.encode(REPLY, w))?;
+    ensure!(ring.wait(end, Duration::from_millis(300)).is_err(), "it ends while everything is mapped");
+    drop(held);
+    ring.wait(end, PATIENCE)?;
+    assert_eq!(guest.session.window.live(), kept);
     Ok(())
 }
 

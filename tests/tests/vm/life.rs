@@ -1,5 +1,6 @@
 //! Tests that whatever happens to virtual machines does no harm to the daemon: restarts, pauses, driver changes, sudden death.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tests::daemon::eventually;
 use tests::daemon_process::{DaemonProcess, workers};
 use tests::packages::{ClientRoot, HostVulkan, Suite};
 use tests::program::LIMIT;
+use tests::sources::repository;
 use tests::vm::{Guest, Options, Script, Vm, pause};
 
 const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
@@ -88,6 +90,57 @@ fn a_paused_guest_continues_its_computation() -> Result<()> {
     Ok(())
 }
 
+/// Executes the commands that the page for operators has, without which the guest's GPU stays dead, and a reset aborts QEMU.
+#[test]
+fn a_gpu_whose_daemon_was_killed_comes_back_when_it_is_plugged_again() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let program = std::fs::read(env!("CARGO_BIN_EXE_many_threads")).context("reading the guest program")?;
+    let script = format!(
+        "chmod +x /many_threads
+         {VULKANINFO} || exit 1
+         /many_threads --rounds 0 --instances 1 --lanes 2 --report >/tmp/out 2>&1 &
+         until [ $(grep -c round /tmp/out) -ge 10 ]; do kill -0 $! || {{ cat /tmp/out; exit 1; }}; sleep 0.1; done
+         echo computes
+         read -r word
+         vulkaninfo >/dev/null 2>&1 &
+         sleep 1
+         echo stuck
+         read -r word
+         until {VULKANINFO}; do sleep 0.2; done"
+    );
+    let script = Script::new(&script).with_file("many_threads", program);
+    let options = Options { gpus: vec![daemon.socket()], may_reboot: true, ..Options::default() };
+    let mut vm = Vm::boot(&guest, &script, &options)?;
+    let mut seen = vm.wait_for("computes", 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    drop(daemon);
+    vm.send_line("go")?;
+    seen = vm.wait_for("stuck", seen, LIMIT)?;
+
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[]).context("starting the next daemon")?;
+    for command in plugging(&daemon.socket())? {
+        vm.qmp_line(&command).map_err(|error| error.context(daemon.log()))?;
+        if command.contains("device_del") {
+            vm.qmp_event("DEVICE_DELETED")?;
+        }
+    }
+    vm.send_line("go")?;
+    vm.wait_for("Virtio-GPU Venus", seen, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    drop(vm);
+    daemon.stop()?;
+    Ok(())
+}
+
+/// The commands by which a VM's device is plugged again, of the page for operators, with this socket.
+fn plugging(socket: &Path) -> Result<Vec<String>> {
+    let page = std::fs::read_to_string(repository().join("docs/operations.md"))?;
+    let commands = page.lines().map(str::trim).filter(|line| line.starts_with("{\"execute\":"));
+    let socket = socket.display().to_string();
+    let commands: Vec<_> =
+        commands.map(|line| line.replace("/run/vhost-user-vulkan/web.sock", &socket)).collect();
+    ensure!(commands.len() == 4, "the page has the commands {commands:?}");
+    Ok(commands)
+}
+
 #[test]
 fn the_guest_driver_can_be_unbound_and_bound_again() -> Result<()> {
     let (guest, daemon) = start()?;
@@ -140,12 +193,24 @@ fn a_driver_unbound_from_a_program_that_computes_harms_no_later_guest() -> Resul
 
 #[test]
 fn a_program_that_maps_a_thousand_blobs_meets_a_limit_and_harms_nothing() -> Result<()> {
-    let (guest, daemon) = start()?;
+    maps_a_thousand(&[], 0)
+}
+
+/// Only the bound on the regions of the whole machine keeps QEMU alive.
+#[test]
+#[ignore = "boots machines for minutes"]
+fn a_machine_with_many_memory_devices_survives_a_program_that_maps_a_thousand_blobs() -> Result<()> {
+    maps_a_thousand(&["--max-maps", "5000"], 150)
+}
+
+fn maps_a_thousand(arguments: &[&str], memory_devices: u32) -> Result<()> {
+    let guest = Guest::build(Suite::Testing)?;
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, arguments)?;
     let program = std::fs::read(env!("CARGO_BIN_EXE_many_blobs")).context("reading the guest program")?;
     let script =
         format!("chmod +x /many_blobs; /many_blobs 1000 || exit 1; {VULKANINFO} || exit 2; /many_blobs 1000");
     let script = Script::new(&script).with_file("many_blobs", program);
-    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let options = Options { gpus: vec![daemon.socket()], memory_devices, ..Options::default() };
     let outcome = Vm::run(&guest, &script, &options).map_err(|error| error.context(daemon.log()))?;
     ensure!(outcome.status == 0, "status {}\n{}\n{}", outcome.status, outcome.output, daemon.log());
     println!("{}", outcome.output);

@@ -1,7 +1,7 @@
 //! The checks of a VM, as functions of its facts. A check whose precondition another check has found missing is skipped, so that a fault
 //! is reported once.
 
-use super::facts::{Device, Facts, Module, Node, Opened};
+use super::facts::{Device, Facts, Module, Node, Opened, WINDOW};
 use crate::libraries::{Missing, version};
 use crate::loader;
 use crate::manifests::{self, Driver, NoLibrary};
@@ -145,11 +145,18 @@ fn render_node(node: &Node, facts: &Facts) -> Finding {
 
 fn features(device: &Device) -> Finding {
     const CHECK: &str = "device-features";
-    match device.lacks.is_empty() {
-        true => Finding::ok(CHECK, "3D commands, blobs, contexts of a kind and a window"),
-        false => Finding::fault(
+    let lacks = || format!("the device or the kernel lacks: {}", device.lacks.join(", "));
+    match device.lacks[..] {
+        [] => Finding::ok(CHECK, "3D commands, blobs, contexts of a kind and a window"),
+        [WINDOW] => Finding::fault(
             CHECK,
-            format!("the device or the kernel lacks: {}", device.lacks.join(", ")),
+            lacks() + ", for which the firmware has found no place",
+            "give the daemon a --window-size of 64GiB or less, or the VM what `vhost-user-vulkan recipe` prints with that --window-size \
+             (OVMF: -fw_cfg name=opt/ovmf/X-PciMmio64Mb,string=262144 for 128GiB)",
+        ),
+        _ => Finding::fault(
+            CHECK,
+            lacks(),
             "use the device of `vhost-user-vulkan recipe` in QEMU 11.1 or newer (not virtio-gpu-pci, nor vhost-user-gpu-pci)",
         ),
     }

@@ -35,6 +35,9 @@ pub struct Facts {
     pub vn_perf: String,
 }
 
+/// The name of the window among what a device lacks.
+pub(super) const WINDOW: &str = "a window onto the host's memory";
+
 /// The kernel's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Module {
@@ -171,7 +174,7 @@ fn device(node: &File) -> Device {
         (Parameter::Features3d, "3D commands"),
         (Parameter::CapsetQueryFix, "exact capability sets"),
         (Parameter::ResourceBlob, "blob resources"),
-        (Parameter::HostVisible, "a window onto the host's memory"),
+        (Parameter::HostVisible, WINDOW),
         (Parameter::ContextInit, "contexts of a kind"),
     ];
     let has = |asked| parameter(node.as_fd(), asked).unwrap_or(0);

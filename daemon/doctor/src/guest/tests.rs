@@ -100,6 +100,11 @@ fn kernels() {
 fn devices() {
     let plain = |facts: &mut Facts| device(facts, |device| device.lacks = vec!["blob resources"]);
     finds(plain, "device-features", Verdict::Fault, "vhost-user-vulkan recipe");
+    let hidden = |facts: &mut Facts| device(facts, |device| device.lacks = vec![facts::WINDOW]);
+    finds(hidden, "device-features", Verdict::Fault, "X-PciMmio64Mb");
+    let neither =
+        |facts: &mut Facts| device(facts, |device| device.lacks = vec!["blob resources", facts::WINDOW]);
+    finds(neither, "device-features", Verdict::Fault, "not virtio-gpu-pci");
     let other = |facts: &mut Facts| {
         device(facts, |device| device.capset = Err("the device does not offer it".into()))
     };

@@ -54,6 +54,8 @@ pub struct Facts {
     pub crosvm: Option<Crosvm>,
     /// The systems that confine libvirt's VMMs.
     pub access_control: AccessControl,
+    /// Memory regions that a device of the kernel's module `vhost`, such as vhost-net, takes; nothing if it is not loaded.
+    pub vhost_regions: Option<u64>,
     /// The socket that is asked about.
     pub socket: Option<SocketFile>,
     /// The VMM's user: its name, and what is known of it.
@@ -149,6 +151,7 @@ impl Facts {
             qemu: programs::qemu(system, question.qemu.as_deref()),
             crosvm: programs::crosvm(system),
             access_control: access_control(system),
+            vhost_regions: system.number("/sys/module/vhost/parameters/max_mem_regions"),
             socket: question.socket.as_deref().map(|path| SocketFile::at(system, path, &served)),
             vmm_user: vmm_user.map(|name| (name.clone(), system.user(&name))),
             vm_sockets,

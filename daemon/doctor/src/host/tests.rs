@@ -48,6 +48,7 @@ fn sound() -> Facts {
         qemu: Some(Qemu { path: "/usr/bin/qemu".into(), version: Ok("11.1.2".into()), has_device: true }),
         crosvm: None,
         access_control: AccessControl::default(),
+        vhost_regions: None,
         socket: None,
         vmm_user: None,
         vm_sockets: Vec::new(),
@@ -74,6 +75,16 @@ fn gpu(facts: &mut Facts, at: usize) -> &mut Gpu {
 #[test]
 fn a_sound_host_has_no_trouble() {
     assert_eq!(troubles(&sound()), []);
+}
+
+#[test]
+fn back_ends_that_take_few_regions() {
+    let few = |facts: &mut Facts| facts.vhost_regions = Some(64);
+    finds(few, "other-back-ends", Verdict::Warning, "max_mem_regions=512");
+    finds(few, "other-back-ends", Verdict::Warning, "--max-maps 56;");
+    let mut enough = sound();
+    enough.vhost_regions = Some(512);
+    assert_eq!(troubles(&enough), []);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
-use config::GPUS_MAX;
+use config::{GPUS_MAX, PLUG_AGAIN};
 use outside::visible;
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
@@ -161,7 +161,8 @@ impl Broker {
         if vm.ending.is_some() || starts_again {
             log::info!(vm = vm.name(); "the device process has ended ({status})");
         } else {
-            log::error!(vm = vm.name(), life:?; "the device process has ended ({status}), and the VM's GPU with it");
+            let consequence = if process.connected { PLUG_AGAIN } else { "no VM was connected to it" };
+            log::error!(vm = vm.name(), life:?; "the device process has ended ({status}): {consequence}");
         }
         for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
             self.context_ended(index, &context, now);

@@ -20,7 +20,8 @@ pub fn check(facts: &Facts) -> Vec<Finding> {
     findings.extend(gpus::gpus(facts));
     findings.extend([kernel::sandbox(facts), kernel::landlock(facts), kernel::functions(facts)]);
     findings.extend([kernel::control_groups(facts), kernel::descriptors(facts), kernel::tasks(facts)]);
-    findings.extend([vmms::vmm(facts), vmms::access_control(facts), vmms::socket(facts)]);
+    findings.extend([vmms::vmm(facts), vmms::other_back_ends(facts)]);
+    findings.extend([vmms::access_control(facts), vmms::socket(facts)]);
     findings.extend([
         setup::configuration(facts),
         setup::folders(facts),

@@ -13,6 +13,11 @@ const QEMU_MIN: (u32, u32) = (11, 1);
 /// The way to such a QEMU.
 const NEWER: &str = "install QEMU 11.1 or newer (Debian 13: sudo apt-get install -t trixie-backports qemu-system-x86), or name one with --qemu";
 
+/// The memory regions of a VM: QEMU aborts beyond.
+const REGIONS: u64 = 512;
+/// The regions that a VM has without mappings, and some to spare.
+const OWN_REGIONS: u64 = 8;
+
 pub(super) fn vmm(facts: &Facts) -> Finding {
     const CHECK: &str = "vmm";
     let crosvm = facts.crosvm.as_ref().filter(|crosvm| crosvm.has_vhost_user);
@@ -37,6 +42,27 @@ pub(super) fn vmm(facts: &Facts) -> Finding {
         Ok(text) => return Finding::ok(CHECK, format!("{path} is QEMU {text} and has {DEVICE}")),
     };
     Finding::unless_minor(crosvm.is_none(), CHECK, wrong, NEWER)
+}
+
+/// QEMU tells each vhost device of a VM of all its memory regions, and each mapping is one.
+pub(super) fn other_back_ends(facts: &Facts) -> Finding {
+    const CHECK: &str = "other-back-ends";
+    match facts.vhost_regions {
+        None => Finding::skipped(CHECK, "the kernel's module vhost is not loaded"),
+        Some(regions) if regions < REGIONS => Finding::warning(
+            CHECK,
+            format!(
+                "vhost-net takes {regions} memory regions of a VM, and each mapping of a guest's program is one: beyond that the VM's network \
+                 cannot start again"
+            ),
+            format!(
+                "echo options vhost max_mem_regions={REGIONS} | sudo tee /etc/modprobe.d/vhost.conf, and load the module anew; or give the daemons \
+                 of VMs with vhost=on --max-maps {}; docs/maps.md has other back ends",
+                regions.saturating_sub(OWN_REGIONS).max(1)
+            ),
+        ),
+        Some(regions) => Finding::ok(CHECK, format!("vhost-net takes {regions} memory regions")),
+    }
 }
 
 pub(super) fn access_control(facts: &Facts) -> Finding {
