@@ -52,7 +52,7 @@ fn given(system: &System, options: &Doctor) -> Given {
     let control = match (&options.control.control_socket, configured) {
         // A file that names none leaves it to the broker's environment, which is not this one's.
         (None, Some(configured)) if configured.exists() => configured,
-        _ => options.control.clone().path(),
+        _ => options.control.clone().path_of_broker(),
     };
     let vms = |settings: Settings| settings.vms.iter().map(|vm| self::vm(vm, gpus.as_deref().ok())).collect();
     let configuration = settings.map(|(path, settings)| Configuration { path, vms: settings.map(vms) });

@@ -121,12 +121,13 @@ impl Launcher {
         }
     }
 
-    /// Tells the launcher to remove a socket file when this process is gone.
-    pub fn remove_at_end(&self, path: PathBuf) -> io::Result<()> {
-        self.send(&ToLauncher::RemoveAtEnd { path }, None)
+    /// Tells the launcher to remove socket files when this process is gone: the VM's, if this process has made it, and others. What is said later
+    /// does not count.
+    pub fn remove_at_end(&self, socket: Option<PathBuf>, others: Vec<PathBuf>) -> io::Result<()> {
+        self.send(&ToLauncher::RemoveAtEnd { socket, others }, None)
     }
 
-    /// Has the launcher watch the files of this family's drivers, and the socket file that it is to remove.
+    /// Has the launcher watch the files of this family's drivers, and the VM's socket file, if it is to remove that.
     pub fn watch(&self, family: DriverFamily) -> io::Result<()> {
         self.send(&ToLauncher::Watch { family }, None)
     }
