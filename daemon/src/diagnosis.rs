@@ -33,7 +33,8 @@ pub(crate) fn run(options: Doctor) -> ExitCode {
 }
 
 fn given(system: &System, options: &Doctor) -> Given {
-    let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None, None) {
+    let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None, None, None)
+    {
         Err(error) => (Sandbox::NoLauncher(error.to_string()), Err(error.to_string())),
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;

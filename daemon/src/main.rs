@@ -7,7 +7,7 @@ mod interpose;
 
 use anyhow::{Context, bail};
 use cli::{Child, Cli, ControlSocket, MapDeviceMemory, Role, Serve};
-use config::{DeviceLimits, GpuChoice, GpuInfo, HangLimits, Protection};
+use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{
@@ -82,8 +82,8 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
         Some(Role::Recipe(recipe)) => recipe.print(),
         Some(Role::Doctor(doctor)) => Ok(diagnosis::run(doctor)),
         Some(Role::Worker { child }) => become_worker(child),
-        Some(Role::Launcher { child, exe, cgroup, vm_name }) => {
-            become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref())
+        Some(Role::Launcher { child, exe, cgroup, vm_name, max_worker_data }) => {
+            become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref(), max_worker_data)
         }
         Some(Role::Probe { child }) => become_probe(child),
     }
@@ -128,7 +128,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
     let (exe, vm) = (options.exe.as_deref(), options.vm_name.as_deref());
-    let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm)
+    let data = options.quotas.worker_data(workers.is_some(), limits.host_memory);
+    let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm, data)
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
     if options.list_gpus {
@@ -165,7 +166,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     log_ready(&gpus[..seen]);
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
-    let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, &limits, &hangs)));
+    let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
     let own = own.transpose().context("cannot serve operators")?;
     let broker = broker.or(own.map(serve::Broker::of_thread));
     let end = serve::serve(serve::Options {
@@ -201,13 +202,12 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
 }
 
 /// The VM as its operators see it.
-fn shown(options: &Serve, listen: &Listen, limits: &DeviceLimits, hangs: &HangLimits) -> OneVmOptions {
+fn shown(options: &Serve, listen: &Listen, contexts: usize) -> OneVmOptions {
     OneVmOptions {
         name: options.vm_name.clone(),
         socket_path: listen.path(),
         device_memory: options.quotas.device_memory,
-        contexts: limits.contexts,
-        max_submit_time_contended: hangs.max_submit_time_contended,
+        contexts,
     }
 }
 
@@ -223,20 +223,20 @@ fn abort_on_panic() {
     }));
 }
 
-/// Makes the sockets for operators and collectors, unless a broker has them. Where no option names the control socket, the daemon does without
-/// one that it cannot make.
+/// Makes the sockets for operators and collectors, if options want some and no broker has them. Beside the VM's socket there may be no room for
+/// one; the daemon does without it then.
 fn listen_for_operators(options: &Serve, listen: &Listen) -> anyhow::Result<Option<OneVm>> {
-    let (named, metrics) = (options.control_socket.clone(), options.metrics.clone());
-    let path = match named.clone() {
-        Some(ControlSocket::At(path)) => Some(path),
-        Some(ControlSocket::None) => None,
-        None => listen.path().map(|path| broker::control_socket_beside(&path)),
+    let metrics = options.metrics.clone();
+    let path = match &options.control_socket {
+        _ if options.under_broker => return Ok(None),
+        ControlSocket::At(path) => Some(path.clone()),
+        ControlSocket::Auto => listen.path().map(|path| broker::control_socket_beside(&path)),
+        ControlSocket::None => None,
     };
-    match path.filter(|_| !options.under_broker).map(|path| OneVm::listen(path, metrics)) {
-        None if options.metrics.is_some() => {
-            bail!("--metrics needs a control socket: name a path with --control-socket")
-        }
-        Some(Err(error)) if named.is_none() && options.metrics.is_none() => {
+    let is_meant = metrics.is_some() || matches!(options.control_socket, ControlSocket::At(_));
+    match path.map(|path| OneVm::listen(path, metrics)) {
+        None if is_meant => bail!("--metrics needs a control socket: name a path with --control-socket"),
+        Some(Err(error)) if !is_meant => {
             log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");
             Ok(None)
         }
@@ -385,10 +385,11 @@ fn become_launcher(
     exe: Option<PathBuf>,
     cgroup: Option<&Path>,
     vm: Option<&str>,
+    data: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
     let channel = start_child(child, vm)?;
     let level = child.log_level.as_str().to_ascii_lowercase();
-    let program = Program::new(exe, child.confinement.into(), level, cgroup);
+    let program = Program::new(exe, child.confinement.into(), level, cgroup, data);
     Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }
 

@@ -288,7 +288,7 @@ impl Broker {
             ContextStatus {
                 context: number,
                 name: context.name.clone(),
-                state: context_state(&usage, context.movable).to_owned(),
+                state: context_state(&usage, context.movable, self.upkeep.is_some()).to_owned(),
                 share,
                 used: used(&usage, cpu, context.memory),
                 queued: usage.ready,
@@ -327,10 +327,11 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
     }
 }
 
-fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>) -> &'static str {
+/// Returns in which state a context is. Where the GPU is not shared out, a context with a lease need not be alone.
+fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, is_shared: bool) -> &'static str {
     match usage {
         _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",
-        Usage { leased: true, .. } => "alone",
+        Usage { leased: true, .. } if is_shared => "alone",
         Usage { in_driver: 1.., .. } => "running",
         Usage { ready: 1.., .. } => "waiting",
         _ => "idle",

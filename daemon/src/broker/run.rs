@@ -320,7 +320,9 @@ impl Broker {
             gpu.look_at_busy(now, self.log.as_mut());
         }
         self.decide(now);
-        self.report_hung(now);
+        if self.upkeep.is_some() {
+            self.report_hung(now);
+        }
         if let Some(log) = &mut self.log {
             log.flush();
         }

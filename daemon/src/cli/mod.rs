@@ -66,9 +66,9 @@ pub(crate) struct Serve {
     /// Use this inherited socket, which may be listening or connected [default without --socket-path: the socket that systemd passes (socket activation)]
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// Listen there for `status`, `set`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only; `none`: nowhere, and nothing shares the GPU's time out among the guest's programs [default: the path of the VM's socket with `.control` behind it]
-    #[arg(long, value_name = "PATH|none", value_parser = control_socket)]
-    pub control_socket: Option<ControlSocket>,
+    /// Listen there for `status`, `set`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only. `auto` is the path of the VM's socket with `.control` behind it; `none` is nowhere, and nothing measures the GPU's time. The last of several counts
+    #[arg(long, value_name = "PATH|auto|none", default_value = "none", value_parser = control_socket, overrides_with = "control_socket")]
+    pub control_socket: ControlSocket,
     /// Serve metrics for Prometheus to this machine, at 127.0.0.1:PORT, [::1]:PORT or a Unix socket's path [default: nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<MetricsAddress>)]
     pub metrics: Option<MetricsAddress>,
@@ -295,6 +295,9 @@ pub(crate) enum Role {
         /// The VM's name
         #[arg(long)]
         vm_name: Option<String>,
+        /// The bytes of private memory that a process may have that it starts
+        #[arg(long)]
+        max_worker_data: Option<u64>,
     },
     /// Look for GPUs
     #[command(hide = true)]

@@ -52,15 +52,18 @@ pub(super) fn socket_mode(text: &str) -> Result<SocketMode, String> {
 pub(crate) enum ControlSocket {
     /// There is to be none.
     None,
+    /// Beside the VM's socket.
+    Auto,
     /// At this path.
     At(PathBuf),
 }
 
-/// Reads the path of a control socket, or `none`.
+/// Reads the path of a control socket, `auto`, or `none`.
 pub(super) fn control_socket(text: &str) -> Result<ControlSocket, String> {
     match text {
         "" => Err("an empty path".into()),
         "none" => Ok(ControlSocket::None),
+        "auto" => Ok(ControlSocket::Auto),
         path => Ok(ControlSocket::At(path.into())),
     }
 }

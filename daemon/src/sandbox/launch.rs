@@ -61,6 +61,7 @@ impl Launcher {
         log_level: &str,
         workers: Option<&Path>,
         vm: Option<&str>,
+        data: Option<u64>,
     ) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
         let mut command = this_program(theirs.into_socket());
@@ -73,6 +74,9 @@ impl Launcher {
         }
         if let Some(vm) = vm {
             command.args(["--vm-name", vm]);
+        }
+        if let Some(data) = data {
+            command.args(["--max-worker-data", &data.to_string()]);
         }
         let process = Mutex::new(command.spawn()?);
         // It holds the other end of the channel, which must not outlive the launcher.

@@ -59,7 +59,7 @@ pub struct Wanted {
 pub enum TraceError {
     /// Nobody listens at the control socket, who could take one.
     #[error(
-        "{0}. A daemon with --control-socket=none takes no traces: start it without that option (docs/trace.md)"
+        "{0}. A daemon of one VM takes traces if it was started with --control-socket=auto (docs/trace.md)"
     )]
     NobodyListens(ClientError),
     /// The broker refuses, or says something else than a trace.

@@ -24,6 +24,9 @@ use tests::port::free_port;
 /// Some milliseconds of a software driver's time.
 const SIZE: u64 = 16 << 20;
 
+/// The option for a control socket beside the VM's.
+const AUTO: &[&str] = &["--control-socket", "auto"];
+
 /// The only VM as the status has it.
 fn vm(daemon: &Daemon) -> Result<Value> {
     let status: Value = serde_json::from_str(&say(&daemon.control(), &["status", "--json"])?)?;
@@ -51,7 +54,7 @@ fn compute(device: &mut Device, count: u32) -> Result<()> {
 
 #[test]
 fn an_operator_sees_the_vm_and_changes_its_share() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(AUTO)?;
     let control = daemon.control();
     ensure!(eventually(PATIENCE, || vm(&daemon).is_ok_and(|vm| vm["state"] == "waiting")));
     assert_eq!(fs::metadata(&control)?.permissions().mode() & 0o777, 0o600);
@@ -86,7 +89,7 @@ fn an_operator_sees_the_vm_and_changes_its_share() -> Result<()> {
 
 #[test]
 fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(AUTO)?;
     let guest = Arc::new(daemon.guest()?);
     let (victim, mut other) = (timeline::device(&guest, "victim")?, timeline::device(&guest, "other")?);
     let contexts = |count| vm(&daemon).is_ok_and(|vm| vm["contexts"].as_array().map(Vec::len) == Some(count));
@@ -103,7 +106,9 @@ fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
 #[test]
 fn metrics_are_served_where_an_option_says() -> Result<()> {
     let port = free_port()?;
-    let daemon = Daemon::start_with(&["--metrics", &format!("127.0.0.1:{port}"), "--vm-name", "web"])?;
+    let daemon = Daemon::start_with(
+        &[AUTO, &["--metrics", &format!("127.0.0.1:{port}"), "--vm-name", "web"]].concat(),
+    )?;
     let mut device = device(&daemon, "program")?;
     compute(&mut device, 3)?;
     let counted = || -> Result<bool> {
@@ -118,7 +123,7 @@ fn metrics_are_served_where_an_option_says() -> Result<()> {
 
 #[test]
 fn submissions_can_be_traced() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(AUTO)?;
     let mut device = device(&daemon, "program")?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("trace.json");
@@ -147,7 +152,7 @@ fn submissions_can_be_traced() -> Result<()> {
 #[test]
 fn who_connects_and_asks_nothing_or_nonsense_holds_up_neither_operators_nor_the_guest() -> Result<()> {
     let port = free_port()?;
-    let daemon = Daemon::start_with(&["--metrics", &format!("127.0.0.1:{port}")])?;
+    let daemon = Daemon::start_with(&[AUTO, &["--metrics", &format!("127.0.0.1:{port}")]].concat())?;
     let mut device = device(&daemon, "program")?;
     let mut peers = Vec::new();
     let mut collectors = Vec::new();
@@ -196,9 +201,9 @@ fn a_control_socket_that_is_named_has_to_be_there_and_another_may_lack() -> Resu
     say(&path, &["status"])?;
     let said = refused(&["--control-socket", &named])?;
     ensure!(said.contains("another process serves this socket"), "{said}");
-    let said = refused(&["--control-socket", "none", "--metrics", "127.0.0.1:1"])?;
+    let said = refused(&["--metrics", "127.0.0.1:1"])?;
     ensure!(said.contains("--metrics needs a control socket"), "{said}");
-    let without = Daemon::start_with(&["--control-socket", "none"])?;
+    let without = Daemon::start()?;
     compute(&mut device(&without, "program")?, 3)?;
     ensure!(!without.control().exists());
     Ok(())
@@ -210,7 +215,7 @@ fn a_daemon_whose_usual_control_socket_cannot_be_made_serves_its_vm_and_says_wha
     let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
     fs::create_dir(folder.path().join("socket.control"))?;
     let mut command: Command = daemon::command()?;
-    command.arg("--socket-path").arg(&socket).stderr(File::create(&log)?);
+    command.args(AUTO).arg("--socket-path").arg(&socket).stderr(File::create(&log)?);
     let mut child = command.spawn()?;
     let served = eventually(PATIENCE, || Session::connect(&socket, Options::default()).is_ok());
     kill_process(Pid::from_child(&child), Signal::TERM)?;

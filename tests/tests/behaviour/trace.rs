@@ -273,7 +273,7 @@ fn where_nobody_listens_no_trace_is_taken_and_the_message_says_what_helps() -> R
     let output = command.output()?;
     let said = said(&output);
     ensure!(output.status.code() == Some(1) && said.lines().count() == 1, "{said}");
-    ensure!(said.contains("is this its control-socket?") && said.contains("--control-socket=none"), "{said}");
+    ensure!(said.contains("is this its control-socket?") && said.contains("--control-socket=auto"), "{said}");
     Ok(())
 }
 

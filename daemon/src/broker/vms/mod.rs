@@ -329,7 +329,7 @@ impl Broker {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
             let gpu = SharedGpu { name: printable(&shared.name), ..shared.clone() };
-            self.gpus.push(Gpu::new(gpu, self.settings.anticipation));
+            self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.upkeep.is_some()));
             self.gpus.len() - 1
         })
     }

@@ -1,6 +1,7 @@
 //! The broker of one VM, which the command line names: a thread of the VM's device process, with a control socket of its own. It does for that
 //! VM what the broker of several does, except to start processes, to read a file again and to make sockets again, since a device process may
-//! open nothing. Its sockets are made before the device process confines itself.
+//! open nothing. Its sockets are made before the device process confines itself. It measures and traces what the VM's contexts do on the GPU, and holds
+//! them to the VM's ceiling, but shares nothing out among them: all have leases, and the device process alone says which of them hang (`serve::hangs`).
 //!
 //! The device thread waits for it no more than for any broker, so operators and collectors hold up nobody. A guest that took over the device process
 //! could have this thread say what it likes, about that VM alone.
@@ -19,7 +20,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The sockets of one VM's daemon for operators and for those who collect metrics, before anybody is served there.
 #[derive(Debug)]
@@ -41,8 +41,6 @@ pub struct OneVmOptions {
     pub device_memory: Option<u64>,
     /// The contexts that the VM may have.
     pub contexts: usize,
-    /// The time for which a submission may run while another context waits.
-    pub max_submit_time_contended: Duration,
 }
 
 /// The thread's name.
@@ -120,7 +118,7 @@ impl OneVmOptions {
             own_paths: Vec::new(),
             contexts: self.contexts,
             group_limits: GroupLimits::default(),
-            max_submit_time_contended: Some(self.max_submit_time_contended),
+            max_submit_time_contended: None,
         }
     }
 }
