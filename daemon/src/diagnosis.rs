@@ -33,7 +33,8 @@ pub(crate) fn run(options: Doctor) -> ExitCode {
 }
 
 fn given(system: &System, options: &Doctor) -> Given {
-    let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None, None) {
+    let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None, None, None)
+    {
         Err(error) => (Sandbox::NoLauncher(error.to_string()), Err(error.to_string())),
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;
@@ -52,7 +53,7 @@ fn given(system: &System, options: &Doctor) -> Given {
     let control = match (&options.control.control_socket, configured) {
         // A file that names none leaves it to the broker's environment, which is not this one's.
         (None, Some(configured)) if configured.exists() => configured,
-        _ => options.control.clone().path(),
+        _ => options.control.clone().path_of_broker(),
     };
     let vms = |settings: Settings| settings.vms.iter().map(|vm| self::vm(vm, gpus.as_deref().ok())).collect();
     let configuration = settings.map(|(path, settings)| Configuration { path, vms: settings.map(vms) });

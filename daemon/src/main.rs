@@ -6,9 +6,9 @@ mod diagnosis;
 mod interpose;
 
 use anyhow::{Context, bail};
-use cli::{Child, Cli, MapDeviceMemory, Role, Serve};
+use cli::{Child, Cli, ControlSocket, MapDeviceMemory, Role, Serve};
 use config::{GpuChoice, GpuInfo, Protection};
-use daemon::broker::{self, ClientError, VmsFile, Watch};
+use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
@@ -37,54 +37,7 @@ fn main() -> ExitCode {
         return print(&format!("{CAPABILITIES}\n")).unwrap_or(ExitCode::FAILURE);
     }
     let result = match Cli::read() {
-        Ok(Cli { role: None, config: Some(file), check_config, serve }) => {
-            become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
-        }
-        Ok(Cli { role: None, serve, .. }) => become_device(serve),
-        Ok(Cli { role: Some(Role::Status { watch: true, json: false, control }), .. })
-            if is_interactive() =>
-        {
-            watch(&control.path()).map(|()| ExitCode::SUCCESS).map_err(Into::into)
-        }
-        Ok(Cli { role: Some(Role::Status { watch, json, control }), .. }) => {
-            let watch = if watch { Watch::EverySecond } else { Watch::Once };
-            operate(broker::show_status(&control.path(), json, watch))
-        }
-        Ok(Cli { role: Some(Role::Set { vm, words, control }), .. }) => {
-            operate(broker::set(&control.path(), &vm, &words))
-        }
-        Ok(Cli { role: Some(Role::Kill { context, control }), .. }) => {
-            operate(broker::kill(&control.path(), &context))
-        }
-        Ok(Cli { role: Some(Role::Restart { context, control }), .. }) => {
-            operate(broker::restart(&control.path(), &context))
-        }
-        Ok(Cli { role: Some(Role::SwapOut { context, control }), .. }) => {
-            operate(broker::swap_out(&control.path(), &context))
-        }
-        Ok(Cli { role: Some(Role::Move { context, gpu, from, control }), .. }) => {
-            operate(broker::move_to(&control.path(), &context, gpu, from))
-        }
-        Ok(Cli { role: Some(Role::Drain { gpu, control }), .. }) => {
-            operate(broker::drain(&control.path(), &gpu))
-        }
-        Ok(Cli { role: Some(Role::Undrain { gpu, control }), .. }) => {
-            operate(broker::undrain(&control.path(), &gpu))
-        }
-        Ok(Cli { role: Some(Role::Reload { remove, control }), .. }) => {
-            operate(broker::reload(&control.path(), remove))
-        }
-        Ok(Cli { role: Some(Role::Trace { vm, seconds, output, names, max_events, control }), .. }) => {
-            let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
-            trace::take(&control.path(), &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
-        }
-        Ok(Cli { role: Some(Role::Recipe(recipe)), .. }) => recipe.print(),
-        Ok(Cli { role: Some(Role::Doctor(doctor)), .. }) => Ok(diagnosis::run(doctor)),
-        Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
-        Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup, vm_name }), .. }) => {
-            become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref())
-        }
-        Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
+        Ok(cli) => become_what_is_wanted(cli),
         Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
         Err(help) => print(&help.to_string()),
     };
@@ -97,6 +50,43 @@ fn main() -> ExitCode {
         let checks = std::env::args_os().nth(1).is_some_and(|role| role == "doctor");
         if checks { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
+}
+
+fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyhow::Result<ExitCode> {
+    match role {
+        None => match config {
+            Some(file) => become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS),
+            None => become_device(serve),
+        },
+        Some(Role::Status { watch: true, json: false, control }) if is_interactive() => {
+            watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
+        Some(Role::Status { watch, json, control }) => {
+            let watch = if watch { Watch::EverySecond } else { Watch::Once };
+            operate(broker::show_status(&control.path()?, json, watch))
+        }
+        Some(Role::Set { vm, words, control }) => operate(broker::set(&control.path()?, &vm, &words)),
+        Some(Role::Kill { context, control }) => operate(broker::kill(&control.path()?, &context)),
+        Some(Role::Restart { context, control }) => operate(broker::restart(&control.path()?, &context)),
+        Some(Role::SwapOut { context, control }) => operate(broker::swap_out(&control.path()?, &context)),
+        Some(Role::Move { context, gpu, from, control }) => {
+            operate(broker::move_to(&control.path()?, &context, gpu, from))
+        }
+        Some(Role::Drain { gpu, control }) => operate(broker::drain(&control.path()?, &gpu)),
+        Some(Role::Undrain { gpu, control }) => operate(broker::undrain(&control.path()?, &gpu)),
+        Some(Role::Reload { remove, control }) => operate(broker::reload(&control.path_of_broker(), remove)),
+        Some(Role::Trace { vm, seconds, output, names, max_events, control }) => {
+            let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
+            trace::take(&control.path()?, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
+        Some(Role::Recipe(recipe)) => recipe.print(),
+        Some(Role::Doctor(doctor)) => Ok(diagnosis::run(doctor)),
+        Some(Role::Worker { child }) => become_worker(child),
+        Some(Role::Launcher { child, exe, cgroup, vm_name, max_worker_data }) => {
+            become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref(), max_worker_data)
+        }
+        Some(Role::Probe { child }) => become_probe(child),
+    }
 }
 
 /// Serves one VM. What goes wrong below a broker names the VM.
@@ -120,15 +110,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     std::mem::forget(copy);
     let inherited = inherited_socket(&options)?;
     start_logging(options.log_level, &vm_field(options.vm_name.as_deref()));
-    // A panic that ended only a thread would leave the guest waiting for ever.
-    std::panic::set_hook(Box::new(move |panic| {
-        let thread = std::thread::current();
-        let place = Backtrace::capture();
-        let place =
-            if place.status() == BacktraceStatus::Captured { format!("\n{place}") } else { String::new() };
-        log::error!(target: LOG, "thread '{}' {panic}{place}", thread.name().unwrap_or("unnamed"));
-        std::process::abort();
-    }));
+    abort_on_panic();
     let protection = options.protection();
     let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
@@ -146,7 +128,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
     let (exe, vm) = (options.exe.as_deref(), options.vm_name.as_deref());
-    let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm)
+    let data = options.quotas.worker_data(workers.is_some(), limits.host_memory);
+    let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm, data)
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
     if options.list_gpus {
@@ -167,9 +150,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         (None, Some(path)) => Listen::at(path, options.socket_access())?,
         (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     };
-    if let Some(path) = listen.made_at() {
-        launcher.remove_at_end(path)?;
-    }
+    let one_vm = listen_for_operators(&options, &listen)?;
+    launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     if protection != Protection::default() {
@@ -184,6 +166,9 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     log_ready(&gpus[..seen]);
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
+    let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
+    let own = own.transpose().context("cannot serve operators")?;
+    let broker = broker.or(own.map(serve::Broker::of_thread));
     let end = serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
@@ -214,6 +199,49 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
     })
+}
+
+/// The VM as its operators see it.
+fn shown(options: &Serve, listen: &Listen, contexts: usize) -> OneVmOptions {
+    OneVmOptions {
+        name: options.vm_name.clone(),
+        socket_path: listen.path(),
+        device_memory: options.quotas.device_memory,
+        contexts,
+    }
+}
+
+/// Has a panic end the process: one that ended only a thread would leave the guest waiting for ever.
+fn abort_on_panic() {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let place = Backtrace::capture();
+        let place =
+            if place.status() == BacktraceStatus::Captured { format!("\n{place}") } else { String::new() };
+        log::error!(target: LOG, "thread '{}' {panic}{place}", thread.name().unwrap_or("unnamed"));
+        std::process::abort();
+    }));
+}
+
+/// Makes the sockets for operators and collectors, if options want some and no broker has them. Beside the VM's socket there may be no room for
+/// one; the daemon does without it then.
+fn listen_for_operators(options: &Serve, listen: &Listen) -> anyhow::Result<Option<OneVm>> {
+    let metrics = options.metrics.clone();
+    let path = match &options.control_socket {
+        _ if options.under_broker => return Ok(None),
+        ControlSocket::At(path) => Some(path.clone()),
+        ControlSocket::Auto => listen.path().map(|path| broker::control_socket_beside(&path)),
+        ControlSocket::None => None,
+    };
+    let is_meant = metrics.is_some() || matches!(options.control_socket, ControlSocket::At(_));
+    match path.map(|path| OneVm::listen(path, metrics)) {
+        None if is_meant => bail!("--metrics needs a control socket: name a path with --control-socket"),
+        Some(Err(error)) if !is_meant => {
+            log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");
+            Ok(None)
+        }
+        listens => Ok(listens.transpose()?),
+    }
 }
 
 /// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.
@@ -357,10 +385,11 @@ fn become_launcher(
     exe: Option<PathBuf>,
     cgroup: Option<&Path>,
     vm: Option<&str>,
+    data: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
     let channel = start_child(child, vm)?;
     let level = child.log_level.as_str().to_ascii_lowercase();
-    let program = Program::new(exe, child.confinement.into(), level, cgroup);
+    let program = Program::new(exe, child.confinement.into(), level, cgroup, data);
     Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }
 

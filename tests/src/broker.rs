@@ -124,9 +124,7 @@ impl Broker {
     /// # Errors
     /// The subcommand cannot be run.
     pub fn operate(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = vhost_user_vulkan()?;
-        command.args(arguments).arg("--control-socket").arg(self.path("control"));
-        Ok(command.stdin(Stdio::null()).output()?)
+        operate(&self.path("control"), arguments)
     }
 
     /// Runs a subcommand like [`Self::operate`], which has to succeed. Returns what the subcommand prints.
@@ -134,10 +132,7 @@ impl Broker {
     /// # Errors
     /// The subcommand fails.
     pub fn say(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.operate(arguments)?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {}: {errors}", output.status);
-        Ok(String::from_utf8(output.stdout)?)
+        say(&self.path("control"), arguments)
     }
 
     /// The broker's status.
@@ -178,14 +173,7 @@ impl Broker {
     /// # Errors
     /// The metrics are not served.
     pub fn metrics(&self, port: u16) -> Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, text) = answer.split_once("\r\n\r\n").context("no body")?;
-        ensure!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
-        Ok(text.to_owned())
+        metrics(port)
     }
 
     /// Asks the broker to end with SIGTERM, and waits.
@@ -240,6 +228,42 @@ fn write_config(folder: &Path, top: &str, defaults: &str, vms: &[(&str, &str)]) 
     // In one piece: the broker may be reading the file that was there.
     fs::write(folder.join("config.new"), &file)?;
     Ok(fs::rename(folder.join("config.new"), folder.join("config"))?)
+}
+
+/// Runs a subcommand against the daemon that listens for operators at `control`.
+///
+/// # Errors
+/// The subcommand cannot be run.
+pub fn operate(control: &Path, arguments: &[&str]) -> Result<Output> {
+    let mut command = vhost_user_vulkan()?;
+    command.args(arguments).arg("--control-socket").arg(control);
+    Ok(command.stdin(Stdio::null()).output()?)
+}
+
+/// Runs a subcommand like [`operate`], which has to succeed. Returns what the subcommand prints.
+///
+/// # Errors
+/// The subcommand fails.
+pub fn say(control: &Path, arguments: &[&str]) -> Result<String> {
+    let output = operate(control, arguments)?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {}: {errors}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The metrics of a daemon at this port.
+///
+/// # Errors
+/// The metrics are not served.
+pub fn metrics(port: u16) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, text) = answer.split_once("\r\n\r\n").context("no body")?;
+    ensure!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    Ok(text.to_owned())
 }
 
 /// The program, on the driver under test, without options.

@@ -82,6 +82,12 @@ impl DaemonProcess {
         self.folder.path().join("socket")
     }
 
+    /// The socket at which the daemon listens for operators.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.folder.path().join("socket.control")
+    }
+
     /// The device process's id.
     #[must_use]
     pub fn id(&self) -> u32 {

@@ -62,6 +62,8 @@ pub struct Tuning {
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
     pub late_span: Nanos,
+    /// Each context has a lease, unless its tenant has a ceiling: the GPU's time is measured, and not shared out. Default false.
+    pub leases_for_all: bool,
 }
 
 impl Tuning {
@@ -100,6 +102,7 @@ impl Default for Tuning {
             doubt: 100 * MICROSECOND,
             lane: 4 * MILLISECOND,
             late_span: 100 * MILLISECOND,
+            leases_for_all: false,
         }
     }
 }

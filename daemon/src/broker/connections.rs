@@ -1,7 +1,7 @@
 //! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
 
 use super::reload::listener::{Listener, Made, SocketFile};
-use super::settings::{MetricsAddress, Settings};
+use super::settings::MetricsAddress;
 use super::source::Source;
 use super::{control, http};
 use readiness::{Events, unwatch, watch, watch_for};
@@ -97,11 +97,15 @@ const CONNECTIONS: usize = 32;
 const PATIENCE: Nanos = 10_000_000_000;
 
 impl Connections {
-    /// Listens where the settings say.
-    pub(super) fn listen(settings: &Settings, epoll: &OwnedFd) -> io::Result<Self> {
+    /// Listens for operators at `control`, and for collectors at `metrics` if that is wanted.
+    pub(super) fn listen(
+        control: &Path,
+        metrics: Option<&MetricsAddress>,
+        epoll: &OwnedFd,
+    ) -> io::Result<Self> {
         let mut all = Self { listeners: Vec::new(), slots: Vec::new(), serial: 0 };
-        all.add_unix(Protocol::Control, &settings.control_socket)?;
-        match &settings.metrics {
+        all.add_unix(Protocol::Control, control)?;
+        match metrics {
             None => {}
             Some(MetricsAddress::Unix(path)) => all.add_unix(Protocol::Metrics, path)?,
             Some(MetricsAddress::Loopback(address)) => {

@@ -73,9 +73,10 @@ pub(super) struct Context {
 }
 
 impl Gpu {
-    pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>) -> Self {
+    /// A GPU that nobody uses yet. `is_shared`: its time is shared out; otherwise it is only measured, and ceilings hold.
+    pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, is_shared: bool) -> Self {
         let SharedGpu { uuid, name, software, memory, pci_address, likeness, spare: _ } = gpu;
-        let tuning = tuning(software, anticipation);
+        let tuning = Tuning { leases_for_all: !is_shared, ..tuning(software, anticipation) };
         Self {
             uuid,
             name,
@@ -425,7 +426,8 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     fn gpu() -> (Gpu, GateSide) {
-        let mut gpu = Gpu::new(SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() }, None);
+        let mut gpu =
+            Gpu::new(SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() }, None, true);
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let gate = GateSide::open(&file).unwrap();

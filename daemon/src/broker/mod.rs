@@ -5,7 +5,7 @@
 //! and metrics (`operator`, `connections`). Nothing waits for a peer. It reads no guest byte; device processes and workers may have been taken over by a guest,
 //! so what they say is bounded, and counts for their own VM only.
 //!
-//! `settings` is the configuration file, `reload` what follows when it is read again. `client` is the other end of the control socket: the subcommands of an operator.
+//! A daemon of one VM has a broker as well, which is one thread of the device process (`vms::one_vm`). `settings` is the configuration file, `reload` what follows when it is read again. `client` is the other end of the control socket: the subcommands of an operator.
 
 mod backoff;
 mod client;
@@ -42,6 +42,10 @@ pub use report::status::{
 };
 pub use report::words::{bytes, percent};
 pub use run::serve;
+pub use settings::places::{
+    Ambiguous, brokers_control_socket, control_socket_beside, operators_control_socket,
+};
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile, operators_control_socket};
+pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile};
 pub use traces::{Holder, Submission, TraceEvent};
+pub use vms::one_vm::{OneVm, OneVmOptions};

@@ -3,7 +3,7 @@
 use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
 use super::http;
-use super::process::cpu_time;
+use super::process::{Process, own_cpu_time, thread_cpu_time};
 use super::reload::{Asker, Removal};
 use super::report::metrics;
 use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
@@ -187,7 +187,8 @@ impl Broker {
             self.vms.by_name().into_iter().map(|index| self.vm_status(index, now)).collect();
         let gpus = (0..self.gpus.len()).map(|index| self.gpu_status(index, &vms)).collect();
         let policy = self.settings.policy.name().to_owned();
-        Status { gpus, vms, policy, broker_cpu_seconds: seconds(cpu_time(std::process::id())) }
+        let cpu = if self.upkeep.is_some() { own_cpu_time() } else { thread_cpu_time() };
+        Status { gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
     }
 
     fn gpu_status(&self, index: usize, vms: &[VmStatus]) -> GpuStatus {
@@ -222,12 +223,12 @@ impl Broker {
         let gpus = vm.gpus.iter().filter(|on| self.shows(vm, on.gpu));
         let gpus: Vec<_> = gpus.map(|on| self.vm_gpu_status(vm, on, now)).collect();
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
-        let device = vm.process.as_ref().and_then(|process| cpu_time(process.pid())).unwrap_or_default();
+        let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
             socket_path: vm.settings.socket_path().display().to_string(),
-            pid: vm.process.as_ref().map(super::process::Process::pid),
+            pid: vm.process.as_ref().map(Process::pid),
             weight: vm.share.weight,
             class: class_name(vm.share.class).to_owned(),
             ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
@@ -236,7 +237,7 @@ impl Broker {
             device_memory_limit: bound(|limits| limits.device),
             host_memory_limit: bound(|limits| limits.host),
             queued: usage.ready,
-            device_cpu_seconds: seconds(Some(vm.past.device_cpu + device)),
+            device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
             kills: vm.past.kills,
             context_restarts: vm.past.context_restarts,
@@ -287,7 +288,7 @@ impl Broker {
             ContextStatus {
                 context: number,
                 name: context.name.clone(),
-                state: context_state(&usage, context.movable).to_owned(),
+                state: context_state(&usage, context.movable, self.upkeep.is_some()).to_owned(),
                 share,
                 used: used(&usage, cpu, context.memory),
                 queued: usage.ready,
@@ -326,10 +327,11 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
     }
 }
 
-fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>) -> &'static str {
+/// Returns in which state a context is. Where the GPU is not shared out, a context with a lease need not be alone.
+fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, is_shared: bool) -> &'static str {
     match usage {
         _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",
-        Usage { leased: true, .. } => "alone",
+        Usage { leased: true, .. } if is_shared => "alone",
         Usage { in_driver: 1.., .. } => "running",
         Usage { ready: 1.., .. } => "waiting",
         _ => "idle",
@@ -347,8 +349,4 @@ fn used(usage: &Usage, cpu: Duration, memory: HeldMemory) -> Used {
         device_memory: memory.device,
         host_memory: memory.host,
     }
-}
-
-fn seconds(time: Option<Duration>) -> f64 {
-    time.unwrap_or_default().as_secs_f64()
 }

@@ -1,10 +1,11 @@
 //! One device process as the broker holds it: its channel, its end. Whoever took it over can send what he likes, and
-//! need not read what he is sent; nothing here waits for it.
+//! need not read what he is sent; nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
 
 use crate::ipc::{AtMost, Channel, FromBroker, Outbox, ToBroker};
 use crate::sandbox::start_device_process;
 use config::BROKER_BACKLOG;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,8 +15,7 @@ use std::time::{Duration, Instant};
 /// A device process that was started and has not been reaped.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
-    pidfd: OwnedFd,
+    life: Life,
     channel: Channel,
     outbox: Outbox<FromBroker>,
     started: Instant,
@@ -27,7 +27,21 @@ pub(super) struct Process {
     pub(super) connected: bool,
 }
 
+/// The way in which a device process lives and ends.
+#[derive(Debug)]
+enum Life {
+    /// A child, and its pidfd.
+    Child(Child, OwnedFd),
+    /// This process, in which the broker is one thread: both end together.
+    Own,
+}
+
 impl Process {
+    /// The process that this broker is a thread of, whose device thread has the other end of the channel.
+    pub(super) fn own(channel: Channel) -> Self {
+        Self::new(Life::Own, channel)
+    }
+
     /// Starts it for the VM of this name.
     pub(super) fn start(vm: &str, arguments: &[OsString]) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
@@ -54,26 +68,41 @@ impl Process {
                 return Err(error.into());
             }
         };
-        Ok(Self {
-            child,
-            pidfd,
-            channel,
-            outbox: Outbox::default(),
-            started: Instant::now(),
-            dying: false,
-            ready: false,
-            connected: false,
-        })
+        Ok(Self::new(Life::Child(child, pidfd), channel))
     }
 
-    /// Returns what to wait for: the process's channel, and the pidfd that tells its end.
-    pub(super) fn watched(&self) -> (&Channel, &OwnedFd) {
-        (&self.channel, &self.pidfd)
+    fn new(life: Life, channel: Channel) -> Self {
+        let (outbox, started) = (Outbox::default(), Instant::now());
+        Self { life, channel, outbox, started, dying: false, ready: false, connected: false }
+    }
+
+    /// Returns the process's channel.
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Returns the pidfd that tells its end, if it is another process than this one.
+    pub(super) fn pidfd(&self) -> Option<&OwnedFd> {
+        match &self.life {
+            Life::Child(_, pidfd) => Some(pidfd),
+            Life::Own => None,
+        }
     }
 
     /// Returns the PID of the process.
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.life {
+            Life::Child(child, _) => child.id(),
+            Life::Own => std::process::id(),
+        }
+    }
+
+    /// Returns the processor time that the process has used, without the broker's own.
+    pub(super) fn cpu_time(&self) -> Duration {
+        match &self.life {
+            Life::Child(child, _) => cpu_time(child.id()).unwrap_or_default(),
+            Life::Own => own_cpu_time().saturating_sub(thread_cpu_time()),
+        }
     }
 
     /// Returns for how long the process has lived.
@@ -112,19 +141,26 @@ impl Process {
 
     /// Asks it to end.
     pub(super) fn terminate(&self) {
-        // It may have ended already.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        self.signal(Signal::TERM);
     }
 
-    /// Ends it. Its workers go with it.
+    /// Ends it. Its workers go with it. Its device thread ends this process itself, as soon as the broker's thread is gone.
     pub(super) fn kill(&mut self) {
         self.dying = true;
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // A child may have ended already.
+        self.pidfd().into_iter().for_each(|pidfd| _ = pidfd_send_signal(pidfd, signal));
     }
 
     /// Reaps the process after its end was seen, and returns its exit status.
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait()
+        match &mut self.life {
+            Life::Child(child, _) => child.wait(),
+            Life::Own => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 
@@ -134,8 +170,22 @@ fn backlog() -> AtMost {
     AtMost(name, most)
 }
 
+/// Returns the processor time that this process has used.
+pub(super) fn own_cpu_time() -> Duration {
+    clock(ClockId::ProcessCPUTime)
+}
+
+/// Returns the processor time that this thread has used.
+pub(super) fn thread_cpu_time() -> Duration {
+    clock(ClockId::ThreadCPUTime)
+}
+
+fn clock(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
 /// Processor time that a process has used, as the system counts it.
-pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
+fn cpu_time(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Fields 14 and 15, in ticks. The name, which is field 2, can hold anything, and ends with the last parenthesis.
     let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);

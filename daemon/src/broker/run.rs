@@ -52,11 +52,10 @@ pub(super) struct Broker {
     timer: OwnedFd,
     /// The time at which the timer fires.
     armed: Option<Nanos>,
-    signals: UnixStream,
-    hangups: UnixStream,
     /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
     pub(super) settings: Settings,
-    pub(super) reader: Reader<Asker<Peer>>,
+    /// The means of a process of its own; none for a thread of a device process.
+    pub(super) upkeep: Option<Upkeep>,
     pub(super) vms: Vms,
     pub(super) gpus: Vec<Gpu>,
     /// Number of the last context.
@@ -64,7 +63,6 @@ pub(super) struct Broker {
     pub(super) log: Option<GrantLog>,
     pub(super) connections: Connections,
     pub(super) groups: Groups,
-    pub(super) starter: Starter,
     /// The service manager, if there is one.
     pub(super) manager: Manager,
     /// The time at which the broker has begun, in the manager's clock and in the broker's.
@@ -84,6 +82,26 @@ pub(super) struct Broker {
     pub(super) is_ending: bool,
 }
 
+/// The means of a process of its own: it hears signals, reads its file again and starts device processes. A broker that is a thread of a device
+/// process does nothing of this.
+pub(super) struct Upkeep {
+    signals: UnixStream,
+    hangups: UnixStream,
+    pub(super) reader: Reader<Asker<Peer>>,
+    pub(super) starter: Starter,
+}
+
+impl Upkeep {
+    fn new(file: VmsFile, connections: &Connections, epoll: &Arc<OwnedFd>) -> io::Result<Self> {
+        Ok(Self {
+            signals: take_signals(&[SIGTERM, SIGINT], epoll, Source::Signal)?,
+            hangups: take_signals(&[SIGHUP], epoll, Source::Hangup)?,
+            reader: Reader::new(file, connections.files(), epoll, Source::Read.token(0))?,
+            starter: Starter::new(epoll, Source::Started.token(0))?,
+        })
+    }
+}
+
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
 /// Time between two samples of what was used.
@@ -97,35 +115,35 @@ const SOONEST: Nanos = 10_000;
 
 impl Broker {
     pub(super) fn new(settings: Settings, file: VmsFile) -> io::Result<Self> {
-        let begun = Instant::now();
-        let now = page_clock();
         let epoll = Arc::new(readiness::instance()?);
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        readiness::watch(&epoll, &timer, Source::Timer.token(0), Events::EPOLLIN)?;
-        let signals = take_signals(&[SIGTERM, SIGINT], &epoll, Source::Signal)?;
-        let hangups = take_signals(&[SIGHUP], &epoll, Source::Hangup)?;
         let log = settings
             .log_grants
             .as_ref()
             .map(|path| GrantLog::create(path).map_err(|error| at(&path.display().to_string(), &error)));
-        let starter = Starter::new(&epoll, Source::Started.token(0))?;
-        let connections = Connections::listen(&settings, &epoll)?;
-        let reader = Reader::new(file, connections.files(), &epoll, Source::Read.token(0))?;
-        let mut broker = Self {
-            log: log.transpose()?,
+        let connections = Connections::listen(&settings.control_socket, settings.metrics.as_ref(), &epoll)?;
+        let upkeep = Some(Upkeep::new(file, &connections, &epoll)?);
+        let mut broker = Self { log: log.transpose()?, upkeep, ..Self::at(settings, connections, epoll)? };
+        broker.settings.vms.clone().into_iter().for_each(|vm| _ = broker.add(vm, page_clock()));
+        Ok(broker)
+    }
+
+    /// A broker without a VM, whose sockets were made already.
+    pub(super) fn at(settings: Settings, connections: Connections, epoll: Arc<OwnedFd>) -> io::Result<Self> {
+        let (begun, now) = (Instant::now(), page_clock());
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        readiness::watch(&epoll, &timer, Source::Timer.token(0), Events::EPOLLIN)?;
+        Ok(Self {
+            log: None,
             vms: Vms::default(),
             epoll,
             timer,
             armed: None,
-            signals,
-            hangups,
-            reader,
+            upkeep: None,
             gpus: Vec::new(),
             last_key: 0,
             connections,
             groups: Groups::default(),
-            starter,
             manager: Manager::default(),
             begun: (begun, now),
             waiting: Vec::new(),
@@ -136,19 +154,18 @@ impl Broker {
             last_sample: now,
             is_ending: false,
             settings,
-        };
-        broker.settings.vms.clone().into_iter().for_each(|vm| broker.add(vm, now));
-        Ok(broker)
+        })
     }
 
-    /// A VM is to be served from now on.
-    pub(super) fn add(&mut self, vm: VmSettings, now: Nanos) {
+    /// A VM is to be served from now on. Returns its index.
+    pub(super) fn add(&mut self, vm: VmSettings, now: Nanos) -> usize {
         let index = self.vms.add(vm, now);
         let vm = &self.vms[index];
         self.log.iter_mut().for_each(|log| log.name(vm.tenant, Some(vm.name())));
+        index
     }
 
-    fn run(&mut self) -> io::Result<()> {
+    pub(super) fn run(&mut self) -> io::Result<()> {
         // A timer may otherwise come 50 us late, which is much between a submission and the next.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut reported = Reported::default();
@@ -167,7 +184,10 @@ impl Broker {
     }
 
     fn is_over(&self) -> bool {
-        self.is_ending && self.vms.iter().all(|vm| vm.process.is_none() && !vm.is_starting)
+        match self.upkeep {
+            Some(_) => self.is_ending && self.vms.iter().all(|vm| vm.process.is_none() && !vm.is_starting),
+            None => self.vms.iter().all(|vm| vm.process.as_ref().is_none_or(|process| process.dying)),
+        }
     }
 
     /// One round, which begins at `now`: workers first.
@@ -197,7 +217,8 @@ impl Broker {
                 }
                 Some(Source::Signal) => self.end(now),
                 Some(Source::Hangup) => {
-                    let _ = (&self.hangups).read(&mut [0; 16]);
+                    let hangups = self.upkeep.as_ref().map(|upkeep| &upkeep.hangups);
+                    hangups.into_iter().for_each(|mut hangups| _ = hangups.read(&mut [0; 16]));
                     self.read_again(None);
                 }
                 Some(Source::Read) => self.take_read(now),
@@ -298,7 +319,9 @@ impl Broker {
             gpu.look_at_busy(now, self.log.as_mut());
         }
         self.decide(now);
-        self.report_hung(now);
+        if self.upkeep.is_some() {
+            self.report_hung(now);
+        }
         if let Some(log) = &mut self.log {
             log.flush();
         }
@@ -330,7 +353,8 @@ impl Broker {
 
     /// Begins to end everything, after a signal.
     fn end(&mut self, now: Nanos) {
-        let _ = (&self.signals).read(&mut [0; 16]);
+        let signals = self.upkeep.as_ref().map(|upkeep| &upkeep.signals);
+        signals.into_iter().for_each(|mut signals| _ = signals.read(&mut [0; 16]));
         if self.is_ending {
             return;
         }

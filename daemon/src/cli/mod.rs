@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use config::{Protection, Queues, Robustness};
-use daemon::broker;
+use daemon::broker::{self, Ambiguous, MetricsAddress};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::trace;
@@ -28,7 +28,11 @@ use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{Group, Memory, SocketMode, group, log_level, memory, socket_mode, time, window_size, words};
+pub(crate) use values::ControlSocket;
+use values::{
+    Group, Memory, SocketMode, control_socket, group, log_level, memory, socket_mode, time, window_size,
+    words,
+};
 use waiting::Heuristic;
 
 /// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus).
@@ -62,6 +66,12 @@ pub(crate) struct Serve {
     /// Use this inherited socket, which may be listening or connected [default without --socket-path: the socket that systemd passes (socket activation)]
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
+    /// Listen there for `status`, `set`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only. `auto` is the path of the VM's socket with `.control` behind it; `none` is nowhere, and nothing measures the GPU's time. The last of several counts
+    #[arg(long, value_name = "PATH|auto|none", default_value = "none", value_parser = control_socket, overrides_with = "control_socket")]
+    pub control_socket: ControlSocket,
+    /// Serve metrics for Prometheus to this machine, at 127.0.0.1:PORT, [::1]:PORT or a Unix socket's path [default: nowhere]
+    #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<MetricsAddress>)]
+    pub metrics: Option<MetricsAddress>,
     /// GPU to use, given by its UUID, its PCI address or a unique part of its name. Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
     #[arg(long, value_name = "GPU")]
     pub gpu: Vec<String>,
@@ -158,7 +168,7 @@ pub(crate) struct Serve {
 /// for itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
-    /// Show the VMs served by a running broker, their contexts, and what they use
+    /// Show the VMs served by a running daemon, their contexts, and what they use
     Status {
         /// Repeat once a second: on a terminal as a view with bars, in which keys sort, unfold and kill contexts; else line by line
         #[arg(long)]
@@ -234,7 +244,7 @@ pub(crate) enum Role {
         control: Control,
     },
     /// Record for each submission of a VM what it waited for and when it ran, and write a trace that Perfetto (ui.perfetto.dev) and
-    /// chrome://tracing open (docs/trace.md). The VM has to be served by a broker
+    /// chrome://tracing open (docs/trace.md).
     Trace {
         /// The VM's name
         vm: String,
@@ -285,6 +295,9 @@ pub(crate) enum Role {
         /// The VM's name
         #[arg(long)]
         vm_name: Option<String>,
+        /// The bytes of private memory that a process may have that it starts
+        #[arg(long)]
+        max_worker_data: Option<u64>,
     },
     /// Look for GPUs
     #[command(hide = true)]
@@ -294,18 +307,27 @@ pub(crate) enum Role {
     },
 }
 
-/// The options that tell which broker is meant.
+/// The options that tell which daemon is meant.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Control {
-    /// Path of the broker's control socket [default: vhost-user-vulkan.sock in $XDG_RUNTIME_DIR, or in /run for root; if that does not exist, /run/vhost-user-vulkan/control.sock, which is the system service's]
+    /// Path of the daemon's control socket [default: vhost-user-vulkan.sock in $XDG_RUNTIME_DIR, or in /run for root; if that does not exist, /run/vhost-user-vulkan/control.sock, which is the system service's; if that does not exist either, the control socket of the only daemon of one VM]
     #[arg(long, value_name = "PATH")]
     pub control_socket: Option<PathBuf>,
 }
 
 impl Control {
-    /// Returns the path at which the broker listens.
-    pub(crate) fn path(self) -> PathBuf {
-        self.control_socket.unwrap_or_else(broker::operators_control_socket)
+    /// Returns the path at which the daemon listens.
+    ///
+    /// # Errors
+    ///
+    /// None is named, and there are several daemons.
+    pub(crate) fn path(self) -> Result<PathBuf, Ambiguous> {
+        self.control_socket.map_or_else(broker::operators_control_socket, Ok)
+    }
+
+    /// Returns the path at which a broker of several VMs listens.
+    pub(crate) fn path_of_broker(self) -> PathBuf {
+        self.control_socket.unwrap_or_else(broker::brokers_control_socket)
     }
 }
 

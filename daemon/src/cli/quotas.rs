@@ -52,6 +52,9 @@ pub(crate) struct Quotas {
     /// Memory of all worker processes of the VM, including memory shared with the GPU; needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub worker_memory: Option<u64>,
+    /// Memory of its own, not shared with guest or GPU, that one worker process may have, most of which is its driver's; it needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_worker_data: Option<u64>,
     /// Number of the VM's worker processes and their threads; needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tasks: Option<u32>,
@@ -97,11 +100,21 @@ impl Quotas {
 }
 
 impl Quotas {
+    /// The bytes of private memory that one worker may have, if they are bounded. `is_grouped`: a control group limits the workers of a VM, of
+    /// which programs may have this much host memory.
+    pub(crate) fn worker_data(&self, is_grouped: bool, host_memory: u64) -> Option<u64> {
+        let usual = (!is_grouped).then(|| host_memory.saturating_add(DRIVERS_OWN));
+        self.max_worker_data.or(usual)
+    }
+
     /// Limits on the workers' control group.
     pub(crate) fn group_limits(&self) -> GroupLimits {
         GroupLimits { memory: self.worker_memory, tasks: self.max_tasks.map(u64::from) }
     }
 }
+
+/// Memory of its own that a driver needs in a worker, in bytes, at the very least: thread stacks and a compiler are the most of it.
+const DRIVERS_OWN: u64 = 2 << 30;
 
 fn three_quarters_of_memory() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -110,7 +110,7 @@ impl Source {
             (None, Some(name)) => name,
             (None, None) => bail!("one of --vm and --socket-path is needed"),
         };
-        let control = control.path();
+        let control = control.path_of_broker();
         let sockets = match broker::ask(&control, &Request::Status) {
             Ok(Answer::Status(status)) => {
                 status.vms.into_iter().map(|vm| (vm.name, vm.socket_path.into())).collect()

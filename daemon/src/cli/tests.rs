@@ -50,6 +50,7 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
         max-objects = 7
         max-shader-cost = 7
         max-pipeline-time = "7min"
+        max-worker-data = "6GiB"
         max-resources = 7
         max-maps = 7
         max-log-lines = 7

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use config::MemoryBackEnd;
 use log::LevelFilter;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Returns a parser for the values of a type, by their names. The help of the option tells what each does; there is none beside the names.
@@ -44,6 +45,27 @@ pub(crate) struct SocketMode(pub u32);
 pub(super) fn socket_mode(text: &str) -> Result<SocketMode, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.map(SocketMode).ok_or_else(|| "not octal permissions from 0000 to 0777".into())
+}
+
+/// The place of a control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ControlSocket {
+    /// There is to be none.
+    None,
+    /// Beside the VM's socket.
+    Auto,
+    /// At this path.
+    At(PathBuf),
+}
+
+/// Reads the path of a control socket, `auto`, or `none`.
+pub(super) fn control_socket(text: &str) -> Result<ControlSocket, String> {
+    match text {
+        "" => Err("an empty path".into()),
+        "none" => Ok(ControlSocket::None),
+        "auto" => Ok(ControlSocket::Auto),
+        path => Ok(ControlSocket::At(path.into())),
+    }
 }
 
 /// A group's number.

@@ -64,16 +64,18 @@ pub enum ToLauncher {
         /// The set.
         set: u64,
     },
-    /// The daemon is set up, with drivers of this family. From now on, tell when the files of these drivers, or the socket file of
+    /// The daemon is set up, with drivers of this family. From now on, tell when the files of these drivers, or the VM's socket file of
     /// [`Self::RemoveAtEnd`], are not what they were when the launcher started, once each.
     Watch {
         /// The family of the drivers.
         family: DriverFamily,
     },
-    /// Remove this socket file when the device process is gone, if it is still the same.
+    /// Remove these socket files when the device process is gone, if they are still the same. Once, before the device process hears of a guest.
     RemoveAtEnd {
-        /// An absolute path.
-        path: PathBuf,
+        /// The absolute path of the VM's socket, if the device process has made it.
+        socket: Option<PathBuf>,
+        /// The absolute paths of others.
+        others: Vec<PathBuf>,
     },
 }
 

@@ -25,6 +25,8 @@ pub struct Program {
     isolation: Isolation,
     lacks: Vec<String>,
     families: Vec<(DriverFamily, Surroundings)>,
+    /// The bytes of private memory that a child may have, if they are bounded.
+    data: Option<u64>,
     /// The control group that limits all children together, if there is one.
     pub group: Option<WorkerGroup>,
 }
@@ -40,12 +42,14 @@ const FAMILIES: &[DriverFamily] =
     &[DriverFamily::Any, DriverFamily::Software, DriverFamily::Mesa, DriverFamily::Nvidia];
 
 impl Program {
-    /// This program, or the one at `path`, for children in this group. Tries out what of the isolation works here.
+    /// This program, or the one at `path`, for children in this group, each with at most so many bytes of private memory. Tries out what of the
+    /// isolation works here.
     pub fn new(
         path: Option<PathBuf>,
         options: Options,
         log_level: String,
         group: Option<&Path>,
+        data: Option<u64>,
     ) -> io::Result<Self> {
         let path = path.as_deref().unwrap_or(Path::new("/proc/self/exe"));
         let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -74,7 +78,7 @@ impl Program {
             lacks.push(format!("filter of system calls ({error})"));
         }
         let group = group.map(WorkerGroup::open).transpose()?;
-        Ok(Self { file, options, log_level, isolation, lacks, families, group })
+        Ok(Self { file, options, log_level, isolation, lacks, families, data, group })
     }
 
     /// Returns the parts of the sandbox that cannot be had here, one entry for each.
@@ -198,7 +202,7 @@ fn become_child(
     [channel, output]: [&OwnedFd; 2],
     writer: &PipeWriter,
 ) -> io::Error {
-    let Program { file, isolation, options, group, .. } = program;
+    let Program { file, isolation, options, data, group, .. } = program;
     let prepare = || {
         // Ours are the daemon's, which nobody of a guest's is to have: not for a moment in a namespace with the program.
         sys::print_to(output.as_fd())?;
@@ -223,7 +227,7 @@ fn become_child(
         set_parent_process_death_signal(Some(Signal::KILL))?;
         rustix::process::setpgid(None, None)?;
         if options.sandbox != SandboxMode::None {
-            limits::set(isolation.namespaces.contains(UnshareFlags::NEWUSER))?;
+            limits::set(isolation.namespaces.contains(UnshareFlags::NEWUSER), *data)?;
         }
         Ok(())
     };

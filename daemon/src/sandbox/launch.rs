@@ -61,6 +61,7 @@ impl Launcher {
         log_level: &str,
         workers: Option<&Path>,
         vm: Option<&str>,
+        data: Option<u64>,
     ) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
         let mut command = this_program(theirs.into_socket());
@@ -73,6 +74,9 @@ impl Launcher {
         }
         if let Some(vm) = vm {
             command.args(["--vm-name", vm]);
+        }
+        if let Some(data) = data {
+            command.args(["--max-worker-data", &data.to_string()]);
         }
         let process = Mutex::new(command.spawn()?);
         // It holds the other end of the channel, which must not outlive the launcher.
@@ -121,12 +125,13 @@ impl Launcher {
         }
     }
 
-    /// Tells the launcher to remove a socket file when this process is gone.
-    pub fn remove_at_end(&self, path: PathBuf) -> io::Result<()> {
-        self.send(&ToLauncher::RemoveAtEnd { path }, None)
+    /// Tells the launcher to remove socket files when this process is gone: the VM's, if this process has made it, and others. What is said later
+    /// does not count.
+    pub fn remove_at_end(&self, socket: Option<PathBuf>, others: Vec<PathBuf>) -> io::Result<()> {
+        self.send(&ToLauncher::RemoveAtEnd { socket, others }, None)
     }
 
-    /// Has the launcher watch the files of this family's drivers, and the socket file that it is to remove.
+    /// Has the launcher watch the files of this family's drivers, and the VM's socket file, if it is to remove that.
     pub fn watch(&self, family: DriverFamily) -> io::Result<()> {
         self.send(&ToLauncher::Watch { family }, None)
     }

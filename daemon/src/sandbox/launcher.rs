@@ -47,7 +47,7 @@ struct Launcher {
     output: Option<OwnedFd>,
     /// The messages that the device process has not read yet.
     outbox: Outbox<FromLauncher>,
-    at_end: Option<SocketFile>,
+    at_end: Option<AtEnd>,
     keeper: Keeper,
     watch: Watch,
 }
@@ -59,10 +59,25 @@ struct Started {
     report: io::PipeReader,
 }
 
+/// The files to remove in the end.
+struct AtEnd {
+    /// The VM's socket, which is watched.
+    socket: Option<PathBuf>,
+    files: Vec<SocketFile>,
+}
+
 /// A file to remove, unless another has taken its place.
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// The file at this path, if there is one.
+    fn at(path: PathBuf) -> Option<Self> {
+        let metadata = path.symlink_metadata().ok()?;
+        Some(Self { path, identity: (metadata.dev(), metadata.ino()) })
+    }
 }
 
 impl Launcher {
@@ -156,15 +171,14 @@ impl Launcher {
                 self.tell(FromLauncher::Released { set })?;
             }
             ToLauncher::Watch { family } => {
-                let socket = self.at_end.as_ref().map(|file| file.path.as_path());
+                let socket = self.at_end.as_ref().and_then(|at_end| at_end.socket.as_deref());
                 self.watch.begin(family, socket);
                 self.look()?;
             }
             // Once, and said before the device process hears of a guest.
-            ToLauncher::RemoveAtEnd { path } if self.at_end.is_none() => {
-                if let Ok(metadata) = path.symlink_metadata() {
-                    self.at_end = Some(SocketFile { path, identity: (metadata.dev(), metadata.ino()) });
-                }
+            ToLauncher::RemoveAtEnd { socket, others } if self.at_end.is_none() => {
+                let files = socket.iter().cloned().chain(others).filter_map(SocketFile::at).collect();
+                self.at_end = Some(AtEnd { socket, files });
             }
             ToLauncher::RemoveAtEnd { .. } => {}
         }
@@ -220,7 +234,7 @@ impl Launcher {
         for child in &self.children {
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
-        if let Some(SocketFile { path, identity }) = self.at_end {
+        for SocketFile { path, identity } in self.at_end.into_iter().flat_map(|at_end| at_end.files) {
             outside::remove(&path, identity);
         }
         for child in self.children {

@@ -8,8 +8,9 @@ pub(super) const DESCRIPTORS: u64 = 131_072;
 /// Processes and threads of a child: rings, their helpers and the driver's. Counted in its own user namespace only.
 pub(super) const THREADS: u64 = 2048;
 
-/// Limits this process and what it becomes. `counts_own` says that it is in a user namespace of its own.
-pub(super) fn set(counts_own: bool) -> io::Result<()> {
+/// Limits this process and what it becomes. `counts_own` says that it is in a user namespace of its own; `data` are the bytes of private memory that
+/// it may have, if they are bounded. Memory files count for nothing there.
+pub(super) fn set(counts_own: bool, data: Option<u64>) -> io::Result<()> {
     let at_most = |resource, limit: u64| {
         let Rlimit { current, maximum } = getrlimit(resource);
         let lower = |present: Option<u64>| Some(present.map_or(limit, |present| present.min(limit)));
@@ -22,6 +23,9 @@ pub(super) fn set(counts_own: bool) -> io::Result<()> {
     at_most(Resource::Msgqueue, 0)?;
     at_most(Resource::Nice, 0)?;
     at_most(Resource::Rtprio, 0)?;
+    if let Some(data) = data {
+        at_most(Resource::Data, data)?;
+    }
     if counts_own {
         at_most(Resource::Nproc, THREADS)?;
     }

@@ -1,4 +1,4 @@
-//! The broker, if this device process has one: it starts us beside others and schedules the GPU for all.
+//! The broker of this device process: it starts us beside others and schedules the GPU for all, or it is a thread of this process.
 //!
 //! The broker is trusted. What it is told of a context is for operators and the scheduler; the grants themselves go between the broker and
 //! the worker, in a page that both are given here.
@@ -14,13 +14,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct Broker {
     channel: Channel,
+    /// The broker is another process, which starts this one again when it ends.
+    pub(super) is_parent: bool,
 }
 
 impl Broker {
-    /// Takes over the inherited channel.
+    /// Takes over the inherited channel to the process that has started this one.
     #[must_use]
     pub fn connect(socket: OwnedFd) -> Self {
-        Self { channel: Channel::from_socket(socket) }
+        Self { channel: Channel::from_socket(socket), is_parent: true }
+    }
+
+    /// Takes over the channel to a thread of this process.
+    #[must_use]
+    pub fn of_thread(socket: OwnedFd) -> Self {
+        Self { is_parent: false, ..Self::connect(socket) }
     }
 
     /// Sends the broker a message. A broker that does not read holds us up, which it is trusted not to do.

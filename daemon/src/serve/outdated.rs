@@ -39,7 +39,7 @@ impl Outdated {
 impl World {
     /// Returns whether somebody starts this process again when it ends.
     fn is_started_again(&self) -> bool {
-        self.broker.is_some() || self.told.is_managed()
+        self.broker.as_ref().is_some_and(|broker| broker.is_parent) || self.told.is_managed()
     }
 
     /// Notes that a file was replaced, and says what becomes of that.

@@ -291,7 +291,7 @@ impl Server {
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
             TOKEN_LAUNCHER => return self.workers_ended(),
-            TOKEN_BROKER => self.obey_broker(),
+            TOKEN_BROKER => return self.obey_broker(),
             TOKEN_SIGNAL => {
                 log::info!("ending at the user's request");
                 self.done = true;
@@ -732,12 +732,17 @@ impl Server {
     }
 
     /// Does what the broker says. Without it nothing would be granted any more.
-    fn obey_broker(&mut self) {
-        if let Err(error) = self.world.hear_broker() {
-            log::error!(error:%; "ending, as the broker is gone");
-            self.done = true;
+    fn obey_broker(&mut self) -> io::Result<()> {
+        match (self.world.hear_broker(), &self.world.broker) {
+            (Err(error), Some(Broker { is_parent: false, .. })) => return Err(io::Error::other(error)),
+            (Err(error), _) => {
+                log::error!(error:%; "ending, as the broker is gone");
+                self.done = true;
+            }
+            (Ok(()), _) => {}
         }
         self.settle();
+        Ok(())
     }
 
     fn report_memory(&self) {

@@ -59,9 +59,9 @@ pub struct Wanted {
 pub enum TraceError {
     /// Nobody listens at the control socket, who could take one.
     #[error(
-        "{0}. Only a broker takes traces: a VM that has a daemon of its own has none; serve it by --config, with a file that names this one VM (docs/trace.md)"
+        "{0}. A daemon of one VM takes traces if it was started with --control-socket=auto (docs/trace.md)"
     )]
-    NoBroker(ClientError),
+    NobodyListens(ClientError),
     /// The broker refuses, or says something else than a trace.
     #[error(transparent)]
     Broker(#[from] ClientError),
@@ -82,7 +82,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     let Wanted { vm, seconds, names, events_max, .. } = wanted;
     let request = Request::Trace { vm: vm.clone(), seconds: *seconds, names: *names };
     let (answer, mut stream) = Stream::open(socket, &request).map_err(|error| match error {
-        ClientError::Socket(..) => TraceError::NoBroker(error),
+        ClientError::Socket(..) => TraceError::NobodyListens(error),
         error => TraceError::Broker(error),
     })?;
     let Answer::Tracing { begin } = answer else {

@@ -494,3 +494,24 @@ fn a_driver_that_compiles_for_too_long_costs_the_context() -> Result<()> {
     ensure!(tests::daemon::eventually(tests::guest::PATIENCE, is_told), "{}", setup.daemon.log());
     Ok(())
 }
+
+/// A shader of some KiB takes several GiB in a driver's compiler if its cost is not bounded.
+#[test]
+fn a_driver_that_takes_too_much_memory_costs_the_context() -> Result<()> {
+    let options = ["--max-shader-cost", "100000000", "--max-pipeline-time", "60min", "--cgroup", "off"];
+    let daemon = Daemon::start_with(&[&options[..], &["--max-worker-data", "768MiB"]].concat())?;
+    let mut setup = Setup::on(daemon, |gpu| Device::create_with_all_features(gpu, "shaders"))?;
+    let (small, result) = setup.module(&tower(4))?;
+    ensure!(result == SUCCESS, "{result:?}");
+    ensure!(setup.pipeline(small, c"main", None)? == SUCCESS, "a small one");
+    let worker = setup.daemon.wait_for_workers(1)?[0].as_raw_nonzero();
+    println!("{}", std::fs::read_to_string(format!("/proc/{worker}/status"))?);
+    let (module, result) = setup.module(&tower(20))?;
+    ensure!(result == SUCCESS, "{result:?}");
+    ensure!(setup.pipeline(module, c"main", None).is_err(), "the context is lost");
+    setup.daemon.wait_for_workers(0)?;
+    let told = "(raise --max-worker-data, or have the program compile less at once)";
+    let is_told = || setup.daemon.log().contains(told);
+    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    Ok(())
+}

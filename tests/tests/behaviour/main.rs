@@ -27,6 +27,7 @@ mod memory_again;
 mod mishaps;
 mod moves;
 mod negotiation;
+mod one_vm;
 mod patches;
 mod polls;
 mod queues;

@@ -1,12 +1,15 @@
 //! Leases: a context that was alone for a while dispatches as it likes, until another has work.
 
 use super::Scheduler;
-use crate::tenant::virtual_time;
+use crate::tenant::{Context, virtual_time};
 use crate::{Class, ContextKey, Nanos, Order, TenantId};
 
 impl Scheduler {
-    /// Gives a lease to the context that is alone, and takes it back when it is not.
+    /// Gives a lease to the context that is alone, and takes it back when it is not; or to all contexts ([`Tuning::leases_for_all`](crate::Tuning)).
     pub(super) fn leases(&mut self, orders: &mut Vec<Order>) {
+        if self.tuning.leases_for_all {
+            return self.leases_for_all(orders);
+        }
         if let Some(key) = self.leased {
             if self.alone.key != Some(key) || !self.may_lease(key) {
                 self.revoke(key);
@@ -23,6 +26,22 @@ impl Scheduler {
         if let Some(context) = self.contexts.get_mut(&key) {
             context.leased = true;
             self.leased = Some(key);
+            orders.push(Order::Lease(key));
+            self.refresh(key);
+        }
+    }
+
+    /// Gives a lease to each context whose tenant may use the whole GPU, and takes the others' back.
+    fn leases_for_all(&mut self, orders: &mut Vec<Order>) {
+        let leases = self.contexts.iter().filter(|(_, context)| context.leased != self.is_unlimited(context));
+        let changed: Vec<_> = leases.map(|(key, _)| *key).collect();
+        for key in changed {
+            let Some(context) = self.contexts.get_mut(&key).filter(|context| !context.leased) else {
+                self.revoke(key);
+                orders.push(Order::Revoke(key));
+                continue;
+            };
+            context.leased = true;
             orders.push(Order::Lease(key));
             self.refresh(key);
         }
@@ -45,8 +64,12 @@ impl Scheduler {
     /// Returns whether a context may have a lease: it is active, or has a lease already, and its tenant may use the whole GPU.
     fn may_lease(&self, key: ContextKey) -> bool {
         let Some(context) = self.contexts.get(&key) else { return false };
-        let unlimited = self.tenants.get(&context.tenant).is_some_and(|tenant| tenant.ceiling().is_none());
-        (context.active || context.leased) && unlimited
+        (context.active || context.leased) && self.is_unlimited(context)
+    }
+
+    /// Returns whether a context's tenant may use the whole GPU.
+    fn is_unlimited(&self, context: &Context) -> bool {
+        self.tenants.get(&context.tenant).is_some_and(|tenant| tenant.ceiling().is_none())
     }
 
     /// Returns for how long a context has to be alone.

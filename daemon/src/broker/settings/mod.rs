@@ -4,16 +4,18 @@
 mod memory;
 mod options;
 mod paths;
+pub(in crate::broker) mod places;
 pub(super) mod share;
 #[cfg(test)]
 mod tests;
 
 use crate::sandbox::{CgroupMode, GroupLimits};
-use crate::service::{runtime_folder, state_folder};
+use crate::service::state_folder;
 use clap::{ArgMatches, Command};
 use config::{DeviceLimits, HangLimits};
 use options::{VmOptions, shown};
 use paths::{absolute, meant};
+use places::default_control_socket;
 use sched::{Class, Share};
 use share::Policy;
 use std::any::Any;
@@ -21,6 +23,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 use toml::{Table, Value};
@@ -142,6 +145,23 @@ pub enum MetricsAddress {
     Unix(PathBuf),
 }
 
+impl FromStr for MetricsAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.ip().is_loopback() => Ok(Self::Loopback(address)),
+            Ok(_) => Err(format!(
+                "\"{text}\" is not of this machine only: use 127.0.0.1:PORT, [::1]:PORT or a path"
+            )),
+            Err(_) if text.contains('/') => some_path(text).map(Self::Unix),
+            Err(_) => {
+                Err(format!("\"{text}\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path with a slash"))
+            }
+        }
+    }
+}
+
 /// An error in a configuration file: what is wrong, and where in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}{what}")]
@@ -217,7 +237,7 @@ impl Settings {
             policy,
             anticipation,
             control_socket: control_socket.unwrap_or_else(default_control_socket),
-            metrics: top(&file, "metrics", metrics)?,
+            metrics: top(&file, "metrics", str::parse)?,
             cgroup: top(&file, "cgroup", cgroup)?.unwrap_or_default(),
             log_grants: top(&file, "log-grants", some_path)?,
             vms: vms.into_iter().map(|vm| vm.finish(&options, level)).collect::<Result<_, _>>()?,
@@ -241,34 +261,6 @@ impl Settings {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns where a broker that nobody names a control socket listens: in the folder that the service manager has made for it
-/// (`RUNTIME_DIRECTORY`), else in the user's own ([`user_control_socket`]).
-fn default_control_socket() -> PathBuf {
-    runtime_folder().map_or_else(user_control_socket, |folder| folder.join("control.sock"))
-}
-
-/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service,
-/// the one of a broker of this user, and the one of the system's service.
-#[must_use]
-pub fn operators_control_socket() -> PathBuf {
-    let places = [default_control_socket(), user_control_socket(), SERVICE_CONTROL_SOCKET.into()];
-    places.into_iter().find(|path| path.exists()).unwrap_or_else(user_control_socket)
-}
-
-/// The control socket of the service that packages install.
-const SERVICE_CONTROL_SOCKET: &str = "/run/vhost-user-vulkan/control.sock";
-
-/// The control socket of a broker that no service manager has started: in the user's own folder (`XDG_RUNTIME_DIR`), or in the system's
-/// (`/run`) for root and if there is no other.
-fn user_control_socket() -> PathBuf {
-    const NAME: &str = "vhost-user-vulkan.sock";
-    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
-    match own {
-        Some(folder) if !rustix::process::geteuid().is_root() => Path::new(&folder).join(NAME),
-        _ => Path::new("/run").join(NAME),
     }
 }
 
@@ -453,7 +445,7 @@ fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]
 }
 
 /// An option with a path as one word.
-fn option_with(option: &str, path: &Path) -> OsString {
+pub(super) fn option_with(option: &str, path: &Path) -> OsString {
     let mut word = OsString::from(option);
     word.push("=");
     word.push(path);
@@ -510,17 +502,6 @@ fn cgroup(text: &str) -> Result<CgroupMode, String> {
         "on" => Ok(CgroupMode::On),
         "off" => Ok(CgroupMode::Off),
         _ => Err(format!("\"{text}\" is none of \"auto\", \"on\", \"off\"")),
-    }
-}
-
-fn metrics(text: &str) -> Result<MetricsAddress, String> {
-    match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(MetricsAddress::Loopback(address)),
-        Ok(_) => {
-            Err(format!("\"{text}\" is not of this machine only: use 127.0.0.1:PORT, [::1]:PORT or a path"))
-        }
-        Err(_) if text.contains('/') => some_path(text).map(MetricsAddress::Unix),
-        Err(_) => Err(format!("\"{text}\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path with a slash")),
     }
 }
 

@@ -15,6 +15,8 @@ use toml::Value;
 const NOT_OF_A_VM: &[&str] = &[
     "fd",
     "cgroup",
+    "control-socket",
+    "metrics",
     "list-gpus",
     "print-capabilities",
     "print-seccomp",

@@ -2,6 +2,7 @@
 
 mod drains;
 mod moves;
+pub(super) mod one_vm;
 mod reload;
 mod restarts;
 #[cfg(test)]
@@ -9,7 +10,7 @@ mod tests;
 mod traces;
 
 use super::gpu::Gpu;
-use super::process::{Process, cpu_time};
+use super::process::Process;
 use super::rates::Rate;
 use super::run::Broker;
 use super::settings::share::effective;
@@ -18,6 +19,7 @@ use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN};
+use log::Level;
 use outside::visible;
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
@@ -58,7 +60,8 @@ impl Broker {
     fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
         let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, group].concat();
-        self.starter.start(index, vm.name(), arguments);
+        let Some(upkeep) = &self.upkeep else { return };
+        upkeep.starter.start(index, vm.name(), arguments);
         vm.is_starting = true;
         vm.taken.clone_from(&vm.settings.own_paths);
         self.manager.status_changed();
@@ -66,7 +69,8 @@ impl Broker {
 
     /// Takes over the device processes that have been started.
     pub(super) fn take_started(&mut self, now: Nanos) {
-        for (index, started) in self.starter.started() {
+        let started = self.upkeep.as_ref().map(|upkeep| upkeep.starter.started());
+        for (index, started) in started.into_iter().flatten() {
             self.vms[index].is_starting = false;
             if let Err(error) = started.and_then(|process| self.take(index, process)) {
                 self.cannot_start(index, &error, now);
@@ -130,10 +134,10 @@ impl Broker {
         self.manager.status_changed();
     }
 
-    fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
-        let (channel, pidfd) = process.watched();
-        watch(&self.epoll, channel, Source::Channel.token(index), Events::EPOLLIN)?;
-        watch(&self.epoll, pidfd, Source::Child.token(index), Events::EPOLLIN)
+    pub(super) fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
+        watch(&self.epoll, process.channel(), Source::Channel.token(index), Events::EPOLLIN)?;
+        let end = |pidfd| watch(&self.epoll, pidfd, Source::Child.token(index), Events::EPOLLIN);
+        process.pidfd().map_or(Ok(()), end)
     }
 
     fn start_later(&mut self, index: usize, life: Duration, now: Nanos) {
@@ -148,7 +152,7 @@ impl Broker {
     pub(super) fn child_ended(&mut self, index: usize, now: Nanos) {
         let Some(mut process) = self.vms.get_mut(index).and_then(|vm| vm.process.take()) else { return };
         // While it is there to be asked.
-        let cpu = cpu_time(process.pid()).unwrap_or_default();
+        let cpu = process.cpu_time();
         self.unwatch(&process);
         let status = process.reap();
         let starts_again = status.as_ref().is_ok_and(|status| status.code() == Some(START_AGAIN.into()));
@@ -172,9 +176,8 @@ impl Broker {
     }
 
     fn unwatch(&self, process: &Process) {
-        let (channel, pidfd) = process.watched();
-        let _ = unwatch(&self.epoll, channel);
-        let _ = unwatch(&self.epoll, pidfd);
+        let _ = unwatch(&self.epoll, process.channel());
+        process.pidfd().into_iter().for_each(|pidfd| _ = unwatch(&self.epoll, pidfd));
     }
 
     /// A device process has said something, reads again, or is gone.
@@ -216,7 +219,7 @@ impl Broker {
         let Some(process) = &self.vms[index].process else { return };
         let out = if some_wait { Events::EPOLLOUT } else { Events::empty() };
         // It is watched as long as there is a process.
-        let channel = process.watched().0;
+        let channel = process.channel();
         let _ = watch_for(&self.epoll, channel, Source::Channel.token(index), Events::EPOLLIN | out);
     }
 
@@ -225,10 +228,11 @@ impl Broker {
         let vm = &mut self.vms[index];
         let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };
         process.kill();
-        let _ = unwatch(&self.epoll, process.watched().0);
+        let _ = unwatch(&self.epoll, process.channel());
         // While everything ends, or when it has just ended, that it is silent is no fault.
         let name = vm.name();
-        log::info!(vm = name; "the device process is ended: {why}");
+        let level = if self.upkeep.is_some() { Level::Info } else { Level::Debug };
+        log::log!(level, vm = name; "the device process is ended: {why}");
     }
 
     /// Does what a device process says.
@@ -326,7 +330,7 @@ impl Broker {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
             let gpu = SharedGpu { name: printable(&shared.name), ..shared.clone() };
-            self.gpus.push(Gpu::new(gpu, self.settings.anticipation));
+            self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.upkeep.is_some()));
             self.gpus.len() - 1
         })
     }

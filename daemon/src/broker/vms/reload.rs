@@ -7,26 +7,35 @@ use super::super::operator::state;
 use super::super::reload::plan::{Action, Reshare, merged, plan};
 use super::super::reload::{Asker, Reloaded, Removal, doubt};
 use super::super::report::counted;
-use super::super::run::{Broker, END_PATIENCE};
+use super::super::run::{Broker, END_PATIENCE, Upkeep};
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::Nanos;
+use shm::page_clock;
 
 /// A VM, and the keys that it goes on having as before until its next device process.
 type Later = (String, Vec<String>);
 
+/// The answer where there is no file to read again.
+const NO_FILE: &str = "this daemon serves one VM and has no file: end it, and start it with other options";
+
 impl Broker {
     /// Has the file read, for this operator if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
     pub(in crate::broker) fn read_again(&mut self, who: Option<Asker<Peer>>) {
-        if self.manager.knows_ready() && !self.reader.is_reading() {
+        let Some(Upkeep { reader, .. }) = &mut self.upkeep else {
+            let answer = Answer::Error { error: NO_FILE.into() };
+            let now = page_clock();
+            return who.into_iter().for_each(|asker| self.say(asker.peer, &answer, now));
+        };
+        if self.manager.knows_ready() && !reader.is_reading() {
             self.manager.reloading();
         }
-        self.reader.ask(who);
+        reader.ask(who);
     }
 
     /// Takes over the files that were read since the last call.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
-        while let Some((askers, read)) = self.reader.take() {
+        while let Some((askers, read)) = self.upkeep.as_mut().and_then(|upkeep| upkeep.reader.take()) {
             self.connections.take_over(read.made, &self.epoll);
             let is_meant = askers.iter().any(|asker| asker.removal == Removal::Meant);
             let read = read.settings.map_err(|problem| problem.to_string());
@@ -44,7 +53,8 @@ impl Broker {
                 }
             };
             askers.into_iter().for_each(|asker| self.say(asker.peer, &answer, now));
-            if self.manager.knows_ready() && !self.reader.is_reading() {
+            let is_reading = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
+            if self.manager.knows_ready() && !is_reading {
                 self.manager.ready(counted(self.vms.iter().map(state)));
             }
         }
@@ -145,7 +155,7 @@ impl Broker {
                 self.vms[index].share = vm.share;
                 self.replace(index, vm, now);
             }
-            None => self.add(vm, now),
+            None => _ = self.add(vm, now),
         }
     }
 

@@ -58,10 +58,18 @@ impl Listen {
     /// Returns where frontends connect, in words.
     #[must_use]
     pub fn place(&self) -> String {
-        let Self::Socket { listener, path } = self else { return "an inherited connection".to_owned() };
-        let bound = || listener.local_addr().ok()?.as_pathname().map(Path::to_owned);
-        let path = path.clone().or_else(bound);
-        path.map_or_else(|| "an inherited socket".to_owned(), |path| path.display().to_string())
+        match (self, self.path()) {
+            (Self::Connected(_), _) => "an inherited connection".to_owned(),
+            (_, None) => "an inherited socket".to_owned(),
+            (_, Some(path)) => path.display().to_string(),
+        }
+    }
+
+    /// Returns the path at which frontends connect, if there is one.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        let Self::Socket { listener, path } = self else { return None };
+        path.clone().or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
     /// The socket file that has to be removed in the end, if it is of our making. An absolute path.

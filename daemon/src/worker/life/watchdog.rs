@@ -1,4 +1,4 @@
-//! The thread that looks how long submissions run and drivers compile, and ends this process when it is too long.
+//! The thread that looks how long submissions run and drivers compile, and how much memory that leaves, and ends this process when it is too much.
 //!
 //! It tells the device process in their shared page, which watches this thread in turn. What has run too long cannot be
 //! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it has the
@@ -8,7 +8,9 @@ use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
+use rustix::process::{Resource, getrlimit};
 use shm::StatusPage;
+use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,6 +26,7 @@ const IDLE: Duration = Duration::from_secs(1);
 enum Reached {
     Submission(Duration),
     Compilation(Duration),
+    Memory,
 }
 
 /// The running thread; ends with this value.
@@ -52,6 +55,9 @@ impl Watchdog {
                         "the driver took longer than {limit:?} to create pipelines (raise --max-pipeline-time)"
                     )));
                 }
+                Some(Reached::Memory) => context.lose(&ContextLost::new(
+                    "the driver took nearly all memory that a worker may have of its own (raise --max-worker-data, or have the program compile less at once)",
+                )),
                 None => return,
             }
             kill();
@@ -78,6 +84,7 @@ pub(super) fn kill() {
 /// Looks until something has run too long; answers what, or nothing at the end.
 fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake) -> Option<Reached> {
     let (mut restarts, mut busy) = (page.restarts(), Instant::now());
+    let reserve = reserve();
     while !watchdog_wake.has_ended() {
         let now = page.restarts();
         let look = backend.look(std::mem::replace(&mut restarts, now) != now);
@@ -91,6 +98,9 @@ fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake
         if let Some(limit) = look.compiled {
             return Some(Reached::Compilation(limit));
         }
+        if look.pending && !has_room(reserve) {
+            return Some(Reached::Memory);
+        }
         if look.pending {
             busy = Instant::now();
         }
@@ -102,4 +112,20 @@ fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake
         }
     }
     None
+}
+
+/// The most memory that is kept free, in bytes: more than drivers take from one look to the next.
+const RESERVE_MAX: u64 = 256 << 20;
+
+/// The bytes that have to be free of what this process may have of its own; none if that is not bounded.
+fn reserve() -> usize {
+    let limit = getrlimit(Resource::Data).current;
+    limit.map_or(0, |limit| (limit / 8).min(RESERVE_MAX) as usize)
+}
+
+/// Returns whether this process may have so many bytes more.
+fn has_room(bytes: usize) -> bool {
+    let mut free = Vec::<u8>::new();
+    // Nothing is written there. Unless it is looked at, the compiler takes it to be there.
+    free.try_reserve_exact(bytes).is_ok() && black_box(&free).capacity() >= bytes
 }

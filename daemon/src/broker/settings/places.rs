@@ -1,0 +1,137 @@
+//! The paths of control sockets: where a daemon listens if nobody names one, and where an operator who names none finds it.
+
+use crate::service::runtime_folder;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The folder of the services that packages install.
+const SERVICE_FOLDER: &str = "/run/vhost-user-vulkan";
+/// The name of the control socket in a service's own folder.
+const SERVICE_NAME: &str = "control.sock";
+/// The end of the name of a control socket that lies beside the socket of its only VM.
+const SUFFIX: &str = ".control";
+/// Time for which a daemon may keep an operator waiting who only looks whether it is there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Several daemons run, and nothing says which of them is meant.
+#[derive(Debug, thiserror::Error)]
+#[error("several daemons run here; say which one is meant with one of {}", .0.iter().map(|path| format!("--control-socket {}", path.display())).collect::<Vec<_>>().join(", "))]
+pub struct Ambiguous(Vec<PathBuf>);
+
+/// Returns the path at which the daemon of one VM listens for operators, if nobody names another: beside the VM's socket.
+#[must_use]
+pub fn control_socket_beside(socket: &Path) -> PathBuf {
+    let mut path = OsString::from(socket);
+    path.push(SUFFIX);
+    path.into()
+}
+
+/// Returns where a broker that nobody names a control socket listens: in the folder that the service manager has made for it
+/// (`RUNTIME_DIRECTORY`), else in the user's own ([`user_control_socket`]).
+pub(super) fn default_control_socket() -> PathBuf {
+    runtime_folder().map_or_else(user_control_socket, |folder| folder.join(SERVICE_NAME))
+}
+
+/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service,
+/// the one of a broker of this user, and the one of the system's service. If there is none, the one where this user's would be.
+#[must_use]
+pub fn brokers_control_socket() -> PathBuf {
+    broker().unwrap_or_else(user_control_socket)
+}
+
+/// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of
+/// one VM that lets this user in.
+///
+/// # Errors
+///
+/// There are several daemons of one VM, and no broker.
+pub fn operators_control_socket() -> Result<PathBuf, Ambiguous> {
+    broker().map_or_else(|| the_only(daemons_of_one_vm()), Ok)
+}
+
+fn broker() -> Option<PathBuf> {
+    let service = Path::new(SERVICE_FOLDER).join(SERVICE_NAME);
+    [default_control_socket(), user_control_socket(), service].into_iter().find(|path| path.exists())
+}
+
+fn the_only(mut daemons: Vec<PathBuf>) -> Result<PathBuf, Ambiguous> {
+    match daemons.len() {
+        0 => Ok(user_control_socket()),
+        1 => Ok(daemons.remove(0)),
+        _ => Err(Ambiguous(daemons)),
+    }
+}
+
+/// The control socket of a broker that no service manager has started: in the user's own folder (`XDG_RUNTIME_DIR`), or in the system's
+/// (`/run`) for root and if there is no other.
+fn user_control_socket() -> PathBuf {
+    const NAME: &str = "vhost-user-vulkan.sock";
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+    match own {
+        Some(folder) if !rustix::process::geteuid().is_root() => Path::new(&folder).join(NAME),
+        _ => Path::new("/run").join(NAME),
+    }
+}
+
+/// The control sockets of daemons of one VM that let this user in: those of this network namespace, and those of services, which have namespaces
+/// of their own.
+fn daemons_of_one_vm() -> Vec<PathBuf> {
+    let mut paths = listed(&fs::read("/proc/net/unix").unwrap_or_default());
+    let folder = fs::read_dir(SERVICE_FOLDER).into_iter().flatten();
+    paths.extend(folder.filter_map(|file| Some(file.ok()?.path())));
+    paths.sort_unstable();
+    paths.dedup();
+    paths.retain(|path| is_beside_another(path) && outside::connect(path, LOOK).is_ok());
+    paths
+}
+
+/// The paths in the kernel's list of sockets, of which each line ends with one.
+fn listed(sockets: &[u8]) -> Vec<PathBuf> {
+    let path = |line: &[u8]| {
+        let start = line.windows(2).position(|pair| pair == b" /")? + 1;
+        Some(OsString::from_vec(line[start..].to_vec()).into())
+    };
+    sockets.split(|byte| *byte == b'\n').filter_map(path).collect()
+}
+
+/// Returns whether this is a control socket by its name, and the socket of a VM lies beside it.
+fn is_beside_another(path: &Path) -> bool {
+    let name = path.as_os_str().as_bytes().strip_suffix(SUFFIX.as_bytes());
+    name.is_some_and(|socket| Path::new(std::ffi::OsStr::from_bytes(socket)).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_socket_of_one_vm_is_found_beside_its_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("a b.sock");
+        let control = control_socket_beside(&socket);
+        assert_eq!(control, folder.path().join("a b.sock.control"));
+        assert!(!is_beside_another(&control), "there is no VM's socket");
+        fs::write(&socket, "").unwrap();
+        assert!(is_beside_another(&control));
+        assert!(!is_beside_another(&socket));
+        let lines = format!(
+            "Num RefCount Protocol Flags Type St Inode Path\n0: 2 0 10000 1 1 7 {}\n0: 3 0 0 1 3 9\n0: 2 0 1 1 1 8 @/x",
+            control.display()
+        );
+        assert_eq!(listed(lines.as_bytes()), [control]);
+    }
+
+    #[test]
+    fn which_of_several_daemons_is_meant_has_to_be_said() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(the_only(paths(&["/run/a.control"])).unwrap(), Path::new("/run/a.control"));
+        assert_eq!(the_only(Vec::new()).unwrap(), user_control_socket());
+        assert_eq!(
+            the_only(paths(&["/a.control", "/b.control"])).unwrap_err().to_string(),
+            "several daemons run here; say which one is meant with one of --control-socket /a.control, --control-socket /b.control"
+        );
+    }
+}

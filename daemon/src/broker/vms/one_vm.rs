@@ -1,0 +1,124 @@
+//! The broker of one VM, which the command line names: a thread of the VM's device process, with a control socket of its own. It does for that
+//! VM what the broker of several does, except to start processes, to read a file again and to make sockets again, since a device process may
+//! open nothing. Its sockets are made before the device process confines itself. It measures and traces what the VM's contexts do on the GPU, and holds
+//! them to the VM's ceiling, but shares nothing out among them: all have leases, and the device process alone says which of them hang (`serve::hangs`).
+//!
+//! The device thread waits for it no more than for any broker, so operators and collectors hold up nobody. A guest that took over the device process
+//! could have this thread say what it likes, about that VM alone.
+
+use super::super::connections::Connections;
+use super::super::process::Process;
+use super::super::run::Broker;
+use super::super::settings::share::Policy;
+use super::super::settings::{MetricsAddress, Settings, VmSettings, option_with};
+use crate::ipc::Channel;
+use crate::sandbox::{CgroupMode, GroupLimits};
+use outside::visible;
+use sched::Share;
+use shm::page_clock;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The sockets of one VM's daemon for operators and for those who collect metrics, before anybody is served there.
+#[derive(Debug)]
+pub struct OneVm {
+    control: PathBuf,
+    metrics: Option<MetricsAddress>,
+    connections: Connections,
+    epoll: Arc<OwnedFd>,
+}
+
+/// The VM, as its operators see it.
+#[derive(Debug)]
+pub struct OneVmOptions {
+    /// The VM's name. If there is none, it is called as its socket is.
+    pub name: Option<String>,
+    /// The path of the VM's socket, if it has one.
+    pub socket_path: Option<PathBuf>,
+    /// The GPU memory that the VM may hold, in bytes, if that is bounded.
+    pub device_memory: Option<u64>,
+    /// The contexts that the VM may have.
+    pub contexts: usize,
+}
+
+/// The thread's name.
+const THREAD: &str = "control";
+/// The name of a VM that has neither a name nor a socket of its own.
+const NAMELESS: &str = "vm";
+
+impl OneVm {
+    /// Makes the control socket, and the socket for metrics if there is to be one. A socket file that nobody serves any more is replaced.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a socket, or another process serves it.
+    pub fn listen(control: PathBuf, metrics: Option<MetricsAddress>) -> io::Result<Self> {
+        let epoll = Arc::new(readiness::instance()?);
+        let connections = Connections::listen(&control, metrics.as_ref(), &epoll)?;
+        Ok(Self { control, metrics, connections, epoll })
+    }
+
+    /// The socket files that were made, which somebody has to remove in the end. Absolute paths.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let files = self.connections.files().into_iter();
+        files.filter_map(|(_, file)| std::path::absolute(file.path()).ok()).collect()
+    }
+
+    /// Serves on a thread of its own, which ends when the other end of its channel is closed. Returns that end, which is for the device thread.
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptor or no thread left.
+    pub fn serve(self, vm: OneVmOptions) -> io::Result<OwnedFd> {
+        let (ours, theirs) = Channel::pair()?;
+        let mut broker = self.broker(vm.settings(), Process::own(ours))?;
+        let run = move || {
+            if let Err(error) = broker.run() {
+                log::error!(error:%; "the control socket is not served any more");
+            }
+        };
+        std::thread::Builder::new().name(THREAD.into()).spawn(run)?;
+        Ok(theirs.into_socket())
+    }
+
+    fn broker(self, vm: VmSettings, process: Process) -> io::Result<Broker> {
+        let Self { control: control_socket, metrics, connections, epoll } = self;
+        let (policy, cgroup, vms) = (Policy::default(), CgroupMode::Off, vec![vm.clone()]);
+        let (anticipation, log_grants) = (None, None);
+        let settings = Settings { policy, anticipation, control_socket, metrics, log_grants, cgroup, vms };
+        let mut broker = Broker::at(settings, connections, epoll)?;
+        let index = broker.add(vm, page_clock());
+        broker.watch_process(index, &process)?;
+        broker.vms[index].process = Some(process);
+        broker.vms[index].start_at = None;
+        Ok(broker)
+    }
+}
+
+impl OneVmOptions {
+    /// The name that operators use.
+    fn name(&self) -> String {
+        let of_socket = self.socket_path.as_ref().and_then(|path| path.file_stem());
+        let of_socket = of_socket.map(|stem| stem.to_string_lossy().into_owned());
+        let name = self.name.clone().or(of_socket).unwrap_or_else(|| NAMELESS.to_owned());
+        name.chars().map(visible).collect()
+    }
+
+    fn settings(self) -> VmSettings {
+        let socket = self.socket_path.as_ref().map(|path| option_with("--socket-path", path));
+        let memory = self.device_memory.map(|bytes| format!("--device-memory={bytes}").into());
+        VmSettings {
+            name: self.name(),
+            share: Share::default(),
+            arguments: socket.into_iter().chain(memory).collect(),
+            parts: Vec::new(),
+            own_paths: Vec::new(),
+            contexts: self.contexts,
+            group_limits: GroupLimits::default(),
+            max_submit_time_contended: None,
+        }
+    }
+}
