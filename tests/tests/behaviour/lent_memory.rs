@@ -18,9 +18,13 @@ use tests::packages::HostVulkan;
 const SIZE: u64 = 1 << 20;
 
 fn start() -> Result<Daemon> {
+    start_with(&["--device-memory", "1GiB", "--window-size", "8GiB"])
+}
+
+fn start_with(options: &[&str]) -> Result<Daemon> {
     let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
     let program = program.get_program().to_string_lossy().into_owned();
-    Daemon::start_with(&["--exe", &program, "--device-memory", "1GiB", "--window-size", "8GiB"])
+    Daemon::start_with(&[&["--exe", &program], options].concat())
 }
 
 fn lent(guest: &Gpu, context: ContextId) -> Result<Blob> {
@@ -199,18 +203,33 @@ fn an_orderly_end_unmaps_first_and_keeps_nothing() -> Result<()> {
 
 #[test]
 fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it() -> Result<()> {
-    let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
-    let program = program.get_program().to_string_lossy().into_owned();
     for (options, why) in [
-        (&["--device-memory", "8GiB"][..], "could map the GPU's own memory with a --window-size larger"),
-        (&[], "could map the GPU's own memory with --device-memory, and"),
-        (&["--device-memory", "1GiB", "--map-device-memory", "never"], ""),
+        (
+            &["--device-memory", "8GiB", "--window-size", "8GiB"][..],
+            "remedy: --window-size 16GiB or --device-memory",
+        ),
+        (&["--device-memory", "1GiB", "--map-device-memory", "never"], "window=8192MiB"),
+        (&["--device-memory", "1GiB", "--swap-after", "1h"], "window=8192MiB"),
     ] {
-        let daemon = Daemon::start_with(&[&["--exe", &program], options].concat())?;
+        let daemon = start_with(options)?;
         let guest = daemon.guest()?;
         let context = guest.create_context("lender")?;
         assert!(eventually(PATIENCE, || daemon.log().contains("lender not offered")), "{}", daemon.log());
-        ensure!(daemon.log().contains(why) && lent(&guest, context).is_err(), "{options:?}");
+        ensure!(
+            daemon.log().contains(why) && lent(&guest, context).is_err(),
+            "{options:?}\n{}",
+            daemon.log()
+        );
     }
+    Ok(())
+}
+
+#[test]
+fn by_default_the_window_holds_the_gpus_memory() -> Result<()> {
+    let daemon = start_with(&["--device-memory", "1GiB"])?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    guest.destroy_blob(lent(&guest, context)?)?;
+    ensure!(daemon.log().contains("window=16384MiB"), "{}", daemon.log());
     Ok(())
 }
