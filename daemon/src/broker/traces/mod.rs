@@ -105,7 +105,7 @@ impl<P: PartialEq> Traces<P> {
         if !(1..=SECONDS_MAX).contains(&wanted.seconds) {
             return Err(format!("seconds: {} is not a whole number from 1 to {SECONDS_MAX}", wanted.seconds));
         }
-        if self.taken.iter().any(|trace| trace.index == wanted.index) {
+        if self.is_taken_of(wanted.index) {
             return Err(format!(
                 "{vm}: somebody takes a trace of this VM already; try again when it is over"
             ));
@@ -114,6 +114,11 @@ impl<P: PartialEq> Traces<P> {
             return Err(format!("{TRACES_MAX} traces are taken already; try again when one is over"));
         }
         Ok(wanted)
+    }
+
+    /// Returns whether a trace of the VM with this index is being taken.
+    pub(super) fn is_taken_of(&self, index: usize) -> bool {
+        self.taken.iter().any(|trace| trace.index == index)
     }
 
     /// Ends the trace whose reader has had enough.

@@ -427,6 +427,7 @@ impl Broker {
             self.set_shares_on(place, now);
         }
         self.gpus[place].begin(key, (tenant, ctx_id), page, now);
+        self.gpus[place].trace(key, self.traces.is_taken_of(index));
         Ok(())
     }
 

@@ -21,9 +21,13 @@ impl Broker {
         let (seconds, Some(vm)) = (wanted.seconds, self.vms.get(wanted.index)) else { return };
         log::info!(vm = vm.name(), seconds; "an operator takes a trace");
         let begin = page_clock();
-        self.traces.taken.push(Trace::new(peer, vm.tenant, wanted, begin));
-        let line = control::line(&Answer::Tracing { begin });
-        self.connections.stream(peer, &line, false, &self.epoll, now);
+        let mut trace = Trace::new(peer, vm.tenant, wanted, begin);
+        let mut lines = control::line(&Answer::Tracing { begin });
+        // All is in the trace that a guest submits after the reader has the answer.
+        self.tell_contexts(&mut trace, true, &mut lines);
+        self.gpus.iter_mut().for_each(|gpu| gpu.record(true));
+        self.traces.taken.push(trace);
+        self.connections.stream(peer, &lines, false, &self.epoll, now);
         self.traces.next_look = Some(now);
     }
 

@@ -58,9 +58,9 @@ impl Listen {
     /// Returns where frontends connect, in words.
     #[must_use]
     pub fn place(&self) -> String {
-        let Self::Socket { listener, .. } = self else { return "an inherited connection".to_owned() };
-        let address = listener.local_addr().ok();
-        let path = address.as_ref().and_then(|address| address.as_pathname());
+        let Self::Socket { listener, path } = self else { return "an inherited connection".to_owned() };
+        let bound = || listener.local_addr().ok()?.as_pathname().map(Path::to_owned);
+        let path = path.clone().or_else(bound);
         path.map_or_else(|| "an inherited socket".to_owned(), |path| path.display().to_string())
     }
 
