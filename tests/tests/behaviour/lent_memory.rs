@@ -209,7 +209,7 @@ fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it(
             "remedy: --window-size 16GiB or --device-memory",
         ),
         (&["--device-memory", "1GiB", "--map-device-memory", "never"], "window=8192MiB"),
-        (&["--device-memory", "1GiB", "--swap-after", "1h"], "window=8192MiB"),
+        (&["--device-memory", "1GiB", "--swap-after", "60min"], "window=8192MiB"),
     ] {
         let daemon = start_with(options)?;
         let guest = daemon.guest()?;
