@@ -10,6 +10,7 @@ use cli::{Child, Cli, ControlSocket, MapDeviceMemory, Role, Serve};
 use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
+use daemon::recipe;
 use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
 };
@@ -159,19 +160,25 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let wanted = options.map_device_memory == MapDeviceMemory::Auto;
-    let device_memory = options.quotas.device_memory;
-    if let Some(needed) = serve::offer_mapped(&mut choices, wanted, options.window_size, device_memory) {
-        log::info!(target: LOG, "guests could map the GPU's own memory with {needed}");
+    let wanted = options.map_device_memory == MapDeviceMemory::Auto && !options.changes_workers();
+    let all = gpus[..seen].iter().map(|(gpu, _)| gpu.device_memory).sum();
+    let device_memory = options.quotas.device_memory.map_or(all, |bytes| bytes.min(all));
+    let window_size =
+        options.window_size.unwrap_or_else(|| serve::fitting_window(&choices, wanted, device_memory));
+    if let Some(needed) = serve::offer_mapped(&mut choices, wanted, window_size, device_memory) {
+        log::warn!(
+            target: LOG,
+            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
+        );
     }
-    log_ready(&gpus[..seen]);
+    log_ready(&gpus[..seen], window_size);
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
     let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
     let own = own.transpose().context("cannot serve operators")?;
     let broker = broker.or(own.map(serve::Broker::of_thread));
     let end = serve::serve(serve::Options {
         listen,
-        window_size: options.window_size,
+        window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
         gpus: choices,
@@ -264,12 +271,20 @@ fn vm_field(vm: Option<&str>) -> Vec<(&str, &str)> {
     vm.map(|vm| ("vm", vm)).into_iter().collect()
 }
 
-fn log_ready(gpus: &[Chosen]) {
+fn log_ready(gpus: &[Chosen], window_size: u64) {
     let all = |what: fn(&Chosen) -> &str| gpus.iter().map(what).collect::<Vec<_>>().join(", ");
     let (gpu, driver) = (all(|(gpu, _)| &gpu.name), all(|(gpu, _)| &gpu.driver));
     let back_ends = gpus.iter().take(1).map(|(_, choice)| format!("{:?}", choice.memory));
     let memory = back_ends.collect::<String>();
-    log::info!(target: LOG, gpu, driver, memory; "ready for a frontend");
+    let window = format!("{}MiB", window_size >> 20);
+    log::info!(target: LOG, gpu, driver, memory, window; "ready for a frontend");
+    if window_size >= recipe::OVMF_LARGE {
+        let size = window_size >> 30;
+        log::info!(
+            target: LOG,
+            "firmware has to place this window: a VM with OVMF may need what `vhost-user-vulkan recipe` prints with --window-size {size}GiB"
+        );
+    }
 }
 
 /// Makes the control group of the workers, if there is one to divide, and leaves it for one beside that. Where it is, and how much memory

@@ -83,13 +83,13 @@ pub(crate) struct Serve {
     /// drawing, which exposes more of the driver to attacks
     #[arg(long, value_name = "KIND", default_value = "nominal", value_parser = words::<Queues>())]
     pub queues: Queues,
-    /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB
-    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]
-    pub window_size: u64,
+    /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB [default: 8GiB, and where guests can map the GPU's own memory as much as holds --device-memory besides, at most 256GiB]
+    #[arg(long, value_name = "SIZE", value_parser = window_size)]
+    pub window_size: Option<u64>,
     /// Kind of memory that guests can map
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = memory())]
     pub memory: Memory,
-    /// Let guests map the GPU's own memory where its driver cannot export it. `auto` does so if --window-size is larger than --device-memory
+    /// Let guests map the GPU's own memory where its driver cannot export it. `auto` does so if --window-size is larger than --device-memory, unless programs shall change their worker (--swap-after, --swap-every, --restart-every, --spare-gpu), which they cannot with such memory
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub map_device_memory: MapDeviceMemory,
     #[command(flatten)]
@@ -422,6 +422,16 @@ impl Serve {
             zero_workgroup_memory: self.zero_workgroup_memory == Switch::On,
             robustness: self.robustness,
         }
+    }
+}
+
+impl Serve {
+    /// Returns whether programs shall change their worker, which they cannot once a guest has mapped the GPU's own memory.
+    pub(crate) fn changes_workers(&self) -> bool {
+        !self.spare_gpu.is_empty()
+            || self.swap_after.is_some()
+            || self.swap_every.is_some()
+            || self.restart_every.is_some()
     }
 }
 

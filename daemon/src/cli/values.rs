@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use config::MemoryBackEnd;
+use daemon::serve::WINDOW_MAX;
 use log::LevelFilter;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,8 +86,8 @@ pub(super) fn group(text: &str) -> Result<Group, String> {
     groups.lines().find_map(number).map(Group).ok_or_else(|| "no group of /etc/group, and no number".into())
 }
 
-/// Smallest and largest region: guests place it as a PCI BAR, and firmware places none above 256 GiB.
-const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=256 << 30;
+/// Smallest and largest region.
+const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=WINDOW_MAX;
 
 /// Reads the size of the host-visible region.
 pub(super) fn window_size(text: &str) -> Result<u64, String> {

@@ -9,7 +9,7 @@ mod qemu;
 pub use crosvm::crosvm;
 pub use domain::{DomainError, with_gpu};
 pub use libvirt::{confinement, libvirt};
-pub use qemu::qemu;
+pub use qemu::{OVMF_LARGE, qemu};
 
 use std::path::Path;
 

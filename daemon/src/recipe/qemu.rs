@@ -21,7 +21,7 @@ const PORT: (&str, [(&str, Value<'_>); 2]) =
 const NO_SUSPEND: &[&str] =
     if cfg!(target_arch = "x86_64") { &["-global", "ICH9-LPC.disable_s3=1"] } else { &[] };
 /// The smallest window, in bytes, for which OVMF finds no place by itself on a machine with 40 address bits. It is told to leave twice as much.
-const OVMF_LARGE: u64 = 128 << 30;
+pub const OVMF_LARGE: u64 = 128 << 30;
 
 /// Returns the arguments for a VM of `memory` bytes, separated by spaces: none needs to be quoted. `window` is the size of the window in bytes, if a
 /// large one has to be announced to the firmware.

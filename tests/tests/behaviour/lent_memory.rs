@@ -28,7 +28,11 @@ fn lender() -> Result<String> {
 }
 
 fn start() -> Result<Daemon> {
-    Daemon::start_with(&[&["--exe", &lender()?], &OPTIONS[..]].concat())
+    start_with(&OPTIONS)
+}
+
+fn start_with(options: &[&str]) -> Result<Daemon> {
+    Daemon::start_with(&[&["--exe", &lender()?], options].concat())
 }
 
 fn lent(guest: &Gpu, context: ContextId) -> Result<Blob> {
@@ -234,18 +238,30 @@ fn an_orderly_end_goes_on_when_the_process_was_stopped_meanwhile() -> Result<()>
 
 #[test]
 fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it() -> Result<()> {
-    let program = lender()?;
     for (options, why) in [
-        (&["--device-memory", "8GiB"][..], "could map the GPU's own memory with a --window-size larger"),
-        (&[], "could map the GPU's own memory with --device-memory, and"),
-        (&["--device-memory", "1GiB", "--map-device-memory", "never"], ""),
+        (
+            &["--device-memory", "8GiB", "--window-size", "8GiB"][..],
+            "remedy: --window-size 16GiB or --device-memory",
+        ),
+        (&["--device-memory", "1GiB", "--map-device-memory", "never"], "window=8192MiB"),
+        (&["--device-memory", "1GiB", "--swap-after", "60min"], "window=8192MiB"),
     ] {
-        let daemon = Daemon::start_with(&[&["--exe", &program], options].concat())?;
+        let daemon = start_with(options)?;
         let guest = daemon.guest()?;
         let context = guest.create_context("lender")?;
         assert!(eventually(PATIENCE, || daemon.log().contains("lender not offered")), "{}", daemon.log());
         ensure!(eventually(PATIENCE, || daemon.log().contains(why)), "{options:?}: {}", daemon.log());
         ensure!(lent(&guest, context).is_err(), "{options:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn by_default_the_window_holds_the_gpus_memory() -> Result<()> {
+    let daemon = start_with(&["--device-memory", "1GiB"])?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    guest.destroy_blob(lent(&guest, context)?)?;
+    ensure!(daemon.log().contains("window=16384MiB"), "{}", daemon.log());
     Ok(())
 }

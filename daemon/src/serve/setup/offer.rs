@@ -1,9 +1,25 @@
-//! Decides whether guests are offered the GPU's own memory to map, where only the driver's own mappings make that possible.
+//! Decides how large the guest's window is, and whether guests are offered the GPU's own memory to map where only the driver's own mappings
+//! make that possible.
 //!
 //! Programs that find such memory put everything into it and map all of it, as llama.cpp does with its weights. So it is offered only if
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
 
-use config::{DriverMapped, GpuChoice};
+use config::{DriverMapped, GpuChoice, MemoryBackEnd};
+
+/// Bytes of the window for memory of the host, and of all of it where guests map no memory of a GPU.
+const HOST_PART: u64 = 8 << 30;
+/// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
+pub const WINDOW_MAX: u64 = 256 << 30;
+
+/// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and else holds memory of the host only.
+pub fn fitting_window(gpus: &[GpuChoice], map_device_memory: bool, device_memory: u64) -> u64 {
+    let maps = |gpu: &GpuChoice| match gpu.memory {
+        MemoryBackEnd::DmaBuf => true,
+        MemoryBackEnd::Memfd => map_device_memory && gpu.trial.driver_mapped.types != 0,
+    };
+    let all = device_memory.checked_add(HOST_PART).and_then(u64::checked_next_power_of_two);
+    all.filter(|bytes| *bytes <= WINDOW_MAX && gpus.iter().any(maps)).unwrap_or(HOST_PART)
+}
 
 /// Takes the offer back from all GPUs if it is not wanted, or if `window_size` is not larger than `device_memory`, in bytes. Answers what
 /// would have to change for it, if anything.
@@ -11,49 +27,80 @@ pub fn offer_mapped(
     gpus: &mut [GpuChoice],
     wanted: bool,
     window_size: u64,
-    device_memory: Option<u64>,
+    device_memory: u64,
 ) -> Option<String> {
     let possible = gpus.iter().any(|gpu| gpu.trial.driver_mapped.types != 0);
-    let fits = device_memory.is_some_and(|bytes| window_size > bytes);
-    if wanted && fits {
+    if wanted && window_size > device_memory {
         return None;
     }
     gpus.iter_mut().for_each(|gpu| gpu.trial.driver_mapped = DriverMapped::default());
-    let needed = match device_memory {
-        None => "--device-memory, and a --window-size larger than that".to_owned(),
-        Some(_) => "a --window-size larger than --device-memory".to_owned(),
-    };
-    (possible && wanted).then_some(needed)
+    (possible && wanted).then(|| needed(window_size, device_memory))
+}
+
+fn needed(window_size: u64, device_memory: u64) -> String {
+    let larger = device_memory.checked_add(1).and_then(u64::checked_next_power_of_two);
+    let larger = larger.filter(|bytes| *bytes <= WINDOW_MAX);
+    let larger = larger.map(|bytes| format!("--window-size {}GiB or ", bytes.div_ceil(1 << 30)));
+    let less = (window_size - 1) >> 20;
+    format!("{}--device-memory of at most {less}MiB", larger.unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::{MemoryBackEnd, MemoryTrial, Protection, Queues};
+    use config::{MemoryTrial, Protection, Queues};
 
     const GIB: u64 = 1 << 30;
 
-    fn offered(types: u32, wanted: bool, window: u64, memory: Option<u64>) -> (bool, Option<String>) {
+    fn choice(types: u32) -> GpuChoice {
         let driver_mapped = DriverMapped { types, device: 1 };
-        let mut gpus = [GpuChoice {
+        GpuChoice {
             uuid: [0; 16],
             memory: MemoryBackEnd::Memfd,
             trial: MemoryTrial { mappable_types: 1, shareable: true, driver_mapped },
             queues: Queues::Compute,
             protection: Protection::default(),
-        }];
+        }
+    }
+
+    fn offered(types: u32, wanted: bool, window: u64, memory: u64) -> (bool, Option<String>) {
+        let mut gpus = [choice(types)];
         let needed = offer_mapped(&mut gpus, wanted, window, memory);
         (gpus[0].trial.driver_mapped.types != 0, needed)
     }
 
     #[test]
     fn device_memory_is_mapped_if_the_window_holds_all_of_it() {
-        assert_eq!(offered(4, true, 16 * GIB, Some(8 * GIB)), (true, None));
-        assert_eq!(offered(4, false, 16 * GIB, Some(8 * GIB)), (false, None));
-        let (offered_it, needed) = offered(4, true, 8 * GIB, Some(8 * GIB));
-        assert!(!offered_it && needed.unwrap().starts_with("a --window-size"));
-        let (offered_it, needed) = offered(4, true, 256 * GIB, None);
-        assert!(!offered_it && needed.unwrap().starts_with("--device-memory"));
-        assert_eq!(offered(0, true, 8 * GIB, None), (false, None));
+        assert_eq!(offered(4, true, 16 * GIB, 8 * GIB), (true, None));
+        assert_eq!(offered(4, false, 16 * GIB, 8 * GIB), (false, None));
+        assert_eq!(offered(0, true, 8 * GIB, 80 * GIB), (false, None));
+    }
+
+    #[test]
+    fn the_remedy_has_sizes_that_are_enough() {
+        let needed = |window, memory| offered(4, true, window, memory).1.unwrap();
+        assert_eq!(needed(8 * GIB, 8 * GIB), "--window-size 16GiB or --device-memory of at most 8191MiB");
+        assert_eq!(
+            needed(64 * GIB, 141 * GIB),
+            "--window-size 256GiB or --device-memory of at most 65535MiB"
+        );
+        assert_eq!(needed(256 * GIB, 300 * GIB), "--device-memory of at most 262143MiB");
+        assert_eq!(needed(GIB, u64::MAX), "--device-memory of at most 1023MiB");
+    }
+
+    fn window(memory: MemoryBackEnd, types: u32, wanted: bool, device_memory: u64) -> u64 {
+        fitting_window(&[GpuChoice { memory, ..choice(types) }], wanted, device_memory) / GIB
+    }
+
+    #[test]
+    fn a_window_holds_the_gpus_memory_if_guests_can_map_it() {
+        use MemoryBackEnd::{DmaBuf, Memfd};
+        for (device, holds) in [(15, 32), (24, 32), (48, 64), (80, 128), (141, 256), (248, 256), (249, 8)] {
+            assert_eq!(window(Memfd, 4, true, device * GIB), holds, "{device}");
+            assert_eq!(window(DmaBuf, 0, false, device * GIB), holds, "{device}");
+        }
+        assert_eq!(window(Memfd, 4, false, 80 * GIB), 8);
+        assert_eq!(window(Memfd, 0, true, 80 * GIB), 8);
+        assert_eq!(window(Memfd, 4, true, u64::MAX), 8);
     }
 }
