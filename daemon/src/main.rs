@@ -160,17 +160,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let wanted = options.map_device_memory == MapDeviceMemory::Auto && !options.changes_workers();
-    let all = gpus[..seen].iter().map(|(gpu, _)| gpu.device_memory).sum();
-    let device_memory = options.quotas.device_memory.map_or(all, |bytes| bytes.min(all));
-    let window_size =
-        options.window_size.unwrap_or_else(|| serve::fitting_window(&choices, wanted, device_memory));
-    if let Some(needed) = serve::offer_mapped(&mut choices, wanted, window_size, device_memory) {
-        log::warn!(
-            target: LOG,
-            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
-        );
-    }
+    let window_size = decide_window(&options, &gpus[..seen], &mut choices);
     log_ready(&gpus[..seen], window_size);
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
     let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
@@ -206,6 +196,22 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
     })
+}
+
+/// Returns the size of the window, and has guests map the GPUs' own memory if they are to and it fits.
+fn decide_window(options: &Serve, gpus: &[Chosen], choices: &mut [GpuChoice]) -> u64 {
+    let wanted = options.map_device_memory == MapDeviceMemory::Auto && !options.changes_workers();
+    let all = gpus.iter().map(|(gpu, _)| gpu.device_memory).sum();
+    let device_memory = options.quotas.device_memory.map_or(all, |bytes| bytes.min(all));
+    let window_size =
+        options.window_size.unwrap_or_else(|| serve::fitting_window(choices, wanted, device_memory));
+    if let Some(needed) = serve::offer_mapped(choices, wanted, window_size, device_memory) {
+        log::warn!(
+            target: LOG,
+            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
+        );
+    }
+    window_size
 }
 
 /// The VM as its operators see it.
