@@ -252,7 +252,7 @@ fn a_control_socket_that_is_removed_is_made_again_at_sighup() -> Result<()> {
     fs::remove_file(broker.path("control"))?;
     let output = broker.operate(&["status"])?;
     let said = String::from_utf8(output.stderr)?;
-    ensure!(said.contains("SIGHUP has the broker make it again"), "{said}");
+    ensure!(said.contains("SIGHUP has the broker of several VMs make it again"), "{said}");
     kill_process(broker.pid(), Signal::HUP)?;
     ensure!(eventually(PATIENCE, || broker.status().is_ok()), "it is not made\n{}", broker.log());
     let mode = fs::metadata(broker.path("control"))?.permissions().mode();
