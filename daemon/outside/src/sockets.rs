@@ -2,8 +2,7 @@
 //! waits for a peer longer than the caller says, and rights are given to the very file that was made here.
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, chmodat, chownat, fchmod, fstat, openat,
-    renameat, renameat_with, statat, unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, chmodat, chownat, fchmod, fstat, openat, statat, unlinkat,
 };
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -61,27 +60,21 @@ const OWN_MODE: u32 = 0o600;
 /// Peers that may wait until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path` without a wait, for those who have access whatever the umask is. The file is there when whoever sees it can connect. A
-/// socket file that nobody serves any more is replaced.
+/// Listens at `path` without a wait, for those who have access whatever the umask is. A socket file that nobody serves any more is replaced.
 ///
 /// # Errors
 ///
 /// Something else is there, or the system refuses.
 pub fn listen(path: &Path, access: Access) -> Result<UnixListener, NotBound> {
-    // Peers have to name it.
-    SocketAddrUnix::new(path)?;
     let place = Place::of(path)?;
     place.clear()?;
-    let unready = format!(".vhost-user-vulkan.{}", std::process::id());
-    let made = place.listen(&unready).and_then(|socket| {
-        place.admit(&unready, access)?;
-        place.show(&unready)?;
-        Ok(socket.into())
-    });
-    if made.is_err() {
-        let _ = unlinkat(&place.folder, &unready, AtFlags::empty());
-    }
-    made
+    let socket = stream(SocketFlags::NONBLOCK)?;
+    // The file has no more rights than these from its first moment. The umask, which other threads have as well, may leave fewer.
+    fchmod(&socket, Mode::from_raw_mode(OWN_MODE))?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    place.admit(access)?;
+    Ok(socket.into())
 }
 
 /// Connects to the socket at `path`, and waits at most `patience` until there is room for one more peer there. Writes wait as long.
@@ -153,34 +146,11 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Listens at another name in the folder, which nobody looks for.
-    fn listen(&self, unready: &str) -> Result<OwnedFd, NotBound> {
-        let socket = stream(SocketFlags::NONBLOCK)?;
-        // The file has no more rights than these from its first moment. The umask, which other threads have as well, may leave fewer.
-        fchmod(&socket, Mode::from_raw_mode(OWN_MODE))?;
-        let in_folder = format!("/proc/self/fd/{}/{unready}", self.folder.as_raw_fd());
-        net::bind(&socket, &SocketAddrUnix::new(in_folder)?)?;
-        net::listen(&socket, BACKLOG)?;
-        Ok(socket)
-    }
-
-    /// Gives the socket file its own name, unless that was taken meanwhile.
-    fn show(&self, unready: &str) -> Result<(), NotBound> {
-        let (folder, name) = (&self.folder, self.name);
-        match renameat_with(folder, unready, folder, name, RenameFlags::NOREPLACE) {
-            // Some filesystems have no such flag.
-            Err(Errno::INVAL) => Ok(renameat(folder, unready, folder, name)?),
-            Ok(()) => Ok(()),
-            Err(Errno::NOENT | Errno::EXIST) => Err(NotBound::Replaced),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Gives rights to the socket file that was just made under this name, by its descriptor: if it was replaced, even by a link to another
-    /// file, nothing is changed.
-    fn admit(&self, name: &str, access: Access) -> Result<(), NotBound> {
+    /// Gives rights to the socket file that was just made, by its descriptor: if it was replaced, even by a link to another file, nothing
+    /// is changed.
+    fn admit(&self, access: Access) -> Result<(), NotBound> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match openat(&self.folder, name, flags, Mode::empty()) {
+        let file = match openat(&self.folder, self.name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Err(NotBound::Replaced),
             opened => opened?,
         };
@@ -266,30 +236,6 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_the_file_can_connect_and_nothing_else_is_left() {
-        let (folder, path) = folder();
-        std::thread::scope(|scope| {
-            let seen = scope.spawn(|| {
-                while !path.exists() {}
-                connect(&path, Duration::from_secs(300)).map(drop)
-            });
-            let _live = listen(&path, Access { mode: 0o666, group: None }).unwrap();
-            seen.join().unwrap().unwrap();
-        });
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_name_that_was_taken_meanwhile_is_left_to_its_owner() {
-        let (_folder, path) = folder();
-        let place = Place::of(&path).unwrap();
-        let _socket = place.listen("unready").unwrap();
-        fs::write(&path, "precious").unwrap();
-        assert!(matches!(place.show("unready"), Err(NotBound::Replaced)));
-        assert_eq!(fs::read(&path).unwrap(), b"precious");
-    }
-
-    #[test]
     fn access_is_given_whatever_the_umask_says() {
         let (_folder, path) = folder();
         let group = rustix::process::getegid().as_raw();
@@ -317,7 +263,7 @@ mod tests {
         ];
         for (what, swap) in swaps {
             swap().unwrap();
-            let admitted = Place::of(&path).unwrap().admit("socket", access);
+            let admitted = Place::of(&path).unwrap().admit(access);
             assert!(matches!(admitted, Err(NotBound::Replaced)), "{what}: {admitted:?}");
             for file in [&secret, &elsewhere] {
                 assert_eq!(mode(&file.metadata().unwrap()), 0o600, "{what}");
