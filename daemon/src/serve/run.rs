@@ -109,6 +109,9 @@ const TOKEN_BROKER: u64 = 5;
 const REQUESTS_PER_TURN: usize = 256;
 /// Questions for budgets that wait for the end of the guest's requests; one more, and all are answered at once.
 const BUDGETS_MAX: usize = 1024;
+/// Turns in which all requests are done that the largest queue can hold. What a guest has sent before a question is done then, though its other programs may
+/// go on sending.
+const TURNS_OF_A_QUEUE: usize = (1 << 15) / REQUESTS_PER_TURN + 1;
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Time for an orderly end after a signal, and the number of pieces in which it passes: what passes while the process or its machine is stopped
@@ -153,6 +156,8 @@ pub(super) struct Server {
     request: Vec<u8>,
     /// Questions of workers for their budgets.
     budgets: Vec<(ContextId, u32)>,
+    /// Turns since the first of them came.
+    budget_turns: usize,
     done: bool,
 }
 
@@ -236,6 +241,7 @@ impl Server {
             broken: [false; QUEUES],
             request: Vec::new(),
             budgets: Vec::new(),
+            budget_turns: 0,
             done: false,
         })
     }
@@ -254,9 +260,7 @@ impl Server {
                 self.dispatch(token, Events::from_bits_retain(events))?;
             }
             self.run_queues();
-            if !self.has_requests() {
-                self.answer_budgets();
-            }
+            self.answer_budgets_due();
             self.listen_due()?;
             let now = Instant::now();
             self.world.kill_due(now);
@@ -450,8 +454,16 @@ impl Server {
         }
     }
 
-    /// Tells workers their budgets, in which what the guest has freed by requests before does not count any more: those are done.
+    /// Tells workers their budgets, in which what the guest has freed by requests before does not count any more, when those are done.
+    fn answer_budgets_due(&mut self) {
+        self.budget_turns += 1;
+        if self.budgets.is_empty() || !self.has_requests() || self.budget_turns > TURNS_OF_A_QUEUE {
+            self.answer_budgets();
+        }
+    }
+
     fn answer_budgets(&mut self) {
+        self.budget_turns = 0;
         for (ctx_id, request) in std::mem::take(&mut self.budgets) {
             self.device.budget_wanted(ctx_id, request, &mut self.world);
         }
