@@ -4,6 +4,7 @@ use crate::service::runtime_folder;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -76,16 +77,23 @@ fn user_control_socket() -> PathBuf {
     }
 }
 
-/// The control sockets of daemons of one VM that let this user in: those of this network namespace, and those of services, which have namespaces
-/// of their own.
+/// The control sockets of daemons of one VM that let this user in: those of this network namespace that this user or root has made, and those of
+/// services, which have namespaces of their own.
 fn daemons_of_one_vm() -> Vec<PathBuf> {
     let mut paths = listed(&fs::read("/proc/net/unix").unwrap_or_default());
+    paths.retain(|path| is_of_this_user_or_root(path));
     let folder = fs::read_dir(SERVICE_FOLDER).into_iter().flatten();
     paths.extend(folder.filter_map(|file| Some(file.ok()?.path())));
     paths.sort_unstable();
     paths.dedup();
     paths.retain(|path| is_beside_another(path) && outside::connect(path, LOOK).is_ok());
     paths
+}
+
+/// Returns whether a file's owner may have this user connect to it: anybody can give a socket such a name.
+fn is_of_this_user_or_root(path: &Path) -> bool {
+    let trusted = [0, rustix::process::geteuid().as_raw()];
+    path.symlink_metadata().is_ok_and(|file| trusted.contains(&file.uid()))
 }
 
 /// The paths in the kernel's list of sockets, of which each line ends with one.
@@ -122,6 +130,16 @@ mod tests {
             control.display()
         );
         assert_eq!(listed(lines.as_bytes()), [control]);
+    }
+
+    #[test]
+    fn a_socket_of_another_user_is_no_daemon() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(is_of_this_user_or_root(file.path()));
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(file.path(), Some(1), None).is_ok() {
+            assert!(!is_of_this_user_or_root(file.path()));
+        }
     }
 
     #[test]
