@@ -32,8 +32,19 @@ const PATIENT: [(&str, &[&str]); 2] = [
     ("--frontend-timeout", &["--frontend-timeout", "60min"]),
 ];
 
+/// Returns whether a process listens at the Unix socket at `path`, whose file is there a moment before.
+fn is_listened_at(path: &Path) -> bool {
+    const ACCEPTS_CONNECTIONS: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let listens = |line: &str| {
+        line.split_whitespace().nth(3) == Some(ACCEPTS_CONNECTIONS)
+            && line.split_once(" /").is_some_and(|(_, rest)| Path::new("/").join(rest) == path)
+    };
+    sockets.lines().any(listens)
+}
+
 impl DaemonProcess {
-    /// Starts the daemon on `vulkan` with further command line `arguments`; returns when its socket exists.
+    /// Starts the daemon on `vulkan` with further command line `arguments`; returns when it listens.
     ///
     /// # Errors
     /// It does not build, or ended instead of listening; the message holds what it logged.
@@ -66,7 +77,7 @@ impl DaemonProcess {
             .context("cannot start the daemon")?;
         let mut daemon = Self { child, folder };
         let started = Instant::now();
-        while !daemon.socket().exists() {
+        while !is_listened_at(&daemon.socket()) {
             if let Some(status) = daemon.child.try_wait()? {
                 bail!("the daemon ended instead of listening ({status})\n{}", daemon.log());
             }
