@@ -320,7 +320,7 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
         command.args(if index == 0 { memory } else { &[] });
         let own = |argument: &String| {
             let named = argument.replace(NAME, &format!("{NAME}-{index}"));
-            named.replace(CHASSIS, &format!("{CHASSIS}{index}"))
+            named.replace(&chassis(0), &chassis(index))
         };
         command.args(device.iter().map(|argument| if index == 0 { argument.clone() } else { own(argument) }));
     }
@@ -338,9 +338,13 @@ fn memory_devices(count: u32) -> Vec<String> {
     if count == 0 { Vec::new() } else { place.into_iter().chain((0..count).flat_map(device)).collect() }
 }
 
-/// The beginning of the ids of the device, its connection and its port in the recipe, and of the number of the port's chassis.
+/// The beginning of the ids of the device, its connection and its port in the recipe.
 const NAME: &str = "=vhost-user-vulkan";
-const CHASSIS: &str = "chassis=24";
+
+/// The chassis of a device's port; that of the recipe is the first one's.
+fn chassis(index: usize) -> String {
+    format!("chassis={}", 240 + index)
+}
 
 /// The arguments by which the daemon says that its users attach a VM.
 fn recipe(socket: &Path, options: &Options) -> Result<Vec<String>> {
