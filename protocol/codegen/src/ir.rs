@@ -34,6 +34,8 @@ pub struct Protocol {
     pub formats: BTreeMap<String, Format>,
     /// Every assigned command number with its Vulkan name, decodable or not, ascending: for messages.
     pub command_numbers: Vec<(i32, String)>,
+    /// Capabilities of SPIR-V by name, each with another one: what enables that enables the first as well.
+    pub capabilities_with: BTreeMap<String, String>,
 }
 
 /// The size of an image format.

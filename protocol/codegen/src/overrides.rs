@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 use crate::ir::{Condition, Protocol, Type};
 
@@ -17,6 +18,21 @@ pub struct Overrides {
     /// Chain structs that are left out although a selected extension provides them.
     #[serde(default)]
     pub excluded: Vec<ExcludedRow>,
+    /// Capabilities of SPIR-V that modules may declare where the registry lets them declare others only.
+    #[serde(default)]
+    pub capabilities: Vec<CapabilityRow>,
+}
+
+/// One capability that comes with another one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapabilityRow {
+    /// Name of the capability.
+    pub capability: String,
+    /// Name of the other: what enables it enables this one as well.
+    pub with: String,
+    /// The reason for which devices take both.
+    pub reason: String,
 }
 
 /// One struct that is not decodable.
@@ -61,6 +77,11 @@ impl Overrides {
     /// Returns whether a chain struct is left out.
     pub fn excludes(&self, name: &str) -> bool {
         self.excluded.iter().any(|row| row.name == name)
+    }
+
+    /// Capabilities, each with another one that it comes with.
+    pub fn capabilities_with(&self) -> BTreeMap<String, String> {
+        self.capabilities.iter().map(|row| (row.capability.clone(), row.with.clone())).collect()
     }
 }
 

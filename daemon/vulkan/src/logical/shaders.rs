@@ -72,11 +72,6 @@ impl Shaders {
     }
 }
 
-/// Pairs of capabilities of which a device that has the first takes the second as well: those of small numbers in storage buffers, and in uniform
-/// buffers too. Compilers of shaders declare the second for storage buffers of Vulkan 1.0, and programs (the tools of ncnn) then enable the
-/// feature of the first only, which no driver minds.
-const ALONG: [(u32, u32); 2] = [(4433, 4434), (4448, 4449)];
-
 /// The capabilities that a device of Vulkan 1 of this minor version has when it is created like this.
 fn capabilities(minor: u32, info: &venus::DeviceCreateInfo<'_>) -> BTreeSet<u32> {
     let mut structs: HashMap<i32, Vec<u8>> = HashMap::new();
@@ -87,7 +82,7 @@ fn capabilities(minor: u32, info: &venus::DeviceCreateInfo<'_>) -> BTreeSet<u32>
     }
     structs.extend(info.p_next.iter().map(|link| (link.s_type(), chain::members(link))));
     let extensions = info.pp_enabled_extension_names.unwrap_or(&[]);
-    let mut enabled = spirv::enabled(|enable| match *enable {
+    spirv::enabled(|enable| match *enable {
         Enable::Version(version) => version <= minor,
         Enable::Extension(name) => extensions.iter().any(|enabled| enabled.to_bytes() == name.as_bytes()),
         Enable::Feature { s_type, index } => {
@@ -95,11 +90,7 @@ fn capabilities(minor: u32, info: &venus::DeviceCreateInfo<'_>) -> BTreeSet<u32>
             members.get(index).is_some_and(|feature| *feature != [0; 4])
         }
         Enable::Property => true,
-    });
-    let along: Vec<_> =
-        ALONG.iter().filter(|(one, _)| enabled.contains(one)).map(|(_, other)| *other).collect();
-    enabled.extend(along);
-    enabled
+    })
 }
 
 #[cfg(test)]

@@ -24,13 +24,15 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenS
         .filter_map(spirv::Capability::from_u32)
         .map(|capability| (format!("{capability:?}"), capability))
         .collect();
+    let listed = document.descendants().filter(|node| node.has_tag_name("spirvcapability"));
+    let nodes: BTreeMap<_, _> = listed.filter_map(|node| Some((node.attribute("name")?, node))).collect();
     let mut rows = BTreeMap::new();
-    for node in document.descendants().filter(|node| node.has_tag_name("spirvcapability")) {
-        let name = node.attribute("name").context("a capability without a name")?;
-        let Some(capability) = known.get(name).copied() else { continue };
-        let mut enables = Vec::new();
-        for enable in node.children().filter(|child| child.has_tag_name("enable")) {
-            enables.extend(served(protocol, enable)?);
+    for (name, node) in &nodes {
+        let Some(capability) = known.get(*name).copied() else { continue };
+        let mut enables = enablers(protocol, *node)?;
+        if let Some(other) = protocol.capabilities_with.get(*name) {
+            let other = nodes.get(other.as_str()).with_context(|| format!("no capability {other}"))?;
+            enables.extend(enablers(protocol, *other)?);
         }
         if enables.is_empty() {
             continue;
@@ -48,6 +50,15 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenS
         /// What enables each capability that a module may declare, ascending: nothing that is served enables the others.
         pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[#(#rows),*];
     })
+}
+
+/// What of a device enables a capability, as far as it is served.
+fn enablers(protocol: &Protocol, capability: Node<'_, '_>) -> Result<Vec<TokenStream>> {
+    let mut enables = Vec::new();
+    for enable in capability.children().filter(|child| child.has_tag_name("enable")) {
+        enables.extend(served(protocol, enable)?);
+    }
+    Ok(enables)
 }
 
 /// The parts of a device that a row of the registry means, as far as they are served.

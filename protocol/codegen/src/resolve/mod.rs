@@ -67,6 +67,7 @@ pub fn resolve(
         commands: BTreeMap::new(),
         formats: BTreeMap::new(),
         command_numbers: numbers.numbers.iter().map(|(name, &number)| (number, name.clone())).collect(),
+        capabilities_with: overrides.capabilities_with(),
     };
     protocol.command_numbers.sort();
     resolver.add_commands(&mut protocol)?;

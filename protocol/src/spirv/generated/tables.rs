@@ -9506,6 +9506,18 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
                     s_type: 1000083000,
                     index: 1,
                 },
+                Enable::Feature {
+                    s_type: 49,
+                    index: 0,
+                },
+                Enable::Feature {
+                    s_type: 1000083000,
+                    index: 0,
+                },
+                Enable::Feature {
+                    s_type: 1000083000,
+                    index: 0,
+                },
             ],
         },
     ),
@@ -9651,6 +9663,14 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
                 Enable::Feature {
                     s_type: 1000177000,
                     index: 1,
+                },
+                Enable::Feature {
+                    s_type: 51,
+                    index: 2,
+                },
+                Enable::Feature {
+                    s_type: 1000177000,
+                    index: 0,
                 },
             ],
         },
