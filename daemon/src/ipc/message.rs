@@ -163,6 +163,11 @@ pub enum ToWorker {
     /// To one that has handed over: it stays the context's worker and goes on. To one that has taken over: it is, and begins. One that does
     /// neither ignores it: a hand-over may be called off before the worker has answered [`Self::HandOver`], and this comes first then.
     GoOn,
+    /// Answer to [`ToDevice::CatchUpWanted`]. Handled ahead of what came before.
+    CaughtUp {
+        /// The number of the request, as in [`ToDevice::CatchUpWanted`].
+        request: u32,
+    },
 }
 
 /// Worker to its successor, on a socket of their own, and [`Self::Emptied`] back. Neither trusts the other more than the guest whose context
@@ -242,8 +247,7 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
-    /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`] when the requests are done that the guest has sent
-    /// before: what it has freed is free then, and unmapped.
+    /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`].
     BudgetWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,
@@ -317,6 +321,11 @@ pub enum ToDevice {
         /// only.
         #[serde(with = "milliseconds")]
         limit: Duration,
+    },
+    /// Answered by [`ToWorker::CaughtUp`] when the requests are done that the guest has sent before: what it has freed is unmapped then.
+    CatchUpWanted {
+        /// A number for the answer, of those of [`Self::MemoryWanted`].
+        request: u32,
     },
 }
 

@@ -15,6 +15,7 @@ use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::Outdated;
 use super::rings::Rings;
+use super::window::Window;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
@@ -52,9 +53,7 @@ pub(super) struct World {
     pub broker: Option<Broker>,
     pub limiter: LogLimiter,
     pub aftermath: Aftermath,
-    /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
-    /// dropped all others and kept these.
-    pub late_maps: Vec<(u64, u64)>,
+    pub window: Window,
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
@@ -116,7 +115,7 @@ impl World {
         let say_so = self.workers.gpus().iter().any(|gpu| gpu.queues.say_that_they_draw());
         match say_so {
             true => {
-                log::warn!(context = ctx_id.0; "{context} asks for graphics, which --queues nominal refuses: programs that draw fail or do without \
+                log::info!(context = ctx_id.0; "{context} asks for graphics, which --queues nominal refuses: programs that draw fail or do without \
                  (--queues all lets them draw)")
             }
             false => {
@@ -162,6 +161,11 @@ impl World {
         }
         let sent = self.workers.send(ctx_id, message, file);
         self.note_overflow(ctx_id, sent);
+    }
+
+    /// Tells a worker that the requests are done that it asked about.
+    pub(super) fn tell_caught_up(&mut self, ctx_id: ContextId, request: u32) {
+        self.send(ctx_id, ToWorker::CaughtUp { request }, None);
     }
 
     fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
@@ -384,27 +388,19 @@ impl Effects for World {
             self.lenders.mapped(lender, offset);
         }
         let file = file.try_clone_to_owned().map_err(SessionError::Io);
-        let asked = file.and_then(|file| session.map_blob(file, offset, size));
-        let mapped = asked.and_then(|asked| self.answered(asked));
+        let mapped = file.and_then(|file| self.map(file, offset, size));
         if mapped.as_ref().is_err_and(SessionError::is_refusal) {
             self.lenders.unmapped(offset);
-        }
-        if mapped.is_ok() && self.session.as_ref().is_some_and(Session::is_stopped) {
-            self.late_maps.push((offset, size));
         }
         mapped.map_err(|e| self.failed("cannot map a blob", &e))
     }
 
     fn unmap_blob(&mut self, _resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         self.signal();
-        self.late_maps.retain(|map| *map != (offset, size));
-        let Some(session) = &self.session else { return Err(EffectFailed) };
-        let asked = session.unmap_blob(offset, size);
-        let unmapped = asked.and_then(|asked| self.answered(asked));
-        if unmapped.is_ok() {
-            self.lenders.unmapped(offset);
+        match self.unmap(offset, size) {
+            Err(SessionError::Stopped) => Err(EffectFailed),
+            unmapped => unmapped.map_err(|e| self.failed("cannot unmap a blob", &e)),
         }
-        unmapped.map_err(|e| self.failed("cannot unmap a blob", &e))
     }
 
     fn random(&mut self) -> Result<[u8; 16], EffectFailed> {

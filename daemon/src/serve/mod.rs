@@ -33,6 +33,7 @@ mod swaps;
 #[cfg(test)]
 mod swaps_tests;
 mod wait;
+mod window;
 mod workers;
 
 pub use broker::Broker;

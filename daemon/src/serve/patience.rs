@@ -11,7 +11,7 @@ use crate::transport::{Asked, SessionError};
 use protocol::ids::ContextId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at what has no event.
@@ -19,20 +19,20 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The time for which the frontend was waited for, and its limit.
 #[derive(Debug)]
-struct Patience {
+pub(super) struct Patience {
     limit: Duration,
     waited: Duration,
     looked: Instant,
 }
 
 impl Patience {
-    fn new(limit: Duration, now: Instant) -> Self {
+    pub(super) fn new(limit: Duration, now: Instant) -> Self {
         Self { limit, waited: Duration::ZERO, looked: now }
     }
 
     /// Returns whether the patience is at an end. Time counts while the queues run, as some frontends answer nothing while they do not; and
     /// not if nobody looked, as this process was stopped itself then.
-    fn is_over(&mut self, now: Instant, counts: bool) -> bool {
+    pub(super) fn is_over(&mut self, now: Instant, counts: bool) -> bool {
         let passed = now.saturating_duration_since(self.looked).min(4 * LOOK);
         self.looked = now;
         self.waited += if counts { passed } else { Duration::ZERO };
@@ -61,17 +61,17 @@ impl World {
                 session.close();
                 return Err(SessionError::Silent(patience.limit));
             }
-            self.look_around(&asked);
+            self.look_around(asked.as_fd(), asked.events());
         }
         self.progress.begins();
         Ok(())
     }
 
-    /// Waits a moment for the frontend's answer, and does what is due.
-    fn look_around(&mut self, asked: &Asked) {
+    /// Waits a moment for something of the frontend's, and does what is due.
+    pub(super) fn look_around(&mut self, awaited: BorrowedFd<'_>, events: PollFlags) {
         self.progress.waits();
         let broker = self.broker.as_ref().map(AsFd::as_fd);
-        let mut fds: Vec<_> = [PollFd::new(asked, asked.events())]
+        let mut fds: Vec<_> = [PollFd::from_borrowed_fd(awaited, events)]
             .into_iter()
             .chain(broker.as_ref().map(|broker| PollFd::new(broker, PollFlags::IN)))
             .collect();

@@ -340,6 +340,7 @@ impl Server {
             | ToDevice::Anchor { .. }
             | ToDevice::MemoryWanted { .. }
             | ToDevice::BudgetWanted { .. }
+            | ToDevice::CatchUpWanted { .. }
             | ToDevice::HandedOver
             | ToDevice::Stays { .. }
             | ToDevice::Hung { .. } => {

@@ -18,6 +18,7 @@ use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
 use super::setup::Listen;
+use super::window::Window;
 use super::workers::{
     CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
 };
@@ -107,8 +108,8 @@ const TOKEN_BROKER: u64 = 5;
 
 /// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
-/// Questions for budgets that wait for the end of the guest's requests; one more, and all are answered at once.
-const BUDGETS_MAX: usize = 1024;
+/// Workers' questions that wait for the end of the guest's requests; one more, and all are answered at once.
+const CATCHING_UP_MAX: usize = 1024;
 /// Turns in which all requests are done that the largest queue can hold. What a guest has sent before a question is done then, though its other programs may
 /// go on sending.
 const TURNS_OF_A_QUEUE: usize = (1 << 15) / REQUESTS_PER_TURN + 1;
@@ -154,10 +155,10 @@ pub(super) struct Server {
     pub(super) broken: [bool; QUEUES],
     /// Bytes of the request at hand.
     request: Vec<u8>,
-    /// Questions of workers for their budgets.
-    budgets: Vec<(ContextId, u32)>,
-    /// Turns since the first of them came.
-    budget_turns: usize,
+    /// Workers that wait until the guest's requests are done, and the numbers of their questions.
+    catching_up: Vec<(ContextId, u32)>,
+    /// Turns since the first of them asked.
+    catching_up_turns: usize,
     done: bool,
 }
 
@@ -225,7 +226,7 @@ impl Server {
                 aftermath: Aftermath::default(),
                 broker: options.broker,
                 limiter: LogLimiter::default(),
-                late_maps: Vec::new(),
+                window: Window::default(),
                 frontend_timeout: options.frontend_timeout,
                 progress: Progress::default(),
                 told: Told::new(options.manager, place),
@@ -240,8 +241,8 @@ impl Server {
             generations: [0; QUEUES],
             broken: [false; QUEUES],
             request: Vec::new(),
-            budgets: Vec::new(),
-            budget_turns: 0,
+            catching_up: Vec::new(),
+            catching_up_turns: 0,
             done: false,
         })
     }
@@ -260,7 +261,7 @@ impl Server {
                 self.dispatch(token, Events::from_bits_retain(events))?;
             }
             self.run_queues();
-            self.answer_budgets_due();
+            self.tell_caught_up_due();
             self.listen_due()?;
             let now = Instant::now();
             self.world.kill_due(now);
@@ -437,7 +438,7 @@ impl Server {
         // First the connection, so that nothing is sent to the frontend any more.
         self.world.session = None;
         self.tell_frontend(false);
-        self.world.late_maps.clear();
+        self.world.window = Window::default();
         (self.world.advised, self.world.advised_on_queues) = (false, false);
         self.device.reset(MapsAtReset::Forget, &mut self.world);
         self.world.lenders.frontend_gone();
@@ -454,24 +455,26 @@ impl Server {
         }
     }
 
-    /// Tells workers their budgets, in which what the guest has freed by requests before does not count any more, when those are done.
-    fn answer_budgets_due(&mut self) {
-        self.budget_turns += 1;
-        if self.budgets.is_empty() || !self.has_requests() || self.budget_turns > TURNS_OF_A_QUEUE {
-            self.answer_budgets();
+    /// Tells the workers that wait for it when the requests are done that the guest had sent when they asked.
+    fn tell_caught_up_due(&mut self) {
+        self.catching_up_turns += 1;
+        if self.catching_up.is_empty() || !self.has_requests() || self.catching_up_turns > TURNS_OF_A_QUEUE {
+            self.tell_caught_up();
         }
     }
 
-    fn answer_budgets(&mut self) {
-        self.budget_turns = 0;
-        for (ctx_id, request) in std::mem::take(&mut self.budgets) {
-            self.device.budget_wanted(ctx_id, request, &mut self.world);
+    fn tell_caught_up(&mut self) {
+        self.catching_up_turns = 0;
+        for (ctx_id, request) in std::mem::take(&mut self.catching_up) {
+            self.world.tell_caught_up(ctx_id, request);
         }
     }
 
     fn run_queue(&mut self, index: usize, vring: &Arc<Vring>) {
         let limit = HEADER_BYTES + 8 + self.command_limits.submit_bytes as usize;
         let mut request = std::mem::take(&mut self.request);
+        // Before the look at the queue, which tells of a reset.
+        let can_unmap_owed = index == CONTROLQ && self.world.can_unmap_owed();
         for _ in 0..REQUESTS_PER_TURN {
             match vring.pop(self.generations[index], limit, &mut request) {
                 Err(NoRequest::Empty) => break,
@@ -481,11 +484,19 @@ impl Server {
                     break;
                 }
                 Err(NoRequest::Reset(generation)) => self.reset(index, generation),
-                Ok(pending) => self.handle(&request, pending),
+                Ok(pending) => {
+                    if can_unmap_owed {
+                        self.world.unmap_owed();
+                    }
+                    self.handle(&request, pending);
+                }
             }
             if vring.is_crowded() {
                 self.make_room();
             }
+        }
+        if can_unmap_owed {
+            self.world.unmap_owed();
         }
         self.request = request;
     }
@@ -531,13 +542,9 @@ impl Server {
         self.world.log(Level::Info, "device reset", format_args!("the driver has reset the device"));
         let dropped = self.world.session.as_ref().is_none_or(|s| s.drops_maps_at_reset() || s.has_ended());
         let maps = if dropped { MapsAtReset::Forget } else { MapsAtReset::Unmap };
-        let late = std::mem::take(&mut self.world.late_maps);
         self.device.reset(maps, &mut self.world);
         if dropped {
-            for (offset, size) in late {
-                // The frontend may have dropped it nevertheless.
-                let _ = self.world.unmap_blob(ResourceId(0), offset, size);
-            }
+            self.world.window_was_reset();
             if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
                 self.world.lenders.unmapped_all();
             }
@@ -608,9 +615,12 @@ impl Server {
                 self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
             }
             ToDevice::BudgetWanted { request } => {
-                self.budgets.push((ctx_id, request));
-                if self.budgets.len() > BUDGETS_MAX {
-                    self.answer_budgets();
+                self.device.budget_wanted(ctx_id, request, &mut self.world);
+            }
+            ToDevice::CatchUpWanted { request } => {
+                self.catching_up.push((ctx_id, request));
+                if self.catching_up.len() > CATCHING_UP_MAX {
+                    self.tell_caught_up();
                 }
             }
             ToDevice::MemoryReturned { memory } => {

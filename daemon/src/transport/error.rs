@@ -24,6 +24,9 @@ pub(crate) enum SessionError {
     /// The frontend has not answered.
     #[error("limit frontend-timeout ({0:?}) reached: the frontend does not answer")]
     Silent(Duration),
+    /// The frontend has stopped the device, and is asked for nothing until it goes on.
+    #[error("the frontend has stopped the device")]
+    Stopped,
     /// The frontend is gone, and what was asked of it with it.
     #[error("the frontend is gone")]
     Gone,

@@ -77,7 +77,7 @@ impl Handler {
     /// Changes the memory table. While the queue runs the frontend announces a mapping so: it tracks them.
     fn change_table(&mut self, change: impl FnOnce(&mut MemoryTable) -> Result<()>) -> Result<()> {
         let changed = change(&mut self.table);
-        self.shared.regions.store(self.table.len(), Ordering::Relaxed);
+        self.shared.set_regions(self.table.regions());
         if self.shared.vrings[CONTROLQ].is_started() {
             self.shared.announces_maps.store(true, Ordering::Relaxed);
             // Of how much it can hold.

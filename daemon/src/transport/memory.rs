@@ -45,6 +45,11 @@ impl MemoryTable {
         self.ranges.len()
     }
 
+    /// Guest address and bytes of each region announced.
+    pub(super) fn regions(&self) -> Vec<(u64, u64)> {
+        self.ranges.iter().map(|range| (range.guest_addr, range.size)).collect()
+    }
+
     /// Replaces all regions.
     pub(super) fn set(&mut self, regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<()> {
         let (mut memory, mut ranges) = (Regions::default(), Vec::new());

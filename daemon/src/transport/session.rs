@@ -76,7 +76,21 @@ impl Session {
 
     /// The regions of guest memory that the frontend has announced, its other devices' mappings among them.
     pub(crate) fn regions(&self) -> usize {
-        self.shared.regions.load(Ordering::Relaxed)
+        self.shared.regions.lock().len()
+    }
+
+    /// The number of regions that the frontend has announced which can be this part of the window. The window lies at a multiple of its size,
+    /// as PCI wants it.
+    pub(crate) fn announced(&self, offset: u64, size: u64) -> usize {
+        let within = self.shared.config.window_size.next_power_of_two() - 1;
+        let is_it = |region: &&(u64, u64)| (region.0 & within, region.1) == (offset, size);
+        self.shared.regions.lock().iter().filter(is_it).count()
+    }
+
+    /// Something that can be read from when the memory table has changed after this call.
+    pub(crate) fn table_change(&self) -> Arc<OwnedFd> {
+        let _ = rustix::io::read(&self.shared.table_change, &mut [0; 8]);
+        Arc::clone(&self.shared.table_change)
     }
 
     /// Returns whether the frontend says when something is mapped and unmapped.

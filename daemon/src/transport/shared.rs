@@ -11,7 +11,7 @@ use readiness::{self, Events};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use vm_memory::GuestMemoryAtomic;
 
 /// The facts that the frontend is told about the device.
@@ -47,8 +47,10 @@ pub(super) struct Shared {
     pub arriving: Mutex<Option<OwnedFd>>,
     /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
     pub announces_maps: AtomicBool,
-    /// Regions of guest memory that the frontend has announced.
-    pub regions: AtomicUsize,
+    /// Guest address and bytes of each region of guest memory that the frontend has announced.
+    pub regions: Mutex<Vec<(u64, u64)>>,
+    /// An event for each change of these.
+    pub table_change: Arc<OwnedFd>,
     /// The frontend answers requests when they are done.
     pub acknowledges: AtomicBool,
     pub doorbell: OwnedFd,
@@ -66,6 +68,7 @@ impl Shared {
         tokens: Tokens,
     ) -> std::io::Result<Arc<Self>> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let table_change = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         readiness::watch(&epoll, &doorbell, tokens.doorbell, Events::EPOLLIN)?;
         let memory: Memory = GuestMemoryAtomic::new(Regions::default());
         Ok(Arc::new(Self {
@@ -77,7 +80,8 @@ impl Shared {
             requests: Mutex::new(None),
             arriving: Mutex::new(None),
             announces_maps: AtomicBool::new(false),
-            regions: AtomicUsize::new(0),
+            regions: Mutex::default(),
+            table_change: Arc::new(table_change),
             acknowledges: AtomicBool::new(false),
             doorbell,
             used: AtomicBool::new(false),
@@ -90,5 +94,12 @@ impl Shared {
     pub(super) fn ring_doorbell(&self) {
         // The counter never gets full: it is reset with every event.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    /// The memory table has these regions now.
+    pub(super) fn set_regions(&self, regions: Vec<(u64, u64)>) {
+        *self.regions.lock() = regions;
+        // A counter that is full is an event as well.
+        let _ = rustix::io::write(&self.table_change, &1u64.to_ne_bytes());
     }
 }

@@ -53,16 +53,34 @@ struct Credit {
 enum Request {
     /// Somebody waits for the answer.
     Open,
-    /// Nobody waits any more for this memory, or, if it is none, for the budget.
-    Abandoned(Option<Wanted>),
+    /// Nobody waits any more for what this asks.
+    Abandoned(Question),
     /// The answer is here.
     Answered(Answer),
+}
+
+#[derive(Clone, Copy)]
+enum Question {
+    Memory(Wanted),
+    Budget,
+    CatchUp,
+}
+
+impl Question {
+    fn message(self, request: u32) -> ToDevice {
+        match self {
+            Self::Memory(wanted) => ToDevice::MemoryWanted { request, wanted },
+            Self::Budget => ToDevice::BudgetWanted { request },
+            Self::CatchUp => ToDevice::CatchUpWanted { request },
+        }
+    }
 }
 
 enum Answer {
     Granted(Granted),
     Refused,
     Budget(PerHeap<MemoryCount>),
+    CaughtUp,
 }
 
 /// Memory that was granted.
@@ -100,6 +118,11 @@ impl Allowances {
         self.answer(request, Answer::Budget(memory));
     }
 
+    /// `ToWorker::CaughtUp` came.
+    pub(super) fn caught_up(&self, request: u32) {
+        self.answer(request, Answer::CaughtUp);
+    }
+
     /// A piece that was made for another context, and is shown to this one.
     pub(super) fn shown(&self, memory: MemoryId) -> Piece {
         Piece::new(memory, self.held(memory))
@@ -112,9 +135,9 @@ impl Allowances {
                 state.requests.insert(request, Request::Answered(answer));
                 self.answered.notify_all();
             }
-            Some(Request::Abandoned(wanted)) => {
+            Some(Request::Abandoned(question)) => {
                 drop(state);
-                if let (Some(wanted), Answer::Granted(granted)) = (wanted, answer) {
+                if let (Question::Memory(wanted), Answer::Granted(granted)) = (question, answer) {
                     self.decline(wanted, granted);
                 }
             }
@@ -133,23 +156,20 @@ impl Allowances {
     }
 
     fn ask(&self, wanted: Wanted, cancel: &Cancel) -> Asked<Granted> {
-        Ok(match self.answer_to(Some(wanted), cancel)? {
+        Ok(match self.answer_to(Question::Memory(wanted), cancel)? {
             Some(Answer::Granted(granted)) => Some(granted),
-            Some(Answer::Refused | Answer::Budget(_)) | None => None,
+            _ => None,
         })
     }
 
-    /// Asks for memory, or for the budget, and waits for the answer. If the wait is interrupted, what is granted later goes back.
-    fn answer_to(&self, wanted: Option<Wanted>, cancel: &Cancel) -> Asked<Answer> {
+    /// Asks and waits for the answer. If the wait is interrupted, what is granted later goes back.
+    fn answer_to(&self, question: Question, cancel: &Cancel) -> Asked<Answer> {
         let mut state = self.state.lock();
         let request = state.next_request;
         state.next_request = request.wrapping_add(1);
         state.requests.insert(request, Request::Open);
         drop(state);
-        self.say(&match wanted {
-            Some(wanted) => ToDevice::MemoryWanted { request, wanted },
-            None => ToDevice::BudgetWanted { request },
-        });
+        self.say(&question.message(request));
         let start = Instant::now();
         let mut state = self.state.lock();
         loop {
@@ -161,7 +181,7 @@ impl Allowances {
             }
             let stop = cancel.stop();
             if stop.is_some() || start.elapsed() > ANSWER_MAX {
-                state.requests.insert(request, Request::Abandoned(wanted));
+                state.requests.insert(request, Request::Abandoned(question));
                 return if stop == Some(Stop::Interrupted) { Err(Interrupted) } else { Ok(None) };
             }
             self.answered.wait_for(&mut state, Duration::from_millis(20));
@@ -266,13 +286,19 @@ impl Allowance for Allowances {
     }
 
     fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>> {
-        let Some(Answer::Budget(mut memory)) = self.answer_to(None, cancel)? else { return Ok(None) };
+        let Some(Answer::Budget(mut memory)) = self.answer_to(Question::Budget, cancel)? else {
+            return Ok(None);
+        };
         let mut state = self.state.lock();
         Ok(Some(PerHeap::each(|heap| {
             let MemoryCount { held, room } = *memory.of(heap);
             let Credit { granted, used } = *state.credit.of(heap);
             HeapBudget { used: held.saturating_sub(granted - used), most: held.saturating_add(room) }
         })))
+    }
+
+    fn caught_up(&self, cancel: &Cancel) -> Asked<()> {
+        Ok(self.answer_to(Question::CatchUp, cancel)?.map(|_| ()))
     }
 
     fn reached(&self, limit: &'static str) {
@@ -378,6 +404,21 @@ mod tests {
         rig.allowances.counted(request, PerHeap::default());
         assert_eq!(rig.said(), None);
         assert!(rig.allowances.state.lock().requests.is_empty());
+    }
+
+    #[test]
+    fn a_guests_end_is_told_when_its_requests_are_done() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        let caught_up = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| Allowance::caught_up(&*rig.allowances, &cancel).unwrap());
+            let (message, _) = rig.peer.receive::<ToDevice>().unwrap();
+            let ToDevice::CatchUpWanted { request } = message else { panic!("{message:?}") };
+            assert!(!asking.is_finished());
+            rig.allowances.caught_up(request);
+            asking.join().unwrap()
+        });
+        assert_eq!(caught_up, Some(()));
     }
 
     #[test]

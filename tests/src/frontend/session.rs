@@ -331,10 +331,10 @@ impl Session {
     fn spawn_threads(&mut self, channel: FrontendReqHandler<Window>) -> Result<()> {
         let closed = Arc::clone(&self.closed);
         let (requests, vmm) = (Builder::new().name("backend-requests".into()), self.vmm);
-        self.threads.push(
-            requests
-                .spawn(move || closed.ends_with("backend channel", |c| serve_requests(c, channel, vmm)))?,
-        );
+        let window = Arc::clone(&self.window);
+        self.threads.push(requests.spawn(move || {
+            closed.ends_with("backend channel", |closed| serve_requests(closed, channel, &window, vmm));
+        })?);
         let closed = Arc::clone(&self.closed);
         let queues = [Arc::clone(&self.control), Arc::clone(&self.cursor)];
         let completions = Builder::new().name("completions".into());
@@ -415,7 +415,12 @@ fn for_each_event(epoll: &Epoll, mut handle: impl FnMut(u64) -> Result<()>) -> R
     }
 }
 
-fn serve_requests(closed: &Closed, mut channel: FrontendReqHandler<Window>, vmm: Vmm) -> Result<()> {
+fn serve_requests(
+    closed: &Closed,
+    mut channel: FrontendReqHandler<Window>,
+    window: &Window,
+    vmm: Vmm,
+) -> Result<()> {
     let epoll = closed.epoll()?;
     watch(&epoll, &channel, EventSet::IN, 0)?;
     for_each_event(&epoll, |_| {
@@ -426,6 +431,7 @@ fn serve_requests(closed: &Closed, mut channel: FrontendReqHandler<Window>, vmm:
         // QEMU's own messages go on meanwhile; crosvm stops when the request is done.
         let serving = (vmm == Vmm::Crosvm).then_some(serving);
         let handled = channel.handle_request();
+        window.announce();
         drop(serving);
         match handled {
             // A refusal was answered; the backend decides what it means.

@@ -51,6 +51,8 @@ pub struct Window {
     violations: Mutex<Vec<String>>,
     /// Requests to map that have come.
     asked: AtomicU64,
+    /// Requests to unmap that have come.
+    unmaps_asked: AtomicU64,
     /// The mappings that the last reset dropped: their descriptors are still named by the memory table.
     dropped: Mutex<Vec<(u64, WindowMap)>>,
     /// A message to oneself duplicates a descriptor that is only lent as a number.
@@ -59,9 +61,18 @@ pub struct Window {
     mapping: Mutex<()>,
     /// The lock whose holder holds up whatever is to be unmapped.
     unmapping: Mutex<()>,
-    /// The vhost-user frontend that announces every mapping as a memory region before it is acknowledged, as QEMU does; `None` if none is
-    /// announced.
+    /// The vhost-user frontend that announces every mapping as a memory region, as QEMU does; `None` if none is announced.
     announce: Option<Frontend>,
+    /// Changes of the memory table that are not announced yet. QEMU does so behind the acknowledgement.
+    changes: Mutex<Vec<Change>>,
+    /// The lock whose holder holds up what is announced.
+    announcing: Mutex<()>,
+}
+
+/// A change of the memory table, by the offset of the mapping.
+enum Change {
+    Added(u64, WindowMap),
+    Removed(u64, WindowMap),
 }
 
 impl Window {
@@ -72,11 +83,14 @@ impl Window {
             maps: Mutex::default(),
             violations: Mutex::default(),
             asked: AtomicU64::new(0),
+            unmaps_asked: AtomicU64::new(0),
             dropped: Mutex::default(),
             duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
             mapping: Mutex::default(),
             unmapping: Mutex::default(),
             announce,
+            changes: Mutex::default(),
+            announcing: Mutex::default(),
         })
     }
 
@@ -95,6 +109,11 @@ impl Window {
         self.asked.load(Ordering::Relaxed)
     }
 
+    /// Requests to unmap that have come, those among them that are held.
+    pub fn unmaps_asked(&self) -> u64 {
+        self.unmaps_asked.load(Ordering::Relaxed)
+    }
+
     /// Holds up maps: nothing is mapped, and so acknowledged, until what is returned is dropped.
     pub fn hold_maps(&self) -> MutexGuard<'_, ()> {
         self.mapping.lock()
@@ -103,6 +122,28 @@ impl Window {
     /// Holds up unmaps: nothing is unmapped, and so acknowledged, until what is returned is dropped.
     pub fn hold_unmaps(&self) -> MutexGuard<'_, ()> {
         self.unmapping.lock()
+    }
+
+    /// Holds up the announcement of what was mapped and unmapped, until what is returned is dropped.
+    pub fn hold_announcements(&self) -> MutexGuard<'_, ()> {
+        self.announcing.lock()
+    }
+
+    /// Announces what has changed; to be called behind each request.
+    pub(super) fn announce(&self) {
+        let _held = self.announcing.lock();
+        let mut changes = self.changes.lock();
+        let Some(frontend) = &self.announce else { return changes.clear() };
+        for change in changes.drain(..) {
+            let mut frontend = frontend.clone();
+            let announced = match &change {
+                Change::Added(offset, map) => frontend.add_mem_region(&region(*offset, map)).map(drop),
+                Change::Removed(offset, map) => frontend.remove_mem_region(&region(*offset, map)),
+            };
+            if let Err(error) = announced {
+                self.violations.lock().push(format!("the backend refused a change of the table: {error}"));
+            }
+        }
     }
 
     /// Number of live mappings.
@@ -118,9 +159,18 @@ impl Window {
     /// Drops every mapping, as QEMU does when the guest is reset; the memory regions they were, for the next start to
     /// withdraw.
     pub fn drop_all(&self) -> Vec<VhostUserMemoryRegionInfo> {
-        let maps = std::mem::take(&mut *self.maps.lock());
+        let mut changes = self.changes.lock();
+        let mut maps = std::mem::take(&mut *self.maps.lock());
+        let mut removed = Vec::new();
+        for change in changes.drain(..) {
+            match change {
+                // Nothing was told of it.
+                Change::Added(offset, _) => drop(maps.remove(&offset)),
+                Change::Removed(offset, map) => removed.push((offset, map)),
+            }
+        }
         let mut dropped = self.dropped.lock();
-        *dropped = maps.into_iter().collect();
+        *dropped = maps.into_iter().chain(removed).collect();
         dropped.iter().map(|(offset, map)| region(*offset, map)).collect()
     }
 
@@ -152,6 +202,7 @@ impl Window {
             // How much of it can be mapped its driver says to who maps it.
             map.map().context("mapping a device")?;
         }
+        let mut changes = self.changes.lock();
         {
             let mut maps = self.maps.lock();
             let overlaps =
@@ -159,34 +210,23 @@ impl Window {
             ensure!(!overlaps, "{shm_offset:#x} + {len:#x} overlaps a live mapping");
             maps.insert(shm_offset, map.clone());
         }
-        if let Some(frontend) = &self.announce {
-            frontend.clone().add_mem_region(&region(shm_offset, &map)).context("announcing a mapping")?;
-        }
+        changes.push(Change::Added(shm_offset, map));
         Ok(())
     }
 
     fn remove(&self, request: &VhostUserMMap) -> Result<()> {
+        self.unmaps_asked.fetch_add(1, Ordering::Relaxed);
         let _held = self.unmapping.lock();
         self.check(request)?;
         let VhostUserMMap { shm_offset, len, .. } = *request;
-        let map = {
-            let mut maps = self.maps.lock();
-            ensure!(
-                maps.get(&shm_offset).is_some_and(|map| map.len == len),
-                "{shm_offset:#x} + {len:#x} is not mapped"
-            );
-            maps.remove(&shm_offset).context("checked above")?
-        };
-        self.withdraw(shm_offset, &map);
+        let mut changes = self.changes.lock();
+        let mut maps = self.maps.lock();
+        ensure!(
+            maps.get(&shm_offset).is_some_and(|map| map.len == len),
+            "{shm_offset:#x} + {len:#x} is not mapped"
+        );
+        changes.push(Change::Removed(shm_offset, maps.remove(&shm_offset).context("checked above")?));
         Ok(())
-    }
-
-    fn withdraw(&self, offset: u64, map: &WindowMap) {
-        if let Some(frontend) = &self.announce
-            && let Err(e) = frontend.clone().remove_mem_region(&region(offset, map))
-        {
-            self.violations.lock().push(format!("the backend refused to forget a mapping: {e}"));
-        }
     }
 
     fn duplicate(&self, fd: &dyn AsRawFd) -> Result<File> {

@@ -11,9 +11,9 @@ use protocol::venus::generated::{
 use std::ffi::CStr;
 use std::sync::Arc;
 use tests::daemon::Daemon;
-use tests::guest::Gpu;
 use tests::guest::device::Device;
 use tests::guest::ring::REPLY;
+use tests::guest::{Gpu, PATIENCE};
 
 /// `VK_ERROR_INVALID_SHADER_NV`.
 const INVALID: VkResult = VkResult(-1_000_012_000);
@@ -512,6 +512,6 @@ fn a_driver_that_takes_too_much_memory_costs_the_context() -> Result<()> {
     setup.daemon.wait_for_workers(0)?;
     let told = "(raise --max-worker-data, or have the program compile less at once)";
     let is_told = || setup.daemon.log().contains(told);
-    ensure!(tests::daemon::eventually(std::time::Duration::from_secs(60), is_told), "{}", setup.daemon.log());
+    ensure!(tests::daemon::eventually(PATIENCE, is_told), "{}", setup.daemon.log());
     Ok(())
 }

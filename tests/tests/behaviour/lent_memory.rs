@@ -135,6 +135,43 @@ fn what_a_dead_worker_lent_is_unmapped_before_its_memory_can_be_given_to_others(
     dies_while_it_lends(Vmm::Qemu)
 }
 
+/// QEMU crashes at a request that it reads while it has stopped the device.
+#[test]
+fn what_a_worker_lent_that_dies_in_a_pause_is_unmapped_when_the_guest_goes_on() -> Result<()> {
+    let daemon = start()?;
+    let mut guest = daemon.guest_with(Options::of(Vmm::Qemu))?;
+    let context = guest.create_context("lender")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let blobs = [lent(&guest, context)?, lent(&guest, context)?];
+    let bases = guest.session.stop()?;
+    kill_process(worker, Signal::KILL)?;
+    daemon.wait_for_workers(0)?;
+    ensure!(eventually(PATIENCE, || daemon.log().contains("is lost")), "{}", daemon.log());
+    // Its memory is kept alive meanwhile.
+    stays(daemon.id(), 2);
+    assert_eq!((guest.session.window.live(), guest.session.window.unmaps_asked()), (2, 0));
+    guest.session.cont(bases)?;
+    ensure!(eventually(PATIENCE, || guest.session.window.live() == 0), "{}", daemon.log());
+    ensure!(eventually(PATIENCE, || anchors(daemon.id()) == 0), "kept alive");
+    for blob in blobs {
+        guest.call(&Command::ResourceUnmapBlob { resource_id: blob.resource_id }, None)?;
+    }
+    // A reset drops everything by itself.
+    let context = guest.create_context("lender")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    lent(&guest, context)?;
+    let asked = guest.session.window.unmaps_asked();
+    let bases = guest.session.stop()?;
+    kill_process(worker, Signal::KILL)?;
+    daemon.wait_for_workers(0)?;
+    guest.session.cont(bases)?;
+    ensure!(eventually(PATIENCE, || guest.session.window.live() == 0), "{}", daemon.log());
+    assert_eq!(guest.session.window.unmaps_asked(), asked + 1);
+    guest.session.reset()?;
+    ensure!(guest.session.window.violations().is_empty(), "{:?}", guest.session.window.violations());
+    Ok(())
+}
+
 #[test]
 fn a_frontend_that_announces_no_mappings_unmaps_as_well() -> Result<()> {
     dies_while_it_lends(Vmm::Crosvm)

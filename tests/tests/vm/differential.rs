@@ -11,8 +11,7 @@ use tests::vm::{Guest, Options, Script, Vm};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
 
-/// One or more of each group. Emulation is slow, and a store that is the first access to a mapped page may get lost in it
-/// (`tests/README.md`), which the cases about mappings would take for a failure.
+/// One or more of each group, as emulation is slow.
 const ONLY: &[&str] = &[
     "arithmetic.f16",
     "arithmetic.dot.packed",

@@ -108,7 +108,10 @@ impl Workers {
     ) -> Option<ToWorker> {
         let is_answer = matches!(
             message,
-            ToWorker::MemoryGranted { .. } | ToWorker::MemoryRefused { .. } | ToWorker::Budget { .. }
+            ToWorker::MemoryGranted { .. }
+                | ToWorker::MemoryRefused { .. }
+                | ToWorker::Budget { .. }
+                | ToWorker::CaughtUp { .. }
         );
         let Some(successor) = self.successors.get_mut(&ctx_id) else {
             return if is_answer { Some(message) } else { self.wait_for_driver(ctx_id, message, fd) };

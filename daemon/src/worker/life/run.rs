@@ -239,6 +239,7 @@ impl<B: Backend> Worker<B> {
             | ToWorker::MemoryGranted { .. }
             | ToWorker::MemoryRefused { .. }
             | ToWorker::Budget { .. }
+            | ToWorker::CaughtUp { .. }
             | ToWorker::BlobGone { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
@@ -419,6 +420,10 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::Budget { request, memory } => {
             allowances.counted(request, memory);
+            return None;
+        }
+        ToWorker::CaughtUp { request } => {
+            allowances.caught_up(request);
             return None;
         }
         ToWorker::BlobGone { memory } => {

@@ -104,7 +104,7 @@ pub(crate) fn destroy_instance<'a>(
     c: &venus::DestroyInstance,
 ) -> Result<venus::DestroyInstanceReply, Fault> {
     if call.heard {
-        call.context.env.allowance.budget(call.cancel)?;
+        call.context.env.allowance.caught_up(call.cancel)?;
     }
     let instance = call.context.objects.remove(c.instance)?;
     call.context.destroy_objects();

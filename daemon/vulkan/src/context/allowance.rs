@@ -21,8 +21,11 @@ pub trait Allowance: Send + Sync {
     /// Permission to allocate memory that nobody else will see.
     fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease>;
 
-    /// Returns how much memory the context has, and how much it could come to have now: when all that the guest has freed before is unmapped.
+    /// Returns how much memory the context has, and how much it could come to have now.
     fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>>;
+
+    /// Waits until all is unmapped that the guest has freed.
+    fn caught_up(&self, cancel: &Cancel) -> Asked<()>;
 
     /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
     fn reached(&self, limit: &'static str);

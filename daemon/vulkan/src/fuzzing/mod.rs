@@ -210,6 +210,11 @@ impl Allowance for Allowed {
         Ok(Some(PerHeap::each(|_| HeapBudget { used: 0, most: ALLOWED_MAX })))
     }
 
+    fn caught_up(&self, cancel: &Cancel) -> Asked<()> {
+        uninterrupted(cancel)?;
+        Ok(Some(()))
+    }
+
     fn reached(&self, _: &'static str) {}
 
     fn shader_refused(&self, _: &dyn std::fmt::Display) {}

@@ -293,12 +293,6 @@ impl Gpu {
         let at =
             unsafe { self.device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }?;
         buffer.at = at.cast();
-        // QEMU's emulation may lose a store that is the first access to a page for some milliseconds (`tests/README.md`): load first,
-        // and wait, for once in some thousand buffers the load alone was not enough.
-        std::thread::sleep(std::time::Duration::from_millis(3));
-        for page in (0..size as usize).step_by(4096) {
-            let _ = unsafe { buffer.at.add(page).read_volatile() };
-        }
         unsafe { buffer.at.write_bytes(0, size as usize) };
         Ok(buffer)
     }

@@ -183,10 +183,6 @@ impl Lane {
             device.bind_buffer_memory(buffer, memory, 0)?;
             let mapped: *mut u32 =
                 device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())?.cast();
-            // A load first: see `many_blobs` for what QEMU's emulation does to a first access that is a store.
-            for word in (0..words as usize).step_by(1024) {
-                let _ = mapped.add(word).read_volatile();
-            }
             let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
             let descriptors = device.create_descriptor_pool(&info, None)?;
             let info =

@@ -139,10 +139,6 @@ impl Gpu {
             self.device.bind_buffer_memory(buffer, memory, 0)?;
             let mapped = self.device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty());
             let mapped = mapped.context("mapping")?.cast::<u32>();
-            // A load first: see `many_blobs` for what QEMU's emulation does to a first access that is a store.
-            for word in (0..words as usize).step_by(1024) {
-                let _ = mapped.add(word).read_volatile();
-            }
             Ok(Memory { buffer, memory, mapped, words })
         }
     }

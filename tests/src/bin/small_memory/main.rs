@@ -151,7 +151,6 @@ impl Gpu {
             let at = self.device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())?;
             let piece = Piece { buffer, memory, at: at.cast(), bytes, value };
             for word in piece.ends() {
-                // A load first: see `many_blobs` for what QEMU's emulation does to a first access that is a store.
                 ensure!(word.read_volatile() == 0, "new memory of {bytes} bytes is not zero");
                 word.write_volatile(value);
             }
