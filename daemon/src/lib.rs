@@ -10,11 +10,12 @@
 //! | `ipc` | messages between device process and worker | |
 //! | `service` | the side that faces the service manager and the journal | |
 //! | `sandbox` | starting and confining processes | ipc, service |
-//! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service |
+//! | `blame` | which of the contexts whose submissions do not end keeps others from the GPU | |
+//! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service, blame |
 //! | `trace` | an operator's end of a trace of a VM's submissions, and its file | broker |
 //! | `recipe` | what VMMs need to be told, as text | |
 //! | `watch` | the view of a broker in a terminal | broker |
-//! | `serve` | the device process | transport, device, ipc, sandbox, service |
+//! | `serve` | the device process | transport, device, ipc, sandbox, service, blame |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
 //! Beside it, below `daemon/`, lie crates that know nothing of it:
@@ -30,6 +31,7 @@
 //! | `sched` | which context may use a GPU next, and for how much | |
 //! | `vulkan` | the host's Vulkan driver | protocol, config, waiting, shm |
 
+mod blame;
 pub mod broker;
 #[cfg(not(feature = "fuzzing"))]
 mod device;

@@ -9,9 +9,10 @@
 //! A context that is alone is given a *lease*: its worker need not ask until another has work.
 //!
 //! Knows no clock, no process and no memory: time is passed in, and so is what the workers say. They may say anything: nothing that a
-//! worker says makes others lose their share, or the scheduler fail. Two things are taken as they are: a worker that was taken over can
-//! say that submissions of a millisecond or less took no time, and longer ones a quarter of theirs, and can dispatch what was not granted
-//! to it.
+//! worker says makes others lose their share, or the scheduler fail. What the scheduler sees for itself is for how long a submission was the
+//! first in the driver, from its grant to the completion that the worker tells of: workers of a tenant may leave an eighth of that unexplained
+//! ([`Tuning::doubt`]), and pay for the rest. Two things are taken as they are: a worker that was taken over can dispatch what was
+//! not granted to it, and can say that work is complete which goes on. Then the driver shares the GPU out, and not the scheduler.
 //!
 //! | file | is |
 //! | --- | --- |
@@ -23,18 +24,21 @@
 //! | `units` | what is in the driver |
 //! | `timeline` | who used the GPU when |
 //! | `window` | how much a tenant used lately |
+//! | `doubt` | for how long a tenant may have held the GPU without work that it tells of |
 //! | `habit` | how soon a program submits again |
 //! | `alone` | since when a context is the only one with work |
 //! | `patience` | how much GPU time may be idled away |
 //! | `scheduler` | who there is |
 //! | `scheduler::bill` | what work is charged |
 //! | `scheduler::pick` | who comes next |
+//! | `scheduler::crowd` | how many contexts of a tenant are in the driver |
 //! | `scheduler::wait` | idling for a context that will submit at once |
 //! | `scheduler::lease` | who need not ask |
 
 #![forbid(unsafe_code)]
 
 mod alone;
+mod doubt;
 mod habit;
 mod ids;
 mod patience;

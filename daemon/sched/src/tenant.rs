@@ -1,9 +1,10 @@
 //! A tenant and its contexts as the scheduler keeps them, and the virtual time that they are served by.
 
+use super::doubt::Doubt;
 use super::habit::Habit;
 use super::time::{SECOND, scaled};
 use super::window::Window;
-use super::{Class, ContextKey, Nanos, Seen, Share, TenantId, Tuning, Usage};
+use super::{Class, ContextKey, Nanos, Seen, Share, Span, TenantId, Tuning, Usage};
 
 /// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, whatever a worker says.
 pub(super) type Virtual = i128;
@@ -36,6 +37,10 @@ pub(super) struct Tenant {
     pub(super) advance: Nanos,
     /// The time until which it has used up its ceiling in the long run.
     pub(super) spent_until: Nanos,
+    /// The time until which it counts as one whose submissions take far longer than was expected of them.
+    pub(super) surprised_until: Nanos,
+    /// The time that its workers may leave unexplained.
+    pub(super) doubt: Doubt,
     /// The usage of its contexts that have ended.
     pub(super) ended: Usage,
 }
@@ -55,14 +60,14 @@ pub(super) struct Context {
     pub(super) ready: u32,
     /// Submissions that were charged in advance and are not billed.
     pub(super) pending: Charge,
-    /// Submissions that completed just now and have no span yet, and since when the first of them ran.
-    pub(super) unbilled: u32,
+    /// Submissions that completed just now and have no span yet, and the time for which they held the GPU; and since when the first of them ran.
+    pub(super) unbilled: Charge,
     pub(super) ran_since: (Nanos, Nanos),
-    /// Submissions that completed and were charged by guess, as no span came yet; and since when there are any.
+    /// Submissions that completed during a lease and were charged by guess, as no span came yet; and since when there are any.
     pub(super) guessed: Charge,
     pub(super) guessed_since: Nanos,
-    /// Submissions whose span came before their completion.
-    pub(super) early: u32,
+    /// A span that came before the completion of its submissions.
+    pub(super) early: Option<Span>,
     /// The earliest begin that a span still to come can have: of computing, of copying.
     pub(super) computed_until: Nanos,
     pub(super) copied_until: Nanos,
@@ -123,6 +128,8 @@ impl Tenant {
             window: Window::new(tuning.window),
             advance: 0,
             spent_until: 0,
+            surprised_until: 0,
+            doubt: Doubt::new(tuning),
             ended: Usage::default(),
         }
     }
@@ -183,11 +190,11 @@ impl Context {
             skew: 0,
             ready: 0,
             pending: Charge::default(),
-            unbilled: 0,
+            unbilled: Charge::default(),
             ran_since: (now, now),
             guessed: Charge::default(),
             guessed_since: now,
-            early: 0,
+            early: None,
             computed_until: now,
             copied_until: now,
             estimate: None,

@@ -46,7 +46,8 @@ pub struct Tuning {
     pub lease_after_latency: Nanos,
     /// A worker may go on for so long as if it had its lease, because it has not noticed that the lease was revoked. Default 1 s.
     pub revoke_grace: Nanos,
-    /// A unit that runs for so long beyond four times its estimate is overdue: all that are hold one place together. Default 50 ms.
+    /// A unit that runs for so long beyond four times its estimate is overdue, and holds no place any more. On a GPU that time-slices, one that runs for
+    /// so long has another staged beside it. Default 50 ms.
     pub overdue: Nanos,
     /// A latency tenant is reckoned with for so long after it had work. Default 1 s.
     pub latency_memory: Nanos,
@@ -55,9 +56,11 @@ pub struct Tuning {
     pub slice: Nanos,
     /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
     pub clock_error: Nanos,
-    /// A span is not believed if the submission was the first in the driver for twice as long and this: less
-    /// lets workers that were taken over gain less, more blames workers less for a slow host. Default 0.1 ms.
-    pub doubt: Nanos,
+    /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for: less lets workers that were
+    /// taken over gain less, more blames workers less for a slow host. Default 0.125.
+    pub doubt: f64,
+    /// The most that is saved up of that time, and what a tenant begins with. Default 10 ms.
+    pub doubt_saved: Nanos,
     /// Urgent submissions are in the driver for so much estimated time at most, beside what is there anyway. Default 4 ms.
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
@@ -99,7 +102,8 @@ impl Default for Tuning {
             latency_memory: SECOND,
             slice: MILLISECOND,
             clock_error: MILLISECOND,
-            doubt: 100 * MICROSECOND,
+            doubt: 0.125,
+            doubt_saved: 10 * MILLISECOND,
             lane: 4 * MILLISECOND,
             late_span: 100 * MILLISECOND,
             leases_for_all: false,

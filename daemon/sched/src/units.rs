@@ -134,15 +134,13 @@ impl Units {
         self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
     }
 
-    /// Returns the places that are taken. All units that are overdue, and those behind them in the same context, hold one place together,
-    /// so that nobody can keep others out with work that never ends.
+    /// Returns the places that are taken. Units that are overdue, and those behind them in the same context, hold none, so that nobody can keep others
+    /// out with work that never ends. There are few of them, as a tenant has few contexts here.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
         let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };
-        let mut overdue = false;
         let mut first = None;
         for unit in &self.0 {
             if self.is_overdue(unit.context, tuning, now) {
-                overdue = true;
                 continue;
             }
             places.taken += usize::from(unit.kind != Kind::Lane);
@@ -154,7 +152,6 @@ impl Units {
             let at = unit.overdue_at(tuning);
             places.overdue = Some(places.overdue.map_or(at, |earlier| earlier.min(at)));
         }
-        places.taken += usize::from(overdue);
         let ran = first.map_or(0, |since| now.saturating_sub(since));
         places.remainder = places.estimate.saturating_sub(ran);
         places

@@ -7,7 +7,7 @@ use super::Nanos;
 pub struct Usage {
     /// GPU time charged, in nanoseconds.
     pub gpu: Nanos,
-    /// Time of copy engines charged, in nanoseconds. It counts half against the share.
+    /// Time of copy engines charged, in nanoseconds. It counts against the share like the GPU's: only a worker knows which of the two it was.
     pub copy: Nanos,
     /// Submissions completed.
     pub submissions: u64,

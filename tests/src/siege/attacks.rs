@@ -1,5 +1,6 @@
 //! The attacks, each in rounds of some seconds from a VM of its own.
 
+use super::neighbour::{SIZE, Work};
 use crate::attacks::descriptors::{counters, printing_end, ring_and_take_back};
 use crate::attacks::endless::Program;
 use crate::attacks::frontends::{begin_map, fill_call, take_memory_away};
@@ -10,11 +11,11 @@ use crate::broker::Broker;
 use crate::daemon::eventually;
 use crate::daemon_process::workers;
 use crate::frontend::{Options, Session};
-use crate::guest::device::Device;
+use crate::guest::device::{Device, Source};
 use crate::guest::ring::{Ring, RingOptions};
-use crate::guest::{Gpu, timeline};
+use crate::guest::{Gpu, PATIENCE, timeline};
 use crate::random::Random;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use protocol::ids::RingIdx;
 use protocol::virtio_gpu::Command;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,33 +26,48 @@ use std::time::{Duration, Instant};
 /// The time for which an attack waits for what it provokes.
 const ROUND: Duration = Duration::from_secs(3);
 
+/// Bounds of an attacker's VM that end what it does soon.
+const STRICT: &str = "max-submit-time = \"5s\"\nmax-submit-time-contended = \"1s\"\nstrike-hold = \"1s\"\nfrontend-timeout = \"2s\"";
+
+/// Programs of a surge, and the fills that each submits at once: on two processors they take a second.
+const SURGE: usize = 40;
+const SURGE_FILLS: u32 = 1024;
+
 /// A kind of attack.
 pub struct Attack {
     /// The attack's name, which is its VM's.
     pub name: &'static str,
+    /// Keys of that VM.
+    pub keys: &'static str,
     /// The function for one round. Errors are what an attacker meets; they are counted.
     pub round: fn(&Attacker, &mut Random) -> Result<()>,
 }
 
 /// All kinds of attacks.
 pub const ALL: &[Attack] = &[
-    Attack { name: "doorbell", round: doorbell },
-    Attack { name: "output", round: output },
-    Attack { name: "deaf", round: deaf },
-    Attack { name: "blobs", round: blobs },
-    Attack { name: "line", round: line },
-    Attack { name: "endless", round: endless },
-    Attack { name: "flood", round: flood },
-    Attack { name: "maps", round: maps },
-    Attack { name: "calls", round: calls },
-    Attack { name: "shrink", round: shrink },
-    Attack { name: "connections", round: connections },
-    Attack { name: "resets", round: resets },
-    Attack { name: "requests", round: requests },
-    Attack { name: "streams", round: streams },
-    Attack { name: "rings", round: rings },
-    Attack { name: "deaths", round: deaths },
+    strict("doorbell", doorbell),
+    strict("output", output),
+    strict("deaf", deaf),
+    strict("blobs", blobs),
+    strict("line", line),
+    strict("endless", endless),
+    strict("flood", flood),
+    strict("maps", maps),
+    strict("calls", calls),
+    strict("shrink", shrink),
+    strict("connections", connections),
+    strict("resets", resets),
+    strict("requests", requests),
+    strict("streams", streams),
+    strict("rings", rings),
+    strict("deaths", deaths),
+    // No limit ends what it does, so that the scheduler alone is in its way.
+    Attack { name: "surge", keys: "", round: surge },
 ];
+
+const fn strict(name: &'static str, round: fn(&Attacker, &mut Random) -> Result<()>) -> Attack {
+    Attack { name, keys: STRICT, round }
+}
 
 /// A VM that attacks its broker.
 pub struct Attacker {
@@ -254,4 +270,34 @@ fn deaths(attacker: &Attacker, _: &mut Random) -> Result<()> {
         attacker.signal_workers(Signal::KILL)?;
     }
     Ok(())
+}
+
+/// Many programs that submit little, so that little is expected of them, and then much, all at once.
+fn surge(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let gpu = Arc::new(attacker.guest()?);
+    let mut programs = (0..SURGE).map(|_| Surging::start(&gpu)).collect::<Result<Vec<_>>>()?;
+    let answers = programs.iter_mut().map(|program| program.much.submit(&mut program.device));
+    let answers = answers.collect::<Result<Vec<_>>>()?;
+    answers.into_iter().try_for_each(|answer| answer.wait(PATIENCE).map(drop))?;
+    Ok(())
+}
+
+/// A program of a surge.
+struct Surging {
+    device: Device,
+    much: Work,
+}
+
+impl Surging {
+    fn start(gpu: &Arc<Gpu>) -> Result<Self> {
+        let mut device = Device::create(gpu, "surge")?;
+        let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+        let buffer = device.bound(memory, SIZE)?;
+        let little = Work::record(&mut device, buffer, 1)?;
+        for _ in 0..3 {
+            little.submit(&mut device)?.wait(PATIENCE)?;
+        }
+        let much = Work::record(&mut device, buffer, SURGE_FILLS)?;
+        Ok(Self { device, much })
+    }
 }

@@ -22,9 +22,6 @@ use watch::{Found, Watch, Watched};
 /// VMs that only compute.
 const NEIGHBOURS: [&str; 2] = ["neighbour-1", "neighbour-2"];
 
-/// Bounds of an attacker's VM that end what it does soon.
-const STRICT: &str = "max-submit-time = \"5s\"\nmax-submit-time-contended = \"1s\"\nstrike-hold = \"1s\"\nfrontend-timeout = \"2s\"";
-
 /// A thread may wait for so long for anything but work.
 pub const BLOCKED_MAX: Duration = Duration::from_millis(50);
 /// A process may hold so much more at the end, KiB: what its allocator keeps.
@@ -110,7 +107,7 @@ impl fmt::Display for Report {
 /// The broker does not start, or a neighbour's program does not.
 pub fn run(attacks: &[&'static Attack], time: Duration) -> Result<Report> {
     let names = NEIGHBOURS.iter().map(|name| (*name, ""));
-    let vms: Vec<_> = names.chain(attacks.iter().map(|attack| (attack.name, STRICT))).collect();
+    let vms: Vec<_> = names.chain(attacks.iter().map(|attack| (attack.name, attack.keys))).collect();
     let broker = Arc::new(Broker::start("", &vms)?);
     let neighbours = NEIGHBOURS.iter().map(|vm| Neighbour::start(&broker, vm)).collect::<Result<Vec<_>>>()?;
     let mut watched = vec![Watched { name: "broker".into(), pid: broker.pid() }];

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bytes that are filled at a time.
-const SIZE: u64 = 16 << 20;
+pub(super) const SIZE: u64 = 16 << 20;
 /// A submission takes so long at least, with as many of these as that needs: then the GPU is never without work.
 const SUBMISSION_MIN: Duration = Duration::from_millis(2);
 const FILLS_MAX: u32 = 4096;
@@ -73,7 +73,7 @@ impl Neighbour {
 }
 
 /// The work that each submission executes.
-struct Work {
+pub(super) struct Work {
     commands: venus::CommandBuffer,
 }
 
@@ -93,7 +93,11 @@ impl Work {
         }
     }
 
-    fn record(device: &mut Device, dst_buffer: venus::Buffer, fills: u32) -> Result<Self> {
+    /// Records so many fills.
+    ///
+    /// # Errors
+    /// The device refuses them.
+    pub(super) fn record(device: &mut Device, dst_buffer: venus::Buffer, fills: u32) -> Result<Self> {
         let commands = venus::CommandBuffer(device.new_id());
         let allocate = venus::CommandBufferAllocateInfo {
             command_pool: device.pool,
@@ -123,7 +127,10 @@ impl Work {
     }
 
     /// Submits the work; the answer comes when it is complete.
-    fn submit(&self, device: &mut Device) -> Result<Answer> {
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub(super) fn submit(&self, device: &mut Device) -> Result<Answer> {
         let submit = [venus::SubmitInfo {
             command_buffer_count: 1,
             p_command_buffers: Some(std::slice::from_ref(&self.commands)),

@@ -31,18 +31,27 @@ impl Scheduler {
 
     fn complete(&mut self, key: ContextKey, count: u32) {
         let now = self.now;
-        if self.units.overtakes(key) {
+        let overtakes = self.units.overtakes(key);
+        if overtakes {
             self.timeline.overtaken();
         }
-        let since = self.units.complete(key, count, now);
+        let since = self.units.complete(key, count, now).unwrap_or((now, now));
         let Some(context) = self.contexts.get_mut(&key) else { return };
         context.bill.submissions = context.bill.submissions.saturating_add(u64::from(count));
         context.last_completion = Some(now);
         context.is_fresh = false;
-        let early = context.early.min(count);
-        context.early -= early;
-        context.unbilled = count - early;
-        context.ran_since = since.unwrap_or((now, now));
+        let held = match now.saturating_sub(since.1) {
+            // It is in nobody's way.
+            _ if context.leased => 0,
+            // The two ran alternately.
+            ran if overtakes => ran / 2,
+            ran => ran,
+        };
+        context.unbilled = Charge { count, amount: held };
+        context.ran_since = since;
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.doubt.earns(held, &self.tuning);
+        }
     }
 
     /// Charges `count` submissions in advance what they are thought to take; they are dispatched, not before `since`.
@@ -86,29 +95,37 @@ impl Scheduler {
             return;
         }
         let Some(context) = self.contexts.get_mut(&key) else { return };
-        let new = context.unbilled.min(span.count);
-        let held = self.now.saturating_sub(context.ran_since.1);
-        let claimed = (span.end - span.begin).saturating_mul(2).saturating_add(self.tuning.doubt);
-        if new > 0 && claimed < held && !context.is_trusted(self.now) {
-            // It was the first in the driver for far longer, so it is charged like one without a span.
-            return;
-        }
+        let new = context.unbilled.count.min(span.count);
         let late = context.guessed.count.min(span.count - new);
-        let in_driver = context.dispatched.wrapping_sub(context.completed);
-        let early = in_driver.saturating_sub(context.early).min(span.count - new - late);
-        let count = new + late + early;
-        if count == 0 {
+        if new + late == 0 {
+            // It is looked at again when its submissions have completed.
+            context.early = Some(span).filter(|_| context.dispatched != context.completed);
             return;
         }
-        context.unbilled -= new;
-        context.early += early;
+        if new > 0 && !self.is_believed(key, span, new) {
+            return;
+        }
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        context.unbilled.take(new);
         let guessed = context.guessed.take(late).amount;
-        self.return_advance(key, new + early);
+        self.return_advance(key, new);
         self.refund(key, guessed);
+        let count = new + late;
         let time = if span.copy { self.copied(key, span, count) } else { self.computed(key, span, count) };
         if let Some(context) = self.contexts.get_mut(&key) {
             context.learn(time / u64::from(count));
         }
+    }
+
+    /// Returns whether a span tells enough of the time for which `new` submissions that completed just now held the GPU. Those of which it does not are
+    /// charged like submissions without a span.
+    fn is_believed(&mut self, key: ContextKey, span: Span, new: u32) -> bool {
+        let Some(context) = self.contexts.get(&key) else { return false };
+        let Some(tenant) = self.tenants.get_mut(&context.tenant) else { return false };
+        let after = if span.copy { context.copied_until } else { context.computed_until };
+        let (_, _, busy) = clamp(span, after, self.now);
+        let mut unbilled = context.unbilled;
+        context.leased || tenant.doubt.believes(unbilled.take(new).amount, busy, &self.tuning)
     }
 
     /// Bills computing. Returns the time that it took.
@@ -139,7 +156,7 @@ impl Scheduler {
         let (_, end, busy) = clamp(span, context.copied_until, self.now);
         context.copied_until = context.copied_until.max(end);
         context.bill.copy = context.bill.copy.saturating_add(busy);
-        let amount = (busy / 2).max(self.least(count));
+        let amount = busy.max(self.least(count));
         self.charge(key, amount);
         self.count_use(key, amount);
         busy
@@ -152,7 +169,7 @@ impl Scheduler {
         if now.saturating_sub(context.guessed_since) >= self.tuning.late_span {
             context.guessed = Charge::default();
         }
-        let count = std::mem::take(&mut context.unbilled);
+        let count = std::mem::take(&mut context.unbilled).count;
         if count == 0 {
             return;
         }
@@ -170,7 +187,10 @@ impl Scheduler {
         if context.guessed.count == 0 {
             context.guessed_since = now;
         }
-        context.guessed.add(Charge { count, amount });
+        if context.leased {
+            // Its worker tells now and then, and all at once.
+            context.guessed.add(Charge { count, amount });
+        }
         context.learn(time / u64::from(count));
         self.return_advance(key, count);
         self.charge_and_bill(key, amount);

@@ -2,6 +2,7 @@
 //! it reckons with is beside the folder: that knows no scheduler.
 
 mod bill;
+mod crowd;
 mod lease;
 mod pick;
 mod wait;
@@ -125,7 +126,8 @@ impl Scheduler {
     pub fn see(&mut self, key: ContextKey, seen: Seen, spans: &[Span], now: Nanos) {
         self.passes(now);
         self.count(key, seen);
-        for span in spans {
+        let early = self.contexts.get_mut(&key).and_then(|context| context.early.take());
+        for span in early.iter().chain(spans) {
             self.bill(key, *span);
         }
         self.guess(key);
@@ -137,6 +139,7 @@ impl Scheduler {
         self.passes(now);
         self.next_look = None;
         self.charge_overdue();
+        self.note_surprises();
         let mut orders = Vec::new();
         self.leases(&mut orders);
         for _ in 0..GRANTS_MAX {

@@ -131,6 +131,7 @@ impl Scheduler {
     fn candidates(&mut self) -> Vec<Candidate> {
         let foreground = |tenant: &Tenant| tenant.active > 0 && tenant.share.class != Class::Background;
         let foreground = self.tenants.values().any(foreground);
+        let crowds = self.crowds();
         let (mut found, mut weights, mut look) = (Vec::new(), 0, Nanos::MAX);
         for (id, tenant) in &mut self.tenants {
             let competed = std::mem::replace(&mut tenant.competes, false);
@@ -141,7 +142,16 @@ impl Scheduler {
                 tenant.v = tenant.v.max(self.v - tenant.credit(&self.tuning));
             }
             let timely = |key: ContextKey| !self.units.is_overdue(key, &self.tuning, self.now);
-            if let Some((key, context)) = first_ready(tenant, &self.contexts, timely) {
+            let mut ready = first_ready(tenant, &self.contexts, timely);
+            if let Some(crowd) = crowds.get(id) {
+                let is_kept_back = ready.take_if(|(key, _)| !crowd.admits(*key)).is_some();
+                look = look.min(crowd.until.filter(|_| is_kept_back).unwrap_or(Nanos::MAX));
+                if crowd.is_overdue && ready.is_none() {
+                    // What others get meanwhile is not taken from it.
+                    continue;
+                }
+            }
+            if let Some((key, context)) = ready {
                 let candidate = Candidate::new(*id, tenant, key, context, &self.tuning);
                 let at = tenant.allowed_at(candidate.estimate, &self.tuning, self.now);
                 if at.is_none_or(|at| at > self.now) {
@@ -184,10 +194,17 @@ impl Scheduler {
             // It runs beside the longer one. Otherwise its context would have nothing to do for as long.
             return true;
         }
-        if places.remainder <= within || (best.class != Class::Background && self.only_background_runs()) {
+        // Who takes long has no more than its part of a GPU that time-slices.
+        let ran = places.estimate - places.remainder;
+        let is_long = sliced && ran >= self.tuning.overdue;
+        if places.remainder <= within
+            || is_long
+            || (best.class != Class::Background && self.only_background_runs())
+        {
             return true;
         }
-        self.look_at(self.now.saturating_add(places.remainder - within));
+        let until_long = if sliced { self.tuning.overdue - ran } else { Nanos::MAX };
+        self.look_at(self.now.saturating_add((places.remainder - within).min(until_long)));
         false
     }
 

@@ -108,7 +108,7 @@ fn where_all_have_leases_none_waits_for_another_but_for_its_ceiling() {
 }
 
 #[test]
-fn copies_have_a_bill_of_their_own_and_count_half() {
+fn copies_have_a_bill_of_their_own_and_count_in_full() {
     let mut scheduler = two();
     for key in [A, B] {
         scheduler.see(key, seen(1, 0, 0), &[], 0);
@@ -119,20 +119,83 @@ fn copies_have_a_bill_of_their_own_and_count_half() {
     scheduler.see(B, seen(0, 1, 1), &[span(0, 10 * MS)], 10 * MS);
     let [a, b] = [A, B].map(|key| scheduler.usage(key).unwrap());
     assert_eq!((a.gpu, a.copy, b.gpu, b.copy), (0, 10 * MS, 10 * MS, 0));
-    assert_eq!(2 * scheduler.tenants[&TenantId(1)].v, scheduler.tenants[&TenantId(2)].v);
+    assert_eq!(scheduler.tenants[&TenantId(1)].v, scheduler.tenants[&TenantId(2)].v);
 }
 
 #[test]
-fn a_span_that_comes_late_replaces_the_guess() {
+fn a_span_that_comes_late_of_what_ran_during_a_lease_replaces_the_guess() {
     let mut scheduler = two();
     scheduler.see(A, seen(1, 0, 0), &[], 0);
     scheduler.decide(0);
+    scheduler.contexts.get_mut(&A).unwrap().leased = true;
     scheduler.see(A, seen(0, 1, 1), &[], 10 * MS);
+    scheduler.contexts.get_mut(&A).unwrap().leased = false;
     assert_eq!(scheduler.usage(A).unwrap().gpu, 10 * MS);
     scheduler.see(A, seen(0, 1, 1), &[span(2 * MS, 9 * MS)], 11 * MS);
     assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS);
     scheduler.see(A, seen(0, 1, 1), &[span(9 * MS, 10 * MS)], 11 * MS);
     assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS, "of a submission that nobody knows");
+}
+
+/// Spans are measured by the time for which the GPU was held, whenever a worker tells of them.
+#[test]
+fn a_span_that_comes_before_or_behind_its_completion_is_believed_as_one_with_it() {
+    for is_early in [true, false] {
+        let mut scheduler = two();
+        scheduler.tuning.lease_after = Nanos::MAX;
+        for (count, now) in (1..=100).map(|count| (count, Nanos::from(count) * 10 * MS)) {
+            scheduler.see(A, seen(1, count - 1, count - 1), &[], now);
+            assert!(scheduler.decide(now).contains(&Order::Grant { context: A, total: count }));
+            let (short, none): ([Span; 1], [Span; 0]) = ([span(now, now)], []);
+            let spans = if is_early { [&short[..], &none] } else { [&none[..], &short] };
+            let completed = if is_early { [count - 1, count] } else { [count, count] };
+            for (completed, spans) in completed.into_iter().zip(spans) {
+                scheduler.see(A, seen(0, count, completed), spans, now + 9 * MS);
+            }
+            scheduler.decide(now + 9 * MS);
+        }
+        let used = scheduler.usage(A).unwrap().gpu;
+        assert!(used >= 900 * MS - 900 * MS / 8 - 10 * MS, "early: {is_early}, {used}");
+    }
+}
+
+/// A worker cannot say that it used the GPU when others did.
+#[test]
+fn what_was_there_before_a_grant_is_no_part_of_a_span() {
+    let mut scheduler = two();
+    scheduler.see(B, seen(1, 0, 0), &[], 0);
+    scheduler.decide(0);
+    scheduler.see(B, seen(0, 1, 1), &[span(0, 100 * MS)], 100 * MS);
+    scheduler.see(A, seen(1, 0, 0), &[], 100 * MS);
+    scheduler.decide(100 * MS);
+    scheduler.see(A, seen(0, 1, 1), &[span(50 * MS, 100 * MS)], 150 * MS);
+    let [a, b] = [A, B].map(|key| scheduler.usage(key).unwrap().gpu);
+    assert_eq!((a, b), (50 * MS, 100 * MS));
+}
+
+#[test]
+fn a_tenant_whose_submissions_do_not_end_has_one_context_in_the_driver_beside_others_and_two_if_it_is_alone()
+{
+    let mut scheduler = two();
+    let keys: Vec<_> = (3..9).map(ContextKey).collect();
+    keys.iter().for_each(|key| scheduler.begin(*key, TenantId(1), 0));
+    scheduler.see(B, seen(1, 0, 0), &[], 0);
+    scheduler.decide(0);
+    scheduler.see(B, seen(0, 1, 1), &[span(0, MS)], MS);
+    scheduler.see(keys[0], seen(1, 0, 0), &[], 2 * MS);
+    scheduler.decide(2 * MS);
+    keys[1..].iter().for_each(|key| scheduler.see(*key, seen(1, 0, 0), &[], 90 * MS));
+    let granted =
+        |scheduler: &Scheduler| keys.iter().filter(|key| scheduler.contexts[key].granted > 0).count();
+    // What is granted never ends.
+    for (until, contexts) in [(1000 * MS, 1), (3000 * MS, 2), (60_000 * MS, 2)] {
+        while scheduler.now < until {
+            scheduler.decide(scheduler.next_look().unwrap_or(until).min(until));
+        }
+        assert_eq!(granted(&scheduler), contexts, "at {until}");
+    }
+    scheduler.see(B, seen(1, 1, 1), &[], 60_000 * MS);
+    assert_eq!(scheduler.decide(60_000 * MS), [Order::Grant { context: B, total: 2 }]);
 }
 
 #[test]

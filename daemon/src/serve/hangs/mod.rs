@@ -7,11 +7,10 @@
 //! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
 //! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
 
-mod blame;
 pub(super) mod progress;
 pub(super) mod strikes;
 
-use self::blame::{Running, goes_first, in_the_way};
+use crate::blame::{self, goes_first, in_the_way};
 use config::HangLimits;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -26,6 +25,8 @@ const SLACK: Duration = Duration::from_secs(1);
 
 /// The way to help a program that is not to be ended.
 const REMEDY: &str = ": raise that option, or have the program submit less at once";
+
+type Running = blame::Running<ContextId>;
 
 /// A limit that a submission has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,15 +160,15 @@ impl Hangs {
             self.workers.iter_mut().filter_map(|(ctx_id, watched)| watched.running(*ctx_id)).collect();
         let sharing = Sharing::of(&running);
         for one in &running {
-            self.workers.get_mut(&one.ctx_id)?.charge(one.ran, sharing.sharers);
+            self.workers.get_mut(&one.id)?.charge(one.ran, sharing.sharers);
         }
         for (ctx_id, watched) in &mut self.workers {
-            let one = running.iter().find(|one| one.ctx_id == *ctx_id);
+            let one = running.iter().find(|one| one.id == *ctx_id);
             let limit = one
                 .map_or(self.limits.max_submit_time, |one| sharing.limit(one, watched.charged, &self.limits));
             watched.tell_limit(limit);
         }
-        self.workers.get(&sharing.first?.ctx_id).map(|watched| watched.charged)
+        self.workers.get(&sharing.first?.id).map(|watched| watched.charged)
     }
 }
 
@@ -197,7 +198,7 @@ impl Sharing {
     /// that reach their limit at about the time of the first may take a little longer, or they would be gone with it, or before.
     fn limit(&self, one: &Running, charged: Duration, limits: &HangLimits) -> Duration {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = *limits;
-        let is = |other: Running| other.ctx_id == one.ctx_id;
+        let is = |other: Running| other.id == one.id;
         if self.in_the_way.is_some_and(is) {
             let left = max_submit_time_contended.saturating_sub(charged);
             return one.ran.saturating_add(left.saturating_mul(self.sharers)).min(max_submit_time);
@@ -218,7 +219,7 @@ impl Watched {
             (self.ran, self.charged) = Default::default();
         }
         let (usual, served) = (self.page.usual(), self.page.served());
-        running.map(|ran| Running { ctx_id, ran, charged: self.charged, usual, served })
+        running.map(|ran| Running { id: ctx_id, ran, charged: self.charged, usual, served })
     }
 
     /// Charges for the time since the last look, which `sharers` contexts shared.

@@ -43,6 +43,18 @@ pub(super) enum Honesty {
     NoSpans,
     /// The worker's spans are shorter than they were.
     ShortSpans,
+    /// The worker's spans are short, and come before the completions.
+    EarlySpans,
+    /// The worker's spans are short, and come behind the completions.
+    LateSpans,
+    /// The worker's spans say that the GPU did next to nothing meanwhile.
+    IdleSpans,
+    /// The worker's spans begin long before the submission, when others had the GPU.
+    OldSpans,
+    /// The worker's spans say that it was a copy engine.
+    Copies,
+    /// The worker tells of completions when this time has passed, or never.
+    Holds(Option<Nanos>),
     /// The worker's spans begin and end in the future.
     FutureSpans,
     /// The worker says it dispatched three more than it was granted, and completed them.
@@ -56,6 +68,8 @@ pub(super) struct Guest {
     pub(super) share: Share,
     /// Mean length of its submissions; each is up to a tenth shorter or longer.
     pub(super) length: Nanos,
+    /// The mean length after so many submissions.
+    pub(super) later: Option<(usize, Nanos)>,
     /// Submissions that it has outstanding, unless it has a period.
     pub(super) outstanding: u32,
     /// The time from a completion until the program behind it has submitted again; up to a fifth shorter or longer.
@@ -90,6 +104,7 @@ impl Guest {
             tenant,
             share: Share { weight, ..Share::default() },
             length,
+            later: None,
             outstanding: 4,
             think: 0,
             thinks: Vec::new(),
@@ -117,6 +132,13 @@ impl Guest {
         Self { share, period: Some(period), ..Self::new(tenant, weight, length) }
     }
 
+    /// The length of the next submission, of which 0 to 2000 `jitter` says how much shorter or longer it is than others.
+    fn next_length(&self, jitter: Nanos) -> Nanos {
+        let later = self.later.filter(|(count, _)| self.latencies.len() >= *count);
+        let length = later.map_or(self.length, |(_, length)| length);
+        if length < 10_000 { length } else { (length / 10_000).saturating_mul(9000 + jitter).max(1) }
+    }
+
     fn seen(&self) -> Seen {
         let more = if self.honesty == Honesty::Overclaims { 3 } else { 0 };
         let ready = u32::try_from(self.queue.len()).unwrap();
@@ -132,6 +154,7 @@ impl Guest {
 enum Event {
     Arrives(usize),
     AtDevice(usize, Nanos, Nanos),
+    Told(usize),
     Switched(u64),
     Look(Nanos),
 }
@@ -259,6 +282,10 @@ impl World {
                 self.device.push_back((index, arrived, length, None));
                 self.start();
             }
+            Event::Told(index) => {
+                self.guests[index].completed = self.guests[index].completed.wrapping_add(1);
+                self.report(index, &[]);
+            }
             Event::Switched(turn) if turn == self.turn => self.slice_ends(),
             Event::Switched(_) => {}
             Event::Look(at) => {
@@ -276,8 +303,7 @@ impl World {
         if guest.outstanding == 0 {
             return;
         }
-        let length = (guest.length / 10_000).saturating_mul(9000 + jitter).max(1);
-        let length = if guest.length < 10_000 { guest.length } else { length };
+        let length = guest.next_length(jitter);
         guest.queue.push_back((self.now, length));
         if let Some(period) = guest.period {
             self.push(self.now + period, Event::Arrives(index));
@@ -408,13 +434,31 @@ impl World {
         let think = think * 8 / 10 + self.below(1 + think * 4 / 10);
         let guest = &mut self.guests[index];
         guest.driver.pop_front();
-        guest.completed = guest.completed.wrapping_add(1);
         guest.latencies.push(self.now - arrived);
         let end = self.now;
         let span = Span { begin, end, busy: end - begin, count: 1, copy: false };
-        let spans = match guest.honesty {
-            Honesty::NoSpans => vec![],
-            Honesty::ShortSpans => vec![Span { begin: end - MICROSECOND, busy: MICROSECOND, ..span }],
+        let short = Span { begin: end - MICROSECOND, busy: MICROSECOND, ..span };
+        let honesty = guest.honesty;
+        match honesty {
+            Honesty::Holds(Some(time)) => self.push(end + time, Event::Told(index)),
+            Honesty::Holds(None) => {}
+            _ => {
+                if honesty == Honesty::EarlySpans {
+                    self.report(index, &[short]);
+                }
+                self.guests[index].completed = self.guests[index].completed.wrapping_add(1);
+                if honesty == Honesty::LateSpans {
+                    self.report(index, &[]);
+                }
+            }
+        }
+        let guest = &mut self.guests[index];
+        let spans = match honesty {
+            Honesty::NoSpans | Honesty::EarlySpans | Honesty::Holds(_) => vec![],
+            Honesty::ShortSpans | Honesty::LateSpans => vec![short],
+            Honesty::IdleSpans => vec![Span { busy: 1, ..span }],
+            Honesty::OldSpans => vec![Span { begin: self.setting.epoch, busy: Nanos::MAX, ..span }],
+            Honesty::Copies => vec![Span { copy: true, ..span }],
             Honesty::FutureSpans => vec![Span { begin: end + SECOND, end: end + 2 * SECOND, ..span }],
             Honesty::Honest | Honesty::Overclaims => vec![span],
         };
@@ -434,8 +478,7 @@ impl World {
             let jitter = self.below(2000);
             let guest = &mut self.guests[index];
             if guest.outstanding > 0 {
-                let length = (guest.length / 10_000).saturating_mul(9000 + jitter).max(1);
-                let length = if guest.length < 10_000 { guest.length } else { length };
+                let length = guest.next_length(jitter);
                 guest.queue.push_back((self.now, length));
             }
         }

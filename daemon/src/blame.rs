@@ -1,24 +1,25 @@
-//! Finds out who keeps others from the GPU, as far as that can be told of contexts whose submissions do not end.
+//! Finds out who keeps others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks it about
+//! the contexts of its VM, and the broker about those of all VMs.
 //!
 //! A driver does not say what a GPU is busy with. What can be told from outside is how long submissions of a context took before, when one
 //! ended last, and since when one does not end. A context is in the way of another that is late if it was late itself before the other began,
 //! or if its submissions take far longer; and never if one of the other's ended meanwhile, since it did not keep the GPU from that one then.
-//! Contexts of which nothing tells one from the other are equal: neither has to make room for the other. Knows no clock and no limits.
+//! Contexts of which nothing tells one from the other are equal: neither has to make room for the other. Knows no clock, no limits and no
+//! names: a context has the number that the asking process gives it.
 
-use protocol::ids::ContextId;
 use std::cmp::Reverse;
 use std::time::Duration;
 
 /// A submission that takes this much longer than usual is late. Nor does anybody know more exactly who began first.
-pub(super) const LATE: Duration = Duration::from_millis(250);
+const LATE: Duration = Duration::from_millis(250);
 /// The submissions of a context have to take this many times longer than another's, to be taken for what holds the other up.
 const FAR_LONGER: u32 = 4;
 
 /// A context with a submission that could run: it runs, or others keep it from that.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
-    /// The context's id.
-    pub ctx_id: ContextId,
+pub(crate) struct Running<Id> {
+    /// The context.
+    pub id: Id,
     /// The time for which the submission could run so far.
     pub ran: Duration,
     /// The part of that in which it had the GPU, if those that run shared it evenly.
@@ -29,25 +30,30 @@ pub(super) struct Running {
     pub served: Option<Duration>,
 }
 
-impl Running {
+impl<Id: Copy + Ord> Running<Id> {
     /// Returns whether it is in the way of another, which runs as well: that one is late, and this one is the likely cause.
-    pub(super) fn holds_up(&self, other: &Self) -> bool {
+    pub(crate) fn holds_up(&self, other: &Self) -> bool {
         let may = other.is_late() && !other.was_late_before(self) && !other.was_served_beside(self);
         may && (self.was_late_before(other) || self.takes_far_longer_than(other))
     }
 
     /// Returns whether neither was late before the other began, so that both reach a limit at about the same time.
-    pub(super) fn is_abreast_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_abreast_of(&self, other: &Self) -> bool {
         !self.was_late_before(other) && !other.was_late_before(self)
     }
 
+    /// Returns whether nothing tells why it should make room rather than the other, though it runs longer.
+    pub(crate) fn is_equal_to(&self, other: &Self) -> bool {
+        self.is_abreast_of(other) && !self.takes_far_longer_than(other)
+    }
+
     /// Returns whether it cannot have had its part of the GPU, of which there are so many: with that it would have ended.
-    pub(super) fn is_starved(&self, parts: u32) -> bool {
+    pub(crate) fn is_starved(&self, parts: u32) -> bool {
         self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(LATE))
     }
 
     /// The time after which its submission is late.
-    pub(super) fn late(&self) -> Duration {
+    pub(crate) fn late(&self) -> Duration {
         self.usual.unwrap_or_default().saturating_add(LATE)
     }
 
@@ -74,20 +80,25 @@ impl Running {
 
 /// The one that is in the way of another. If there are several: one that was late before all others began. If there is none: the one that
 /// [`goes_first`].
-pub(super) fn in_the_way(running: &[Running]) -> Option<Running> {
-    let is_other = |one: &Running, other: &Running| other.ctx_id != one.ctx_id;
+pub(crate) fn in_the_way<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
+    let is_other = |one: &Running<Id>, other: &Running<Id>| other.id != one.id;
     let holds_any_up =
-        |one: &&Running| running.iter().any(|other| is_other(one, other) && one.holds_up(other));
+        |one: &&Running<Id>| running.iter().any(|other| is_other(one, other) && one.holds_up(other));
     let before_all =
-        |one: &&Running| running.iter().all(|other| !is_other(one, other) || one.was_late_before(other));
+        |one: &&Running<Id>| running.iter().all(|other| !is_other(one, other) || one.was_late_before(other));
     let guilty: Vec<_> = running.iter().filter(holds_any_up).copied().collect();
     guilty.iter().find(before_all).copied().or_else(|| goes_first(&guilty))
 }
 
 /// The one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
-pub(super) fn goes_first(running: &[Running]) -> Option<Running> {
-    let usual = |one: &Running| one.usual.unwrap_or(Duration::MAX);
-    running.iter().max_by_key(|one| (usual(one), one.charged, one.ran, Reverse(one.ctx_id.0))).copied()
+pub(crate) fn goes_first<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
+    let usual = |one: &Running<Id>| one.usual.unwrap_or(Duration::MAX);
+    running.iter().max_by_key(|one| (usual(one), one.charged, one.ran, Reverse(one.id))).copied()
+}
+
+/// The one that runs longest.
+pub(crate) fn longest<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
+    running.iter().max_by_key(|one| (one.ran, Reverse(one.id))).copied()
 }
 
 #[cfg(test)]
@@ -96,20 +107,20 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn running(ctx_id: u32, ran: u32, usual: Option<u32>) -> Running {
+    fn running(id: u32, ran: u32, usual: Option<u32>) -> Running<u32> {
         let (ran, usual) = (ran * MS, usual.map(|usual| usual * MS));
-        Running { ctx_id: ContextId(ctx_id), ran, charged: ran, usual, served: None }
+        Running { id, ran, charged: ran, usual, served: None }
     }
 
     /// In any order of their numbers, and of the list.
-    fn blamed(one: Running, other: Running) -> Running {
-        let named = |number, running| Running { ctx_id: ContextId(number), ..running };
+    fn blamed(one: Running<u32>, other: Running<u32>) -> Running<u32> {
+        let named = |id, running| Running { id, ..running };
         let all = [(1, 2), (2, 1)].map(|(first, second)| {
             let pair = [named(first, one), named(second, other)];
             let reversed = [pair[1], pair[0]];
             let found = [in_the_way(&pair).unwrap(), in_the_way(&reversed).unwrap()];
-            assert_eq!(found[0].ctx_id, found[1].ctx_id);
-            if found[0].ctx_id == pair[0].ctx_id { one } else { other }
+            assert_eq!(found[0].id, found[1].id);
+            if found[0].id == pair[0].id { one } else { other }
         });
         assert_eq!(all[0].ran, all[1].ran, "the number decides");
         all[0]
@@ -149,7 +160,7 @@ mod tests {
         let pair = [running(1, 12_000, Some(1000)), running(2, 12_500, Some(3000))];
         assert!(in_the_way(&pair).is_none(), "equal enough");
         assert!(in_the_way(&[running(1, 60_000, None)]).is_none(), "alone");
-        assert!(in_the_way(&[]).is_none());
+        assert!(in_the_way::<u32>(&[]).is_none());
     }
 
     /// One began seconds before the other, whose short submissions ended beside it.
@@ -170,7 +181,7 @@ mod tests {
         let hog = running(1, 9000, None);
         let friend = Running { served: Some(1000 * MS), ..running(2, 900, Some(2)) };
         let victim = Running { served: Some(9000 * MS), ..running(3, 8990, Some(2)) };
-        assert_eq!(in_the_way(&[hog, friend, victim]).map(|one| one.ctx_id), Some(hog.ctx_id));
+        assert_eq!(in_the_way(&[hog, friend, victim]).map(|one| one.id), Some(hog.id));
     }
 
     #[test]
@@ -185,5 +196,16 @@ mod tests {
         assert!(!running(1, 250, Some(2)).is_starved(2));
         assert!(!running(1, 4000, Some(1000)).is_starved(2));
         assert!(!running(1, 60_000, None).is_starved(2));
+    }
+
+    #[test]
+    fn who_runs_longer_has_an_equal_unless_it_was_late_before_or_takes_longer_each_time() {
+        let [short, long] = [running(1, 4, Some(2)), running(2, 12_000, Some(2))];
+        assert_eq!(longest(&[short, long]).map(|one| one.id), Some(2));
+        assert!(!long.is_equal_to(&short));
+        for usual in [None, Some(2), Some(2000)] {
+            assert!(running(1, 12_000, usual).is_equal_to(&running(2, 11_900, usual)), "{usual:?}");
+        }
+        assert!(!running(1, 12_000, Some(20_000)).is_equal_to(&short));
     }
 }

@@ -1,0 +1,88 @@
+//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. What the driver has got runs, whoever is behind.
+//! A GPU that time-slices contexts gives each of them the same time, so a tenant has the more of it the more contexts it has there; one that does not
+//! runs all of them before it runs what comes next.
+
+use super::Scheduler;
+use crate::tenant::Tenant;
+use crate::time::SECOND;
+use crate::{Class, ContextKey, Nanos, TenantId};
+use rustc_hash::FxHashMap;
+
+/// The contexts of one tenant that are in the driver.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    contexts: Vec<ContextKey>,
+    /// One of them is overdue.
+    pub(super) is_overdue: bool,
+    /// The number that there may be.
+    most: usize,
+    /// The time at which there may be more, if others do nothing until then.
+    pub(super) until: Option<Nanos>,
+}
+
+impl Crowd {
+    /// Returns whether something may be granted to a context of the tenant.
+    pub(super) fn admits(&self, key: ContextKey) -> bool {
+        self.contexts.contains(&key) || self.contexts.len() < self.most
+    }
+}
+
+impl Scheduler {
+    /// Returns the crowds of all tenants that have something in the driver; none where all have leases.
+    pub(super) fn crowds(&self) -> FxHashMap<TenantId, Crowd> {
+        let mut crowds = FxHashMap::<TenantId, Crowd>::default();
+        if self.tuning.leases_for_all {
+            return crowds;
+        }
+        for unit in &self.units.0 {
+            let Some(context) = self.contexts.get(&unit.context) else { continue };
+            let crowd = crowds.entry(context.tenant).or_default();
+            if !crowd.contexts.contains(&unit.context) {
+                crowd.contexts.push(unit.context);
+            }
+            crowd.is_overdue |= self.units.is_overdue(unit.context, &self.tuning, self.now);
+        }
+        for (id, crowd) in &mut crowds {
+            let surprised = self.tenants.get(id).map_or(0, |tenant| tenant.surprised_until);
+            let until = self.others_are_quiet_at(*id).map_or(surprised, |at| at.min(surprised));
+            let is_held_back = until > self.now;
+            crowd.most = if is_held_back { SURPRISED } else { MOST };
+            crowd.until = Some(until).filter(|_| is_held_back);
+        }
+        crowds
+    }
+
+    /// Takes note of tenants whose submissions take far longer than was expected of them.
+    pub(super) fn note_surprises(&mut self) {
+        if self.tuning.leases_for_all {
+            return;
+        }
+        for unit in &self.units.0 {
+            if self.units.is_overdue(unit.context, &self.tuning, self.now)
+                && let Some(context) = self.contexts.get(&unit.context)
+                && let Some(tenant) = self.tenants.get_mut(&context.tenant)
+            {
+                tenant.surprised_until = self.now.saturating_add(LATELY);
+            }
+        }
+    }
+
+    /// Returns since when, or from when on, no other tenant counts as being about; none while one has work.
+    fn others_are_quiet_at(&self, id: TenantId) -> Option<Nanos> {
+        let is_background = |tenant: &Tenant| tenant.share.class == Class::Background;
+        let matters =
+            |tenant: &Tenant| !is_background(tenant) || self.tenants.get(&id).is_some_and(is_background);
+        let mut others = self.tenants.iter().filter(|(other, tenant)| **other != id && matters(tenant));
+        others.try_fold(0, |latest, (_, tenant)| {
+            let quiet = tenant.worked.map_or(0, |at| at.saturating_add(LATELY));
+            (tenant.active == 0).then_some(latest.max(quiet))
+        })
+    }
+}
+
+/// Contexts of a tenant that are in the driver: one runs, one is staged.
+const MOST: usize = 2;
+/// Contexts of a tenant that are there while one of its submissions is overdue, or was lately, and another tenant has work, or had it lately.
+const SURPRISED: usize = 1;
+/// The time that is lately, in nanoseconds.
+const LATELY: Nanos = SECOND;
