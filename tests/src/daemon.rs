@@ -268,16 +268,14 @@ pub fn two_gpus() -> Result<Option<(HostVulkan, [String; 2])>> {
         HostVulkan::System => HostVulkan::System,
         _ => HostVulkan::twins()?,
     };
-    let output = vulkan.command(&daemon_executable()?)?.arg("--list-gpus").output()?;
-    let list = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{list}{}", String::from_utf8_lossy(&output.stderr));
+    let gpus = vulkan.usable_gpus(&daemon_executable()?)?;
+    println!("{gpus:?}");
     let on_machine = matches!(vulkan, HostVulkan::System);
-    let unfit: &[&str] = if on_machine { &["[unusable", "[software]"] } else { &["[unusable"] };
-    let fits = |line: &&str| !unfit.iter().any(|mark| line.contains(mark));
-    let mut uuids = list.lines().filter(fits).filter_map(|line| line.split_whitespace().next());
+    let fitting = gpus.into_iter().filter(|gpu| !(on_machine && gpu.software));
+    let mut uuids = fitting.map(|gpu| gpu.uuid);
     let two = uuids.next().zip(uuids.next());
     ensure!(on_machine || two.is_some(), "no second software GPU");
-    Ok(two.map(|(first, second)| (vulkan, [first.to_owned(), second.to_owned()])))
+    Ok(two.map(|(first, second)| (vulkan, [first, second])))
 }
 
 /// The GPU that daemons under test are told to use, if any.

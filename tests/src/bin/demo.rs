@@ -1,13 +1,15 @@
-//! `cargo demo`: a stock Debian guest computes on the daemon's virtual GPU.
+//! `cargo demo`: llama.cpp computes in a stock Debian guest on the daemon's virtual GPU. What the guest runs on is looked for, and said at the end.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tests::daemon_process::{DaemonProcess, build_daemon};
-use tests::packages::{HostVulkan, Suite};
+use tests::packages::{HostVulkan, Suite, cache_dir};
 use tests::vm::{Guest, Options, Outcome, Vm};
 use tests::{completion, prerequisites};
 
@@ -17,21 +19,36 @@ struct Arguments {
     /// Debian suite of the guest
     #[arg(long, default_value = "testing")]
     guest: Suite,
-    /// Use this GPU of the machine (`vhost-user-vulkan --list-gpus`); the default is a software driver
-    #[arg(long)]
+    /// Use this GPU of the machine (`vhost-user-vulkan --list-gpus`); the default is the first that guests can use, or else a software driver
+    #[arg(long, conflicts_with = "software")]
     gpu: Option<String>,
-    /// Use KVM instead of emulation
+    /// Use a software driver although the machine has a GPU
     #[arg(long)]
+    software: bool,
+    /// Use KVM without trying it out before; the default is KVM if a guest boots with it, or else emulation
+    #[arg(long, conflicts_with = "emulate")]
     kvm: bool,
+    /// Emulate the guest's processor although the machine has KVM
+    #[arg(long)]
+    emulate: bool,
     /// Leave a shell in the guest, on this terminal, until it exits
     #[arg(long)]
     keep: bool,
     /// Show what the daemon logs
     #[arg(long)]
     log: bool,
+    /// Use this daemon instead of building one
+    #[arg(long)]
+    daemon: Option<PathBuf>,
 }
 
 const WORDS: u32 = 48;
+
+/// Says what comes, and shows the guest's GPU.
+const BEFORE: &str = r"echo '--- vulkaninfo --summary'
+vulkaninfo --summary 2>/dev/null | sed -n '/^GPU0/,$p'
+echo
+echo 'llama.cpp speaks with a model of random weights, made for this demo: its words are invented and mean nothing'";
 
 /// Prints what llama.cpp has measured.
 const MEASURED: &str = r"echo
@@ -42,6 +59,8 @@ sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log";
 const LIMIT: Duration = Duration::from_secs(600);
 /// Time that a guest with one has.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time that a guest has to boot and end by KVM, which takes two or three seconds where it works.
+const KVM_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
@@ -51,25 +70,36 @@ fn main() -> Result<()> {
 
     step("checking what this machine has");
     prerequisites::provide(prerequisites::PACKAGES)?;
-    step("building the daemon (minutes when it is the first time)");
-    let executable = build_daemon(true)?;
-    step("getting Debian packages: QEMU, kernel, Mesa, llama.cpp (300 MB when it is the first time)");
-    let guest = Guest::build(arguments.guest).context("cannot build the guest")?;
-    let (vulkan, selection) = match &arguments.gpu {
-        Some(gpu) => (HostVulkan::System, vec!["--gpu", gpu]),
-        None => (HostVulkan::lavapipe()?, Vec::new()),
+    let executable = match &arguments.daemon {
+        Some(executable) => executable.clone(),
+        None => {
+            step("building the daemon (minutes when it is the first time)");
+            build_daemon(true)?
+        }
     };
-    step("starting the daemon");
-    let daemon = DaemonProcess::start_executable(&executable, &vulkan, &selection)?;
+    step(&format!(
+        "getting QEMU, a kernel, Mesa and llama.cpp as Debian packages, which are kept in {} and not installed (when it is the first \
+         time: 250 MB to fetch, up to 1.5 GB of the disk)",
+        cache_dir()?.display()
+    ));
+    let guest = Guest::build(arguments.guest).context("cannot build the guest")?;
+    let device = Device::choose(&arguments, &executable)?;
+    let processor = Processor::choose(&arguments, &guest, step)?;
+    step(&format!("starting the daemon on {}", device.name));
+    let daemon = DaemonProcess::start_executable(&executable, &device.vulkan, &device.selection())?;
 
-    step(&format!("booting {} with kernel {}", guest.suite().name(), guest.kernel_release()));
-    let before = "echo '--- vulkaninfo --summary'\nvulkaninfo --summary 2>/dev/null | sed -n '/^GPU0/,$p'";
+    step(&format!(
+        "booting {} with kernel {} by {}",
+        guest.suite().name(),
+        guest.kernel_release(),
+        processor.name()
+    ));
     let after = if arguments.keep { format!("{MEASURED}\n{}", shell()?) } else { MEASURED.to_owned() };
-    let script = completion::script_then(before, WORDS, &after);
+    let script = completion::script_then(BEFORE, WORDS, &after);
     let options = Options {
         gpus: vec![daemon.socket()],
         echo: true,
-        kvm: arguments.kvm,
+        kvm: processor == Processor::Kvm,
         limit: if arguments.keep { KEPT } else { LIMIT },
         daemon: Some(executable),
         ..Options::default()
@@ -96,8 +126,85 @@ fn main() -> Result<()> {
         outcome.output.contains("Virtio-GPU Venus"),
         "the guest saw no Venus device; the daemon logged:\n{log}"
     );
-    step("done: the words above were computed on the guest's virtual GPU");
+    step(&format!("done: the words above were computed on {}, in a VM by {}", device.name, processor.name()));
+    for hint in [device.hint(), processor.hint()].into_iter().flatten() {
+        println!("{hint}");
+    }
     Ok(())
+}
+
+/// The device on which the guest's programs compute.
+struct Device {
+    vulkan: HostVulkan,
+    /// The GPU that the daemon is told to use; a software driver is the only one that it finds.
+    gpu: Option<String>,
+    name: String,
+}
+
+impl Device {
+    /// Takes the GPU that was asked for, or the first of the machine that guests can use, or a software driver.
+    fn choose(arguments: &Arguments, executable: &Path) -> Result<Self> {
+        let on_machine = |gpu: String, name| Self { vulkan: HostVulkan::System, gpu: Some(gpu), name };
+        if let Some(gpu) = &arguments.gpu {
+            return Ok(on_machine(gpu.clone(), format!("the GPU {gpu}")));
+        }
+        // Where there is no driver, there is no GPU.
+        let gpus = if arguments.software {
+            Vec::new()
+        } else {
+            HostVulkan::System.usable_gpus(executable).unwrap_or_default()
+        };
+        if let Some(gpu) = gpus.into_iter().find(|gpu| !gpu.software) {
+            return Ok(on_machine(gpu.uuid, format!("the GPU {}", gpu.name)));
+        }
+        let name = "a software driver (lavapipe, which computes on the processor)".to_owned();
+        Ok(Self { vulkan: HostVulkan::lavapipe()?, gpu: None, name })
+    }
+
+    fn selection(&self) -> Vec<&str> {
+        self.gpu.iter().flat_map(|gpu| ["--gpu", gpu]).collect()
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        let hint = "--gpu GPU computes on a GPU of this machine: `vhost-user-vulkan --list-gpus` lists them";
+        self.gpu.is_none().then_some(hint)
+    }
+}
+
+/// The way in which the guest's processor is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processor {
+    Kvm,
+    Emulated,
+}
+
+impl Processor {
+    /// Takes what was asked for, or KVM if a guest boots with it.
+    fn choose(arguments: &Arguments, guest: &Guest, step: impl Fn(&str)) -> Result<Self> {
+        let may_try = !arguments.emulate && File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        if arguments.kvm || !may_try {
+            return Ok(if arguments.kvm { Self::Kvm } else { Self::Emulated });
+        }
+        step("trying KVM");
+        let options = Options { kvm: true, limit: KVM_LIMIT, ..Options::default() };
+        if Vm::works(guest, &options)? {
+            return Ok(Self::Kvm);
+        }
+        step("the guest does not boot with this machine's KVM, so its processor is emulated");
+        Ok(Self::Emulated)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "KVM",
+            Self::Emulated => "emulation of its processor",
+        }
+    }
+
+    fn hint(self) -> Option<&'static str> {
+        (self == Self::Emulated)
+            .then_some("--kvm uses KVM, for a /dev/kvm that runs Linux guests: it is many times as fast")
+    }
 }
 
 /// Returns the commands that leave a shell on the guest's terminal, which gets the size of this one.

@@ -1,15 +1,19 @@
 //! The names in the documents: parts of the program, tests, options and commands that a document names must exist.
 //!
 //! `markdown` cuts a document into text, code spans and commands, `known` lists what the repository has, `names` compares the two. What a
-//! name is follows from its form, or from the words before it. Names of other projects are told by their form, or stand in tables.
-//! Knows nothing of what the documents say of a name.
+//! name is follows from its form, or from the words before it. Names of other projects are told by their form, or stand in tables. `links`
+//! follows links, `blocks` finds what a page has its readers type. Knows nothing of what the documents say of a name.
 
+mod blocks;
 mod commands;
 mod known;
+mod links;
 mod markdown;
 mod names;
 
+pub use blocks::{fenced, indented};
 pub use known::Known;
+pub use links::dead_links;
 pub use markdown::{Document, Passage, Piece};
 pub use names::{stale, unneeded};
 
@@ -31,9 +35,15 @@ pub fn all() -> Vec<Document> {
         names.map(|name| format!("docs/{}", name.to_string_lossy())).filter(|name| name.ends_with(".md"));
     let mut paths: Vec<_> = AT_THE_TOP.iter().map(|name| (*name).to_owned()).chain(names).collect();
     paths.sort();
-    let read = |path: String| {
-        let text = fs::read_to_string(repository().join(&path));
-        Document::new(&path, &text.unwrap_or_else(|error| panic!("{path}: {error}")))
-    };
-    paths.into_iter().map(read).collect()
+    paths.iter().map(|path| one(path)).collect()
+}
+
+/// The document at a path, relative to the repository.
+///
+/// # Panics
+/// It cannot be read.
+#[must_use]
+pub fn one(path: &str) -> Document {
+    let text = fs::read_to_string(repository().join(path));
+    Document::new(path, &text.unwrap_or_else(|error| panic!("{path}: {error}")))
 }

@@ -7,6 +7,7 @@
 mod apt;
 mod client;
 mod cross;
+mod gpus;
 mod host_vulkan;
 mod installed;
 mod mirror;
@@ -18,6 +19,7 @@ mod twin;
 
 pub use client::{ClientRoot, Device};
 pub use cross::cross_compiler;
+pub use gpus::ListedGpu;
 pub use host_vulkan::HostVulkan;
 pub use installed::Installed;
 pub(crate) use installed::{ENVIRONMENT, namespaces};

@@ -32,6 +32,7 @@ mod patches;
 mod polls;
 mod queues;
 mod quotas;
+mod readme;
 mod recipe;
 mod reload;
 mod reset;

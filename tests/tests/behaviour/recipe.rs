@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::daemon_process::DaemonProcess;
+use tests::documents::fenced;
 use tests::packages::HostVulkan;
 use tests::sources::repository;
 use tests::vm::accepts;
@@ -104,8 +105,7 @@ fn the_page_shows_what_is_printed_for_a_domain() -> Result<()> {
     let printed = String::from_utf8(output.stdout)?;
     let lines: Vec<&str> = printed.lines().map(str::trim).collect();
     let page = fs::read_to_string(repository().join("docs/libvirt.md"))?;
-    let pieces: Vec<_> =
-        page.split("```xml\n").skip(1).filter_map(|text| text.split("\n```").next()).collect();
+    let pieces = fenced(&page, "xml");
     ensure!(pieces.len() == 3, "the page has pieces {pieces:?}");
     for piece in pieces {
         let piece: Vec<&str> = piece.lines().map(str::trim).collect();

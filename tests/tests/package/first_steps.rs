@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use tests::booted::{Booted, Network};
+use tests::documents::fenced;
 use tests::package::Architecture;
 use tests::packages::Installed;
 use tests::program::{LIMIT, succeed};
@@ -18,8 +19,8 @@ const PAGE: &str = include_str!("../../../README.md");
 
 /// The commands of README, in order: those for the host, and the one for the guest.
 fn commands() -> Result<(Vec<&'static str>, &'static str)> {
-    let blocks = PAGE.split("```sh\n").skip(1).filter_map(|text| text.split("\n```").next());
-    let blocks: Vec<_> = blocks.map(|block| block.lines().collect::<Vec<_>>()).collect();
+    let blocks: Vec<_> =
+        fenced(PAGE, "sh").into_iter().map(|block| block.lines().collect::<Vec<_>>()).collect();
     let [host, guest] = &blocks[..] else { bail!("README has blocks {blocks:?}") };
     let [guest] = guest[..] else { bail!("the guest gets {guest:?}") };
     ensure!(host.len() < 5, "more than five commands: {host:?}");

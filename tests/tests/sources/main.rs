@@ -4,4 +4,5 @@ mod documents;
 mod gate;
 mod layering;
 mod modules;
+mod readme;
 mod tidy;

@@ -3,22 +3,24 @@
 //! is as KubeVirt's, with the device that its hook adds.
 //!
 //! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own. The units are
-//! the package's, and the device is added by `recipe libvirt`.
+//! the package's, and the device is added by the commands of README.
 
 use std::fs;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use tempfile::{NamedTempFile, TempDir};
+use anyhow::{Result, bail, ensure};
+use tempfile::TempDir;
 use tests::booted::{Booted, Network};
 use tests::completion;
-use tests::daemon_process::daemon_executable;
+use tests::documents::indented;
 use tests::package::by_hand;
 use tests::packages::{ClientRoot, Installed, Suite};
-use tests::program::{LIMIT, succeed};
+use tests::program::LIMIT;
 use tests::vm::{Guest, kubevirt, pause};
+
+/// The page with the commands that add the device.
+const PAGE: &str = include_str!("../../../README.md");
 
 /// The words that a guest generates: it takes long enough to be paused in between.
 const WORDS: u32 = 200;
@@ -67,14 +69,12 @@ const NO_DAEMON: &str = "! systemctl is-active --quiet vhost-user-vulkan@web.ser
 /// Prints how many words the guest's command has printed.
 const COUNT: &str = "wc -w </var/lib/libvirt/images/output";
 
-/// The domain with the device.
-fn with_device() -> Result<String> {
-    let file = NamedTempFile::new()?;
-    fs::write(file.path(), DOMAIN)?;
-    let mut command = Command::new(daemon_executable()?);
-    command.args(["recipe", "libvirt", "--socket-path", "/run/vhost-user-vulkan/web.sock", "--domain"]);
-    command.arg(file.path());
-    succeed(command, LIMIT)
+/// The commands of README that give the domain `web` its GPU, and a look whether libvirt's schema has what they define.
+fn give_gpu() -> Result<String> {
+    let blocks = indented(PAGE, "libvirt");
+    let [commands] = &blocks[..] else { bail!("README has blocks {blocks:?} for libvirt") };
+    ensure!(commands.len() == 3, "README has {commands:?} for libvirt");
+    Ok(format!("cd /root\n{}\nvirsh define --validate web-gpu.xml", commands.join("\n")))
 }
 
 /// A host with libvirt, which has the machine `web`.
@@ -140,7 +140,8 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
         return Ok(());
     }
     let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
-    let Some(host) = Host::start(&with_device()?)? else { return Ok(()) };
+    let Some(host) = Host::start(DOMAIN)? else { return Ok(()) };
+    host.run(&give_gpu()?)?;
     host.run(NO_DAEMON)?;
     host.begin()?;
     let status = host.run("systemctl show --property StatusText --value vhost-user-vulkan@web.service")?;

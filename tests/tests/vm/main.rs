@@ -2,6 +2,7 @@
 //! at a time keep two processors busy until the last.
 
 mod cgroups;
+mod demo;
 mod differential;
 mod doctor;
 mod ganeti;

@@ -178,7 +178,7 @@ pub(super) fn gpus(facts: &Facts) -> Vec<Finding> {
             Err(reason) => Finding::warning(
                 "gpu",
                 format!("guests cannot use it: {reason}"),
-                "install the newest driver of this GPU; README says what a driver needs",
+                "install the newest driver of this GPU; docs/hardware.md says what a driver needs",
             ),
         };
         finding.about(&gpu.name)
