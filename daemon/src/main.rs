@@ -162,6 +162,9 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
     let window_size = decide_window(&options, &gpus[..seen], &mut choices);
     log_ready(&gpus[..seen], window_size);
+    if options.queues.only_say_that_they_draw() {
+        log::info!(target: LOG, "nothing can be drawn upon with --queues nominal: programs that draw need --queues all");
+    }
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
     let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
     let own = own.transpose().context("cannot serve operators")?;

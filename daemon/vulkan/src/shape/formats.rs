@@ -1,6 +1,7 @@
 //! Formats as a guest sees them: features and images that it cannot use are not there.
 //!
-//! Where queues only say that they draw (`--queues nominal`) nothing can be drawn upon, and programs that look for that before they draw hear so.
+//! Where queues only say that they draw (`--queues nominal`) nothing can be drawn upon, and programs that look for that before they draw hear so: of
+//! images always, of formats but for those of depth with stencil.
 //!
 //! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" where
 //! a question describes an image with such bits. The rest is about copies by the host (`host_copy`): a guest's driver sends the
@@ -64,8 +65,19 @@ const DRAWN_UPON: u32 = ImageUsageFlags::COLOR_ATTACHMENT.0
 /// Returns the features that guests do not see of a format.
 pub(crate) fn hidden(format: venus::Format, queues: Queues) -> u64 {
     let copies = if is_sent_whole(format) { 0 } else { Features::HOST_IMAGE_TRANSFER.0 };
-    let attachments = if queues.only_say_that_they_draw() { ATTACHMENTS } else { 0 };
+    let attachments = if queues.only_say_that_they_draw() { ATTACHMENTS & !promised(format) } else { 0 };
     copies | attachments
+}
+
+/// Returns what Vulkan promises of a format together with another one (section "Required Format Support"): one of these two is for depth and stencil.
+/// Dawn aborts the program where neither is, though that only computes.
+fn promised(format: venus::Format) -> u64 {
+    match format {
+        venus::Format::D24_UNORM_S8_UINT | venus::Format::D32_SFLOAT_S8_UINT => {
+            Features::DEPTH_STENCIL_ATTACHMENT.0
+        }
+        _ => 0,
+    }
 }
 
 /// Removes features from those of a format, in the struct of Vulkan 1.0, which has room for half of them.
@@ -202,6 +214,17 @@ mod tests {
         let every = asked(&[U::COLOR_ATTACHMENT, U::SAMPLED, U::STORAGE, U::TRANSFER_SRC, U::TRANSFER_DST]);
         let computed = asked(&[U::SAMPLED, U::STORAGE]);
         assert!([every, computed].iter().all(|asked| !asked.is_for_drawing_only(Queues::Nominal)));
+    }
+
+    #[test]
+    fn only_formats_of_depth_with_stencil_are_said_to_be_drawn_upon() {
+        use venus::Format as F;
+        for format in [F::D24_UNORM_S8_UINT, F::D32_SFLOAT_S8_UINT] {
+            assert_eq!(hidden(format, Queues::Nominal), ATTACHMENTS & !Features::DEPTH_STENCIL_ATTACHMENT.0);
+        }
+        for format in [F::R8G8B8A8_UNORM, F::D16_UNORM, F::D32_SFLOAT, F::S8_UINT] {
+            assert_eq!(hidden(format, Queues::Nominal), ATTACHMENTS, "{format:?}");
+        }
     }
 
     #[test]

@@ -100,9 +100,9 @@ pub(crate) const RESHAPED: &[Reshaped] = &[
         "features of formats",
         "those of Vulkan and of extensions that guests have; `HOST_IMAGE_TRANSFER` of formats with planes only where a texel of each \
          plane is a byte, and not of `4PACK16` formats, `422` formats of 16 bits and `ASTC` formats of floats; with `--queues nominal` \
-         (the default) no attachments",
+         (the default) no attachments but `DEPTH_STENCIL_ATTACHMENT` of `D24_UNORM_S8_UINT` and `D32_SFLOAT_S8_UINT`",
         "Mesa before 26.2 sends too few bytes of these, and programs copy them by a buffer where the host does not; programs that draw \
-         look for attachments before they do",
+         look for attachments before they do; Vulkan promises one of those two, and Dawn aborts programs where neither is",
     ),
     (
         "images of a format",
