@@ -17,6 +17,6 @@ pub use gpu::{
 pub use key::CacheKey;
 pub use limits::{
     ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
-    LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most, option,
+    LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most,
 };
 pub use memory::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};

@@ -260,28 +260,6 @@ impl HangLimits {
     }
 }
 
-/// Returns how users write a limit that messages name: the option that sets it, without dashes in front, or its own name if it is fixed.
-#[must_use]
-pub fn option(limit: &str) -> &str {
-    match limit {
-        "contexts" => "max-contexts",
-        "resources" => "max-resources",
-        "live_maps" => "max-maps",
-        "window_size" => "window-size",
-        "device_memory" => "device-memory",
-        "context_device_memory" => "context-device-memory",
-        "host_memory" => "host-memory",
-        "context_host_memory" => "context-host-memory",
-        "vm_rings" => "max-vm-rings",
-        "rings" => "max-rings",
-        "objects" => "max-objects",
-        "shmem_total_bytes" => "ring-memory",
-        "shader_bytes" => "shader-memory",
-        "log_lines" => "max-log-lines",
-        fixed => fixed,
-    }
-}
-
 /// Time that a frontend has to do what it is asked for, and that what it gave may hold the device process up.
 pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 

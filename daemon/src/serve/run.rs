@@ -28,9 +28,7 @@ use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
-use config::{
-    CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap, option,
-};
+use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -596,7 +594,7 @@ impl Server {
             ToDevice::RingBegins { ring, resource_id, status } => {
                 self.world.rings.begins(ctx_id, ring, resource_id, status);
                 if let Err(limit) = self.device.ring_begins(ctx_id) {
-                    self.world.kill(ctx_id, &format!("limit {} reached", option(limit)));
+                    self.world.kill(ctx_id, &format!("limit {limit} reached"));
                     self.settle();
                 }
             }
@@ -619,7 +617,7 @@ impl Server {
             ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
             ToDevice::LimitReached { limit } => {
                 let context = self.world.workers.called(ctx_id);
-                let message = format_args!("limit {:?} reached: {context} gets no more", option(&limit));
+                let message = format_args!("limit {limit:?} reached: {context} gets no more");
                 self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
