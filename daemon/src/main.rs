@@ -6,7 +6,7 @@ mod diagnosis;
 mod interpose;
 
 use anyhow::{Context, bail};
-use cli::{Child, Cli, ControlSocket, MapDeviceMemory, Role, Serve};
+use cli::{Child, Cli, ControlSocket, Role, Serve};
 use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
@@ -160,7 +160,10 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let window_size = decide_window(&options, &gpus[..seen], &mut choices);
+    let device_memory = device_memory_seen(&options, &gpus[..seen]);
+    let (window_size, advice) =
+        serve::decide_window(&mut choices, options.window_size, options.maps_device_memory(), device_memory);
+    advice.into_iter().for_each(|advice| log::warn!(target: LOG, "{advice}"));
     log_ready(&gpus[..seen], window_size);
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
     let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
@@ -198,20 +201,10 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Returns the size of the window, and has guests map the GPUs' own memory if they are to and it fits.
-fn decide_window(options: &Serve, gpus: &[Chosen], choices: &mut [GpuChoice]) -> u64 {
-    let wanted = options.map_device_memory == MapDeviceMemory::Auto && !options.changes_workers();
+/// Returns the bytes of the GPUs' own memory that the VM may have.
+fn device_memory_seen(options: &Serve, gpus: &[Chosen]) -> u64 {
     let all = gpus.iter().map(|(gpu, _)| gpu.device_memory).sum();
-    let device_memory = options.quotas.device_memory.map_or(all, |bytes| bytes.min(all));
-    let window_size =
-        options.window_size.unwrap_or_else(|| serve::fitting_window(choices, wanted, device_memory));
-    if let Some(needed) = serve::offer_mapped(choices, wanted, window_size, device_memory) {
-        log::warn!(
-            target: LOG,
-            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
-        );
-    }
-    window_size
+    options.quotas.device_memory.map_or(all, |bytes| bytes.min(all))
 }
 
 /// The VM as its operators see it.
