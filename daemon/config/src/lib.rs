@@ -1,7 +1,7 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 //!
 //! `limits` has the bounds, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
-//! other about memory, and `key` the secret of pipeline caches.
+//! other about memory, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod gpu;
 mod key;
 mod limits;
 mod memory;
+mod passage;
 
 pub use gpu::{
     DriverMapped, GpuChoice, GpuInfo, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection, Queues,
@@ -20,3 +21,4 @@ pub use limits::{
     LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most,
 };
 pub use memory::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
+pub use passage::Passage;

@@ -66,8 +66,8 @@ pub(crate) struct Serve {
     /// Use this inherited socket, which may be listening or connected [default without --socket-path: the socket that systemd passes (socket activation)]
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// Listen there for `status`, `set`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only. `auto` is the path of the VM's socket with `.control` behind it; `none` is nowhere, and nothing measures the GPU's time. The last of several counts
-    #[arg(long, value_name = "PATH|auto|none", default_value = "none", value_parser = control_socket, overrides_with = "control_socket")]
+    /// Listen there for `status`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only. `auto` is the path of the VM's socket with `.control` behind it, or nowhere if no socket can be made there; `none` is nowhere, and nothing measures the GPU's time. The last of several counts
+    #[arg(long, value_name = "PATH|auto|none", default_value = "auto", value_parser = control_socket, overrides_with = "control_socket")]
     pub control_socket: ControlSocket,
     /// Serve metrics for Prometheus to this machine, at 127.0.0.1:PORT, `[::1]:PORT` or a Unix socket's path [default: nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<MetricsAddress>)]

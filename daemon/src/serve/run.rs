@@ -293,7 +293,7 @@ impl Server {
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
             TOKEN_LAUNCHER => return self.workers_ended(),
-            TOKEN_BROKER => return self.obey_broker(),
+            TOKEN_BROKER => self.obey_broker(),
             TOKEN_SIGNAL => {
                 log::info!("ending at the user's request");
                 self.done = true;
@@ -741,18 +741,13 @@ impl Server {
         }
     }
 
-    /// Does what the broker says. Without it nothing would be granted any more.
-    fn obey_broker(&mut self) -> io::Result<()> {
-        match (self.world.hear_broker(), &self.world.broker) {
-            (Err(error), Some(Broker { is_parent: false, .. })) => return Err(io::Error::other(error)),
-            (Err(error), _) => {
-                log::error!(error:%; "ending, as the broker is gone");
-                self.done = true;
-            }
-            (Ok(()), _) => {}
+    /// Does what the broker says. Without one that grants, this process ends.
+    fn obey_broker(&mut self) {
+        if let Err(error) = self.world.hear_broker() {
+            log::error!(error:%; "ending, as the broker is gone");
+            self.done = true;
         }
         self.settle();
-        Ok(())
     }
 
     fn report_memory(&self) {

@@ -104,8 +104,11 @@ impl Queue {
     /// Returns whether a call's groups may be dispatched at once; they count as dispatched then.
     fn passes(&self, call: &Call<'_>, device: &Device, groups: &[Group]) -> bool {
         let Some(scheduled) = &self.scheduled else { return true };
-        let host = Host { device, objects: &call.context.objects };
         let count = groups.iter().filter(|group| !group.is_free).count() as u32;
+        if !scheduled.gate.holds() {
+            return scheduled.gate.pass(count);
+        }
+        let host = Host { device, objects: &call.context.objects };
         let pass = || scheduled.gate.pass(count);
         groups.iter().all(|group| group.is_ready(&host))
             && (pass() || {
@@ -151,7 +154,8 @@ impl Queue {
     ) -> Result<i32, Fault> {
         groups.iter_mut().for_each(|group| group.is_free = true);
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
-        let at_once = self.scheduled.as_ref().is_none_or(|scheduled| {
+        let holding = self.scheduled.as_ref().filter(|scheduled| scheduled.gate.holds());
+        let at_once = holding.is_none_or(|scheduled| {
             let host = Host { device: &device, objects: &call.context.objects };
             scheduled.held.lock().is_empty() && groups.iter().all(|group| group.is_ready(&host))
         });
@@ -271,9 +275,11 @@ impl Queue {
         slot
     }
 
-    /// Returns whether the device has begun a submission, as far as stamps tell: others may be in its way.
+    /// Returns whether the device has begun a submission, as far as stamps tell: others may be in its way. Where nothing is shared out, that
+    /// counts as if there were no stamps.
     pub(super) fn has_begun(&self, device: &Device, submission: &Submission) -> bool {
-        let stamps = self.scheduled.as_ref().and_then(|scheduled| scheduled.stamps.get()?.as_ref());
+        let scheduled = self.scheduled.as_ref().filter(|scheduled| scheduled.gate.holds());
+        let stamps = scheduled.and_then(|scheduled| scheduled.stamps.get()?.as_ref());
         let stamp = submission.dispatched().and_then(|dispatched| dispatched.stamp);
         stamps.zip(stamp).is_none_or(|(stamps, index)| stamps.has_begun(&device.ash, index))
     }
