@@ -268,7 +268,10 @@ impl Queue {
         let at = page_clock();
         // What takes no time says nothing of how long others take.
         let stamps = stamps.as_ref().filter(|_| !group.is_free);
-        let exactly = !scheduled.gate.is_open() || scheduled.gate.is_traced();
+        let gate = &scheduled.gate;
+        // Where nothing is shared out, no submission halts a driver for figures that nobody has asked for.
+        let stamps = stamps.filter(|stamps| gate.holds() || gate.is_traced() || !stamps.is_software());
+        let exactly = !gate.is_open() || gate.is_traced();
         let slot = stamps.and_then(|stamps| stamps.take(exactly, at));
         let (stamp, counts) = (slot.map(|slot| slot.index), !group.is_free);
         submission.set_dispatched(Dispatched { at, stamp, counts });
