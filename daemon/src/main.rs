@@ -6,7 +6,7 @@ mod diagnosis;
 mod interpose;
 
 use anyhow::{Context, bail};
-use cli::{Child, Cli, ControlSocket, MapDeviceMemory, Role, Serve};
+use cli::{Child, Cli, ControlSocket, Role, Serve};
 use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
@@ -151,7 +151,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         (None, Some(path)) => Listen::at(path, options.socket_access())?,
         (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     };
-    let one_vm = listen_for_operators(&options, &listen)?;
+    let one_vm = listen_for_operators(&options, &listen, limits.contexts)?;
     launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
@@ -160,14 +160,16 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let window_size = decide_window(&options, &gpus[..seen], &mut choices);
+    let device_memory = device_memory_seen(&options, &gpus[..seen]);
+    let (window_size, advice) =
+        serve::decide_window(&mut choices, options.window_size, options.maps_device_memory(), device_memory);
+    advice.into_iter().for_each(|advice| log::warn!(target: LOG, "{advice}"));
     log_ready(&gpus[..seen], window_size);
     if options.queues.only_say_that_they_draw() {
         log::info!(target: LOG, "nothing can be drawn upon with --queues nominal: programs that draw need --queues all");
     }
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
-    let own = one_vm.map(|one_vm| one_vm.serve(shown(&options, &listen, limits.contexts)));
-    let own = own.transpose().context("cannot serve operators")?;
+    let own = one_vm.map(OneVm::serve).transpose().context("cannot serve operators")?;
     let broker = broker.or(own.map(serve::Broker::of_thread));
     let end = serve::serve(serve::Options {
         listen,
@@ -201,20 +203,10 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Returns the size of the window, and has guests map the GPUs' own memory if they are to and it fits.
-fn decide_window(options: &Serve, gpus: &[Chosen], choices: &mut [GpuChoice]) -> u64 {
-    let wanted = options.map_device_memory == MapDeviceMemory::Auto && !options.changes_workers();
+/// Returns the bytes of the GPUs' own memory that the VM may have.
+fn device_memory_seen(options: &Serve, gpus: &[Chosen]) -> u64 {
     let all = gpus.iter().map(|(gpu, _)| gpu.device_memory).sum();
-    let device_memory = options.quotas.device_memory.map_or(all, |bytes| bytes.min(all));
-    let window_size =
-        options.window_size.unwrap_or_else(|| serve::fitting_window(choices, wanted, device_memory));
-    if let Some(needed) = serve::offer_mapped(choices, wanted, window_size, device_memory) {
-        log::warn!(
-            target: LOG,
-            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
-        );
-    }
-    window_size
+    options.quotas.device_memory.map_or(all, |bytes| bytes.min(all))
 }
 
 /// The VM as its operators see it.
@@ -239,24 +231,26 @@ fn abort_on_panic() {
     }));
 }
 
-/// Makes the sockets for operators and collectors, if options want some and no broker has them. Beside the VM's socket there may be no room for
-/// one; the daemon does without it then.
-fn listen_for_operators(options: &Serve, listen: &Listen) -> anyhow::Result<Option<OneVm>> {
+/// Makes the sockets for operators and collectors, unless a broker has them or an option wants none. Where the usual one cannot be made, the
+/// daemon says so and does without.
+fn listen_for_operators(options: &Serve, listen: &Listen, contexts: usize) -> anyhow::Result<Option<OneVm>> {
     let metrics = options.metrics.clone();
-    let path = match &options.control_socket {
+    let (path, is_meant) = match &options.control_socket {
         _ if options.under_broker => return Ok(None),
-        ControlSocket::At(path) => Some(path.clone()),
-        ControlSocket::Auto => listen.path().map(|path| broker::control_socket_beside(&path)),
-        ControlSocket::None => None,
+        ControlSocket::None if metrics.is_some() => {
+            bail!("--metrics needs a control socket: leave out --control-socket none, or name a path with it")
+        }
+        ControlSocket::None => return Ok(None),
+        ControlSocket::At(path) => (Ok(path.clone()), true),
+        ControlSocket::Auto => (broker::control_socket_beside(listen.path()), metrics.is_some()),
     };
-    let is_meant = metrics.is_some() || matches!(options.control_socket, ControlSocket::At(_));
-    match path.map(|path| OneVm::listen(path, metrics)) {
-        None if is_meant => bail!("--metrics needs a control socket: name a path with --control-socket"),
-        Some(Err(error)) if !is_meant => {
+    let vm = shown(options, listen, contexts);
+    match path.and_then(|path| OneVm::listen(path, metrics, vm)) {
+        Err(error) if !is_meant => {
             log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");
             Ok(None)
         }
-        listens => Ok(listens.transpose()?),
+        listens => Ok(Some(listens.context("cannot serve operators (--control-socket)")?)),
     }
 }
 

@@ -275,7 +275,7 @@ fn packets() -> Vec<Vec<u8>> {
         gpus: vec![gpu],
         limits: Default::default(),
         cache_key: CacheKey([0; 32]),
-        scheduled: false,
+        passage: None,
         waiting_off: Vec::new(),
         swapped_out: None,
     };

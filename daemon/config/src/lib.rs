@@ -1,7 +1,7 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 //!
 //! `limits` has the bounds, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
-//! other about memory, and `key` the secret of pipeline caches.
+//! other about memory, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod gpu;
 mod key;
 mod limits;
 mod memory;
+mod passage;
 
 pub use gpu::{
     DriverMapped, GpuChoice, GpuInfo, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection, Queues,
@@ -17,6 +18,7 @@ pub use gpu::{
 pub use key::CacheKey;
 pub use limits::{
     ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
-    LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most, option,
+    LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most,
 };
 pub use memory::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
+pub use passage::Passage;

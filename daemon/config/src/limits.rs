@@ -97,8 +97,8 @@ impl DeviceLimits {
     #[must_use]
     pub fn within_files(self, files: u64) -> Self {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
-        // A channel and an output for each context.
-        let workers = self.contexts.saturating_mul(2);
+        // A channel and an output for each context; for its broker a page and both ends of a doorbell.
+        let workers = self.contexts.saturating_mul(5);
         let kept = FILES_KEPT + workers.min(files / 4);
         let free = files.saturating_sub(kept);
         let worker_backlog_files = self.worker_backlog_files.min(free / 8);
@@ -114,8 +114,8 @@ impl DeviceLimits {
 }
 
 /// Descriptors that are kept for a session: regions of memory (509 of the frontend's, in the table and on their way to it), kicks, calls,
-/// channels, anchors.
-const FILES_KEPT: usize = 640;
+/// channels, anchors; and for operators and collectors of metrics.
+const FILES_KEPT: usize = 704;
 
 /// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can
 /// tell; what exceeds another ends the context. Each is logged with its name.
@@ -257,28 +257,6 @@ impl HangLimits {
     #[must_use]
     pub fn of(software: bool) -> Self {
         if software { Self::software() } else { Self::default() }
-    }
-}
-
-/// Returns how users write a limit that messages name: the option that sets it, without dashes in front, or its own name if it is fixed.
-#[must_use]
-pub fn option(limit: &str) -> &str {
-    match limit {
-        "contexts" => "max-contexts",
-        "resources" => "max-resources",
-        "live_maps" => "max-maps",
-        "window_size" => "window-size",
-        "device_memory" => "device-memory",
-        "context_device_memory" => "context-device-memory",
-        "host_memory" => "host-memory",
-        "context_host_memory" => "context-host-memory",
-        "vm_rings" => "max-vm-rings",
-        "rings" => "max-rings",
-        "objects" => "max-objects",
-        "shmem_total_bytes" => "ring-memory",
-        "shader_bytes" => "shader-memory",
-        "log_lines" => "max-log-lines",
-        fixed => fixed,
     }
 }
 

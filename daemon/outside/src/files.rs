@@ -1,14 +1,14 @@
-//! Regular files, read without a wait and not beyond a bound. A path may lead to a pipe that nobody writes to, or to a device that never
-//! ends: those are refused by what they are, after they were opened without a wait.
+//! Files, opened without a wait: to read them, not beyond a bound, or to write them. A path may lead to a pipe whose other end nobody has, or to a
+//! device that never ends: those are refused by what they are, after they were opened without a wait.
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// The reason why a file is not read.
+/// The reason why a file is not opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRead {
     /// The system refuses.
@@ -58,6 +58,37 @@ pub fn read_in(folder: impl AsFd, name: &str, bytes_max: u64) -> Result<Vec<u8>,
     read_all(open_by(folder, Path::new(name), OFlags::NOFOLLOW)?, bytes_max)
 }
 
+/// The files that [`create`] makes or takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Makes {
+    /// Regular files, for a writer that may wait for nobody.
+    Regular,
+    /// Regular files, and what is there already of other kinds: pipes that are read, terminals, devices. Writes to them wait.
+    Any,
+}
+
+/// Makes a file, or empties the one that is there, to write it. Each write goes to its end, which is elsewhere if somebody truncates it.
+/// Symbolic links are followed.
+///
+/// # Errors
+///
+/// The system refuses, the file is of a kind that is not wanted, or a pipe that nobody reads.
+pub fn create(path: impl AsRef<Path>, makes: Makes) -> io::Result<File> {
+    let how = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
+    let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = openat(CWD, path.as_ref(), flags, Mode::from_raw_mode(0o666));
+    let file = match opened {
+        Err(Errno::NXIO) if makes == Makes::Regular => return Err(NotRead::NotAFile.into()),
+        opened => File::from(opened?),
+    };
+    match (is_regular(&file)?, makes) {
+        (true, _) => file.set_len(0)?,
+        (false, Makes::Regular) => return Err(NotRead::NotAFile.into()),
+        (false, Makes::Any) => fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?,
+    }
+    Ok(file)
+}
+
 fn open_by(folder: impl AsFd, path: &Path, how: OFlags) -> Result<File, NotRead> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | how;
     let file = match openat(folder, path, flags, Mode::empty()) {
@@ -65,10 +96,14 @@ fn open_by(folder: impl AsFd, path: &Path, how: OFlags) -> Result<File, NotRead>
         Err(Errno::NXIO) => return Err(NotRead::NotAFile),
         opened => opened.map_err(io::Error::from)?,
     };
-    if FileType::from_raw_mode(fstat(&file).map_err(io::Error::from)?.st_mode) != FileType::RegularFile {
+    if !is_regular(&file)? {
         return Err(NotRead::NotAFile);
     }
     Ok(file.into())
+}
+
+fn is_regular(file: impl AsFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::RegularFile)
 }
 
 fn read_all(file: File, bytes_max: u64) -> Result<Vec<u8>, NotRead> {
@@ -85,6 +120,7 @@ mod tests {
     use super::*;
     use rustix::fs::mknodat;
     use std::fs;
+    use std::io::Write;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
@@ -113,6 +149,29 @@ mod tests {
         fs::write(file.path(), "12345").unwrap();
         assert!(read(file.path(), 5).is_ok() && read(file.path(), u64::MAX).is_ok());
         assert!(matches!(read(file.path(), 4), Err(NotRead::TooLong(4))));
+    }
+
+    #[test]
+    fn what_is_written_is_a_new_file_and_a_pipe_only_where_it_is_wanted_and_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "what was there").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for makes in [Makes::Regular, Makes::Any] {
+            for name in ["file", "link", "new"] {
+                create(path(name), makes).unwrap().write_all(b"text").unwrap();
+                assert_eq!(read(path(name), 9).unwrap(), b"text", "{name}");
+            }
+            assert!(create(path("pipe"), makes).is_err(), "nobody reads it");
+            assert!(create(folder.path(), makes).is_err());
+        }
+        let _reader = File::options().read(true).write(true).open(path("pipe")).unwrap();
+        let error = create(path("pipe"), Makes::Regular).unwrap_err().to_string();
+        assert!(error.starts_with("is no regular file; "), "{error}");
+        let mut pipe = create(path("pipe"), Makes::Any).unwrap();
+        pipe.write_all(b"text").unwrap();
+        assert!(!fcntl_getfl(&pipe).unwrap().contains(OFlags::NONBLOCK), "writes wait");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |
-//! | `files` | regular files, read without a wait and not beyond a bound | |
+//! | `files` | files, read and made without a wait, and not read beyond a bound | |
 //! | `sockets` | Unix sockets at paths: made, connected to, admitted to | |
 //! | `text` | text as a terminal may get it | |
 //! | `output` | standard output and standard error, whose readers may be gone | |
@@ -15,7 +15,7 @@ mod output;
 mod sockets;
 mod text;
 
-pub use files::{NotRead, open, read, read_in};
+pub use files::{Makes, NotRead, create, open, read, read_in};
 pub use output::{Reader, print, tell};
-pub use sockets::{Access, NotBound, connect, listen, remove};
+pub use sockets::{Access, NotBound, SocketFile, connect, listen};
 pub use text::{json_for_terminal, lines_for_terminal, visible};

@@ -10,8 +10,9 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The reason why there is no socket to listen at.
@@ -92,12 +93,44 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// Removes the file at `path` if it is the one with this device and inode.
-pub fn remove(path: &Path, (device, inode): (u64, u64)) {
-    let Ok(place) = Place::of(path) else { return };
-    if place.stat().is_ok_and(|there| (there.st_dev, there.st_ino) == (device, inode)) {
-        // Whoever has removed it meanwhile has done it for us.
-        let _ = unlinkat(&place.folder, place.name, AtFlags::empty());
+/// The file of a socket that was made at a path, which another file may have taken the place of since.
+#[derive(Clone, Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// The file that is at this path now.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the system refuses.
+    pub fn at(path: PathBuf) -> io::Result<Self> {
+        let file = path.symlink_metadata()?;
+        Ok(Self { path, identity: (file.dev(), file.ino()) })
+    }
+
+    /// Returns the path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether the file is at its path still.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity)
+    }
+
+    /// Removes the file, unless another has its place.
+    pub fn remove(&self) {
+        let Ok(place) = Place::of(&self.path) else { return };
+        if place.stat().is_ok_and(|there| (there.st_dev, there.st_ino) == self.identity) {
+            // Whoever has removed it meanwhile has done it for us.
+            let _ = unlinkat(&place.folder, place.name, AtFlags::empty());
+        }
     }
 }
 
@@ -179,8 +212,7 @@ mod tests {
     use super::*;
     use rustix::fs::CWD;
     use std::fs::{self, Metadata, Permissions};
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-    use std::path::PathBuf;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn folder() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -275,11 +307,17 @@ mod tests {
     #[test]
     fn only_the_file_that_is_meant_is_removed() {
         let (_folder, path) = folder();
-        let _live = listen(&path, Access::default()).unwrap();
-        let file = path.metadata().unwrap();
-        remove(&path, (file.dev(), file.ino() + 1));
-        assert!(path.exists());
-        remove(&path, (file.dev(), file.ino()));
+        let _first = listen(&path, Access::default()).unwrap();
+        let file = SocketFile::at(path.clone()).unwrap();
+        assert!(file.is_there());
+        let away = path.with_extension("away");
+        fs::rename(&path, &away).unwrap();
+        let _second = listen(&path, Access::default()).unwrap();
+        file.remove();
+        assert!(path.exists() && !file.is_there());
+        fs::rename(&away, &path).unwrap();
+        file.remove();
         assert!(!path.exists() && statat(CWD, &path, AtFlags::empty()).is_err());
+        assert!(SocketFile::at(path).is_err());
     }
 }

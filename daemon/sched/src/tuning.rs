@@ -65,7 +65,7 @@ pub struct Tuning {
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
     pub late_span: Nanos,
-    /// Each context has a lease, unless its tenant has a ceiling: the GPU's time is measured, and not shared out. Default false.
+    /// Each context has a lease from begin to end: the GPU's time is measured, and not shared out. Default false.
     pub leases_for_all: bool,
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub enum ClientError {
     /// Nobody listens there, or they do not answer.
     #[error(
-        "{0}: {1}; is vhost-user-vulkan running, and is this its control-socket? Name another with --control-socket. If the file was removed, SIGHUP has the broker of several VMs make it again"
+        "{0}: {1}; is vhost-user-vulkan running, and is this its control-socket? Name another with --control-socket. The log of a daemon of one VM tells if it has none. If the file was removed, SIGHUP has the broker of several VMs make it again"
     )]
     Socket(PathBuf, io::Error),
     /// The peer sent something that is no answer of a broker, or not the one to this request.

@@ -1,9 +1,10 @@
 //! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
 
-use super::reload::listener::{Listener, Made, SocketFile};
+use super::reload::listener::{Listener, Made};
 use super::settings::MetricsAddress;
 use super::source::Source;
 use super::{control, http};
+use outside::SocketFile;
 use readiness::{Events, unwatch, watch, watch_for};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};

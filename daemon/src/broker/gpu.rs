@@ -9,14 +9,14 @@ use super::grant_log::GrantLog;
 use super::rates::Rate;
 use crate::blame::{Running, in_the_way, longest};
 use crate::ipc::SharedGpu;
-use config::{GpuNames, Likeness, hexadecimal};
+use config::{GpuNames, Likeness, Passage, hexadecimal};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
 use shm::{Counters, SchedulerSide, TakenNotes, Work};
 use std::time::Duration;
 
-/// A GPU that VMs share.
+/// A GPU that VMs share, or that one VM has.
 #[derive(Debug)]
 pub(super) struct Gpu {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
@@ -31,6 +31,7 @@ pub(super) struct Gpu {
     /// An operator wants it empty.
     pub(super) is_drained: bool,
     is_software: bool,
+    passage: Passage,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
     shares: FxHashMap<TenantId, Share>,
@@ -77,10 +78,10 @@ pub(super) struct Context {
 }
 
 impl Gpu {
-    /// A GPU that nobody uses yet. `is_shared`: its time is shared out; otherwise it is only measured, and ceilings hold.
-    pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, is_shared: bool) -> Self {
+    /// A GPU that nobody uses yet, whose time is shared out or only counted.
+    pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, passage: Passage) -> Self {
         let SharedGpu { uuid, name, software, memory, pci_address, likeness, spare: _ } = gpu;
-        let tuning = Tuning { leases_for_all: !is_shared, ..tuning(software, anticipation) };
+        let tuning = Tuning { leases_for_all: passage == Passage::Counted, ..tuning(software, anticipation) };
         Self {
             uuid,
             name,
@@ -89,6 +90,7 @@ impl Gpu {
             likeness,
             is_drained: false,
             is_software: software,
+            passage,
             scheduler: Scheduler::new(tuning),
             contexts: FxHashMap::default(),
             shares: FxHashMap::default(),
@@ -249,7 +251,8 @@ impl Gpu {
         self.scheduler.next_look()
     }
 
-    /// Reads the pages of all that have work: nobody rings for a dispatch, which tells that a grant was used, or with a lease.
+    /// Reads the pages of all that may have work: nobody rings for a dispatch, which tells that a grant was used, with a lease, or where
+    /// submissions are only counted.
     pub(super) fn look_at_busy(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         self.look_at_all(now, log, Self::has_work);
     }
@@ -278,7 +281,8 @@ impl Gpu {
 
     fn has_work(&self, key: ContextKey, context: &Context) -> bool {
         let usage = self.scheduler.usage(key);
-        context.leased || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
+        let rings = self.passage == Passage::ByGrant && !context.leased;
+        !rings || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
     }
 
     /// Takes samples for the shares of the last second. To be called before pages are read.
@@ -444,8 +448,11 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     fn gpu() -> (Gpu, GateSide) {
-        let mut gpu =
-            Gpu::new(SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() }, None, true);
+        let mut gpu = Gpu::new(
+            SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() },
+            None,
+            Passage::ByGrant,
+        );
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let gate = GateSide::open(&file).unwrap();

@@ -1,13 +1,12 @@
 //! A line for each look at a context that found something completed, to check what is charged against what was counted. Off unless
 //! an operator wants it (`log-grants`).
 
+use outside::Makes;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use rustix::fs::OFlags;
 use sched::{ContextKey, Nanos, TenantId, Usage};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The file, and what it says already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
@@ -26,14 +25,7 @@ impl GrantLog {
     ///
     /// The system refuses, or the path is that of something else than a regular file: for a pipe, all VMs would wait until it is read.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let how = OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file =
-            File::options().append(true).create(true).custom_flags(how.bits().cast_signed()).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file; name another path"));
-        }
-        file.set_len(0)?;
-        Self::begin(file)
+        Self::begin(outside::create(path, Makes::Regular)?)
     }
 
     fn begin(file: File) -> io::Result<Self> {

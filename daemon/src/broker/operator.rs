@@ -12,7 +12,7 @@ use super::settings::share::{class_name, effective};
 use super::traces::Wanted;
 use super::vm::{OnGpu, Restart, Vm};
 use crate::ipc::{FromBroker, GpuChange, HeldMemory, Unmovable};
-use config::hexadecimal;
+use config::{Passage, hexadecimal};
 use protocol::ids::ContextId;
 use readiness::Events;
 use sched::{Nanos, Usage};
@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// Time that device processes have to say what memory they hold, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
+/// The answer to who wants another share where nothing is shared out.
+const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl Broker {
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
-                Ok(Reply::Reloaded(removal)) => self.read_again(Some(Asker { peer, removal })),
+                Ok(Reply::Reloaded(removal)) => self.read_again(Some(Asker { peer, removal }), now),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
                 Ok(Reply::Restart(index, ctx_id, what, change)) => {
@@ -109,6 +111,9 @@ impl Broker {
             }
             Request::Set { vm, change } => {
                 let index = self.vm_named(&vm)?;
+                if self.passage() == Passage::Counted {
+                    return Err(NOT_SHARED.into());
+                }
                 self.vms[index].share = change.apply(self.vms[index].share, self.settings.policy)?;
                 self.groups.set_weight(&self.vms[index]);
                 log::info!(vm, change:?; "an operator has changed a share");
@@ -187,7 +192,10 @@ impl Broker {
             self.vms.by_name().into_iter().map(|index| self.vm_status(index, now)).collect();
         let gpus = (0..self.gpus.len()).map(|index| self.gpu_status(index, &vms)).collect();
         let policy = self.settings.policy.name().to_owned();
-        let cpu = if self.upkeep.is_some() { own_cpu_time() } else { thread_cpu_time() };
+        let cpu = match self.passage() {
+            Passage::ByGrant => own_cpu_time(),
+            Passage::Counted => thread_cpu_time(),
+        };
         Status { gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
     }
 
@@ -269,7 +277,7 @@ impl Broker {
 
     /// The contexts of a VM by number, and the processor time of their workers.
     fn contexts(&mut self, index: usize, now: Nanos) -> (Vec<ContextStatus>, Duration) {
-        let vm = &self.vms[index];
+        let (passage, vm) = (self.passage(), &self.vms[index]);
         let mut sorted: Vec<_> = vm.contexts.iter().map(|(ctx_id, context)| (ctx_id.0, context)).collect();
         sorted.sort_unstable_by_key(|(number, _)| *number);
         let mut workers = Duration::ZERO;
@@ -288,7 +296,7 @@ impl Broker {
             ContextStatus {
                 context: number,
                 name: context.name.clone(),
-                state: context_state(&usage, context.movable, self.upkeep.is_some()).to_owned(),
+                state: context_state(&usage, context.movable, passage).to_owned(),
                 share,
                 used: used(&usage, cpu, context.memory),
                 queued: usage.ready,
@@ -327,11 +335,11 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
     }
 }
 
-/// Returns in which state a context is. Where the GPU is not shared out, a context with a lease need not be alone.
-fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, is_shared: bool) -> &'static str {
+/// Returns in which state a context is. Where submissions are only counted, a context with a lease need not be alone.
+fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, passage: Passage) -> &'static str {
     match usage {
         _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",
-        Usage { leased: true, .. } if is_shared => "alone",
+        Usage { leased: true, .. } if passage == Passage::ByGrant => "alone",
         Usage { in_driver: 1.., .. } => "running",
         Usage { ready: 1.., .. } => "waiting",
         _ => "idle",

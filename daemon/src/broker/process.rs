@@ -32,7 +32,7 @@ pub(super) struct Process {
 enum Life {
     /// A child, and its pidfd.
     Child(Child, OwnedFd),
-    /// This process, in which the broker is one thread: both end together.
+    /// This process, in which the broker is one thread.
     Own,
 }
 
@@ -87,6 +87,11 @@ impl Process {
             Life::Child(_, pidfd) => Some(pidfd),
             Life::Own => None,
         }
+    }
+
+    /// Returns whether it is another process than this one.
+    pub(super) fn is_child(&self) -> bool {
+        matches!(self.life, Life::Child(..))
     }
 
     /// Returns the PID of the process.
@@ -144,7 +149,7 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
-    /// Ends it. Its workers go with it. Its device thread ends this process itself, as soon as the broker's thread is gone.
+    /// Ends it. Its workers go with it. If it is this process, the broker's thread ends and the device thread goes on.
     pub(super) fn kill(&mut self) {
         self.dying = true;
         self.signal(Signal::KILL);

@@ -16,6 +16,7 @@ use super::traces::Traces;
 use super::vm::{Draining, Restarting, Vms};
 use crate::ipc::FromBroker;
 use crate::service::Manager;
+use config::Passage;
 use readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -54,7 +55,7 @@ pub(super) struct Broker {
     armed: Option<Nanos>,
     /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
     pub(super) settings: Settings,
-    /// The means of a process of its own; none for a thread of a device process.
+    /// The means of a process of its own; none for a thread of a device process ([`Broker::passage`]).
     pub(super) upkeep: Option<Upkeep>,
     pub(super) vms: Vms,
     pub(super) gpus: Vec<Gpu>,
@@ -104,6 +105,8 @@ impl Upkeep {
 
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
+/// Time between two such looks where nothing but figures for people depends on them: as seldom as rates allow ([`super::rates::Rate`]).
+const TICK_COUNTED: Nanos = 200_000_000;
 /// Time between two samples of what was used.
 const SAMPLE: Nanos = 100_000_000;
 /// Time after which the broker is ready though device processes still start, in nanoseconds. Before the time that systemd has for a start, 90 s.
@@ -155,6 +158,12 @@ impl Broker {
             is_ending: false,
             settings,
         })
+    }
+
+    /// Returns what the broker does with its GPUs. A process of its own shares them out among several VMs; a thread of a device process
+    /// counts what the only VM submits.
+    pub(super) fn passage(&self) -> Passage {
+        if self.upkeep.is_some() { Passage::ByGrant } else { Passage::Counted }
     }
 
     /// A VM is to be served from now on. Returns its index.
@@ -219,7 +228,7 @@ impl Broker {
                 Some(Source::Hangup) => {
                     let hangups = self.upkeep.as_ref().map(|upkeep| &upkeep.hangups);
                     hangups.into_iter().for_each(|mut hangups| _ = hangups.read(&mut [0; 16]));
-                    self.read_again(None);
+                    self.read_again(None, now);
                 }
                 Some(Source::Read) => self.take_read(now),
                 Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),
@@ -240,7 +249,7 @@ impl Broker {
                 self.gpus[gpu].look(key, now, self.log.as_mut());
             }
         }
-        self.next_tick.get_or_insert(now + TICK);
+        self.next_tick.get_or_insert(now + self.tick_after());
     }
 
     pub(super) fn decide(&mut self, now: Nanos) {
@@ -264,7 +273,7 @@ impl Broker {
         self.end_late(now);
         self.groups.sweep_due(now);
         if self.next_tick.is_none() && self.gpus.iter().any(Gpu::is_busy) {
-            self.next_tick = Some(now + TICK);
+            self.next_tick = Some(now + self.tick_after());
         }
         self.tell_manager(now);
     }
@@ -319,13 +328,20 @@ impl Broker {
             gpu.look_at_busy(now, self.log.as_mut());
         }
         self.decide(now);
-        if self.upkeep.is_some() {
+        if self.passage() == Passage::ByGrant {
             self.report_hung(now);
         }
         if let Some(log) = &mut self.log {
             log.flush();
         }
-        self.next_tick = self.gpus.iter().any(Gpu::is_busy).then_some(now + TICK);
+        self.next_tick = self.gpus.iter().any(Gpu::is_busy).then_some(now + self.tick_after());
+    }
+
+    fn tick_after(&self) -> Nanos {
+        match self.passage() {
+            Passage::ByGrant => TICK,
+            Passage::Counted => TICK_COUNTED,
+        }
     }
 
     fn sample(&mut self, now: Nanos) {

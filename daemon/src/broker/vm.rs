@@ -346,10 +346,11 @@ impl Vm {
         format!("{}: no such context; {} has {known:?}", self.context_name(ctx_id), self.name())
     }
 
-    /// Returns when its device process must have ended what an operator wants ended.
+    /// Returns when its device process must have ended what an operator wants ended, if the broker can end that process.
     pub(super) fn kill_deadline(&self) -> Option<Nanos> {
         let since = self.contexts.values().filter_map(|context| context.killed).min()?;
-        self.process.as_ref().filter(|process| !process.dying).map(|_| since.saturating_add(KILL_PATIENCE))
+        let process = self.process.as_ref().filter(|process| !process.dying && process.is_child());
+        process.map(|_| since.saturating_add(KILL_PATIENCE))
     }
 
     /// Returns whether its memory should be asked for before somebody is told of it.

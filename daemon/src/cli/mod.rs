@@ -66,10 +66,10 @@ pub(crate) struct Serve {
     /// Use this inherited socket, which may be listening or connected [default without --socket-path: the socket that systemd passes (socket activation)]
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// Listen there for `status`, `set`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only. `auto` is the path of the VM's socket with `.control` behind it; `none` is nowhere, and nothing measures the GPU's time. The last of several counts
-    #[arg(long, value_name = "PATH|auto|none", default_value = "none", value_parser = control_socket, overrides_with = "control_socket")]
+    /// Listen there for `status`, `trace`, `kill` and the other subcommands of operators, for the daemon's user only. `auto` is the path of the VM's socket with `.control` behind it, or nowhere if no socket can be made there; `none` is nowhere, and nothing measures the GPU's time. The last of several counts
+    #[arg(long, value_name = "PATH|auto|none", default_value = "auto", value_parser = control_socket, overrides_with = "control_socket")]
     pub control_socket: ControlSocket,
-    /// Serve metrics for Prometheus to this machine, at 127.0.0.1:PORT or a Unix socket's path [default: nowhere]
+    /// Serve metrics for Prometheus to this machine, at 127.0.0.1:PORT, `[::1]:PORT` or a Unix socket's path [default: nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<MetricsAddress>)]
     pub metrics: Option<MetricsAddress>,
     /// GPU to use, given by its UUID, its PCI address or a unique part of its name. Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
@@ -426,12 +426,13 @@ impl Serve {
 }
 
 impl Serve {
-    /// Returns whether programs shall change their worker, which they cannot once a guest has mapped the GPU's own memory.
-    pub(crate) fn changes_workers(&self) -> bool {
-        !self.spare_gpu.is_empty()
+    /// Returns whether guests shall map the GPU's own memory: not if programs shall change their worker, which they cannot once they have.
+    pub(crate) fn maps_device_memory(&self) -> bool {
+        let changes_workers = !self.spare_gpu.is_empty()
             || self.swap_after.is_some()
             || self.swap_every.is_some()
-            || self.restart_every.is_some()
+            || self.restart_every.is_some();
+        self.map_device_memory == MapDeviceMemory::Auto && !changes_workers
     }
 }
 

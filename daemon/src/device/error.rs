@@ -33,8 +33,8 @@ pub(crate) enum GuestError {
     /// A value that makes no sense here.
     #[error("invalid {0}")]
     Invalid(&'static str),
-    /// A limit of the device, by its name in `config::DeviceLimits`.
-    #[error("limit {} reached", config::option(.0))]
+    /// A limit of the device, by the name that users know: the option that sets it, or its own if it is fixed.
+    #[error("limit {0} reached")]
     Limit(&'static str),
     /// The host could not do it.
     #[error("the host could not do it")]

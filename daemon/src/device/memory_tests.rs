@@ -67,7 +67,7 @@ fn one_context_leaves_the_other_its_share() {
     let mut rig = rig();
     assert_eq!(rig.want(1, credit(1, 64)), Asked::Grant(1, 9, None, MIB));
     assert_eq!(rig.want(1, credit(48, 55)), Asked::Grant(1, 9, None, 55 * MIB));
-    assert_eq!(rig.want(1, credit(1, 1)), Asked::RefuseMemory(1, 9, "device_memory"));
+    assert_eq!(rig.want(1, credit(1, 1)), Asked::RefuseMemory(1, 9, "device-memory"));
     assert_eq!(rig.want(2, credit(7, 8)), Asked::Grant(2, 9, None, 7 * MIB));
     assert_eq!(rig.device.memory_used(), (63 * MIB, 0));
     rig.device.credit_returned(ContextId(1), Heap::Device, 50 * MIB);
@@ -94,7 +94,7 @@ fn a_budget_is_what_a_context_holds_and_what_it_would_be_granted() {
     assert_eq!((other.device.held, other.host.held), (0, 16 * MIB));
     // All of it, and no byte more.
     let all = |bytes| Wanted::Credit { heap: Heap::Device, least: bytes, bytes };
-    assert_eq!(rig.want(1, all(device.room + 1)), Asked::RefuseMemory(1, 9, "device_memory"));
+    assert_eq!(rig.want(1, all(device.room + 1)), Asked::RefuseMemory(1, 9, "device-memory"));
     assert_eq!(rig.want(1, all(device.room)), Asked::Grant(1, 9, None, device.room));
     assert_eq!(budget(&mut rig, 1).device, MemoryCount { held: 8 * MIB + device.room, room: 0 });
 }
@@ -103,8 +103,8 @@ fn a_budget_is_what_a_context_holds_and_what_it_would_be_granted() {
 fn a_context_has_a_limit_of_its_own() {
     let mut rig = rig();
     rig.pages(1, 40 * MIB);
-    assert_eq!(rig.want(1, Wanted::Pages(4096)), Asked::RefuseMemory(1, 9, "context_host_memory"));
-    assert_eq!(rig.want(2, Wanted::Pages(u64::MAX)), Asked::RefuseMemory(2, 9, "host_memory"));
+    assert_eq!(rig.want(1, Wanted::Pages(4096)), Asked::RefuseMemory(1, 9, "context-host-memory"));
+    assert_eq!(rig.want(2, Wanted::Pages(u64::MAX)), Asked::RefuseMemory(2, 9, "host-memory"));
     rig.pages(2, 20 * MIB);
     // What is less than a page takes a page.
     assert!(matches!(rig.want(2, Wanted::Pages(1)), Asked::Make(2, 9, _, 1)));
@@ -152,7 +152,7 @@ fn a_context_that_hoards_what_others_made_pays_for_it() {
     rig.asked();
     assert_eq!((rig.give_back(1, memory), rig.host_memory()), (vec![], 30));
     // The first has its whole share again, of what is left; the second has not.
-    assert_eq!(rig.want(2, Wanted::Pages(11 * MIB)), Asked::RefuseMemory(2, 9, "context_host_memory"));
+    assert_eq!(rig.want(2, Wanted::Pages(11 * MIB)), Asked::RefuseMemory(2, 9, "context-host-memory"));
     let again = rig.pages(1, 29 * MIB);
     assert_eq!((rig.give_back(2, memory), rig.host_memory()), (vec![Asked::Forget(memory)], 29));
     rig.give_back(1, again);
@@ -197,8 +197,8 @@ fn the_next_program_waits_for_the_memory_of_one_that_has_ended() {
     assert_eq!(ask(2, Wanted::Pages(40 * MIB)), []);
     // What fits goes first; what would not fit then either is refused now.
     assert_eq!(ask(3, credit(1, 1)), [Asked::Grant(1, 3, None, MIB)]);
-    assert_eq!(ask(4, credit(57, 57)), [Asked::RefuseMemory(1, 4, "device_memory")]);
-    assert_eq!(ask(5, Wanted::Pages(41 * MIB)), [Asked::RefuseMemory(1, 5, "host_memory")]);
+    assert_eq!(ask(4, credit(57, 57)), [Asked::RefuseMemory(1, 4, "device-memory")]);
+    assert_eq!(ask(5, Wanted::Pages(41 * MIB)), [Asked::RefuseMemory(1, 5, "host-memory")]);
     rig.device.worker_ended(1, &mut rig.world);
     let asked = rig.asked();
     assert!(matches!(asked[0], Asked::Forget(_)), "{asked:?}");
@@ -265,7 +265,7 @@ fn one_program_leaves_maps_and_contexts_to_others() {
     };
     assert_eq!(maps(&mut rig, 1, 10), 14);
     assert_eq!(maps(&mut rig, 2, 40), 2);
-    assert_eq!(rig.world.refused[0], "live_maps");
+    assert_eq!(rig.world.refused[0], "max-maps");
     let named = |rig: &mut Rig, from: u32, name: &'static [u8]| {
         let create = Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: name };
         (from..).take_while(|ctx_id| rig.call(*ctx_id, create) == OK).count()
@@ -273,7 +273,7 @@ fn one_program_leaves_maps_and_contexts_to_others() {
     // Two are there already.
     assert_eq!(named(&mut rig, 10, b"app"), 222);
     assert_eq!(named(&mut rig, 1000, b"other"), 28);
-    assert_eq!(rig.world.refused.last(), Some(&"contexts"));
+    assert_eq!(rig.world.refused.last(), Some(&"max-contexts"));
 }
 
 impl Rig {
@@ -410,7 +410,7 @@ fn rings_count_until_they_end_or_their_worker_does() {
         (0..).take_while(|_: &u32| rig.device.ring_begins(ContextId(ctx_id)).is_ok()).count()
     };
     assert_eq!(begin(&mut rig, 1), 14);
-    assert_eq!(rig.device.ring_begins(ContextId(1)), Err("vm_rings"));
+    assert_eq!(rig.device.ring_begins(ContextId(1)), Err("max-vm-rings"));
     assert_eq!(begin(&mut rig, 2), 2);
     // What a worker says beyond what it has gives nothing back.
     (0..100).for_each(|_| rig.device.ring_ends(ContextId(2)));

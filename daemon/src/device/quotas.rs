@@ -25,19 +25,19 @@ impl Quotas {
     pub(super) fn new(options: &DeviceOptions) -> Self {
         let limits = &options.limits;
         Self {
-            contexts: Quota::new("contexts", limits.contexts as u64),
-            resources: Quota::new("resources", limits.resources as u64),
-            shmem_bytes: Quota::new("shmem_total_bytes", limits.shmem_total_bytes),
-            live_maps: Quota::new("live_maps", limits.live_maps as u64),
-            window: Quota::new("window_size", options.window_size),
+            contexts: Quota::new("max-contexts", limits.contexts as u64),
+            resources: Quota::new("max-resources", limits.resources as u64),
+            shmem_bytes: Quota::new("ring-memory", limits.shmem_total_bytes),
+            live_maps: Quota::new("max-maps", limits.live_maps as u64),
+            window: Quota::new("window-size", options.window_size),
             memory: PerHeap {
-                device: Quota::new("device_memory", limits.device_memory)
-                    .with_each("context_device_memory", options.context_limits.device_memory),
-                host: Quota::new("host_memory", limits.host_memory)
-                    .with_each("context_host_memory", options.context_limits.host_memory),
+                device: Quota::new("device-memory", limits.device_memory)
+                    .with_each("context-device-memory", options.context_limits.device_memory),
+                host: Quota::new("host-memory", limits.host_memory)
+                    .with_each("context-host-memory", options.context_limits.host_memory),
             },
             memory_pieces: Quota::new("memory_pieces", limits.memory_pieces as u64),
-            rings: Quota::new("vm_rings", limits.vm_rings as u64),
+            rings: Quota::new("max-vm-rings", limits.vm_rings as u64),
         }
     }
 

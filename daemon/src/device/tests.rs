@@ -397,7 +397,7 @@ fn live_maps_are_capped_with_an_error_and_can_be_used_again() {
     assert_eq!(rig.call(0, map(1, 0)), Response::OkMapInfo(MapCache::Cached));
     assert_eq!(rig.call(0, map(2, 4096)), Response::OkMapInfo(MapCache::Cached));
     assert_eq!(rig.call(0, map(3, 8192)), error(ResponseType::ERR_OUT_OF_MEMORY));
-    assert_eq!(rig.world.refused, ["live_maps"]);
+    assert_eq!(rig.world.refused, ["max-maps"]);
     assert_eq!(rig.call(0, unref(1)), OK);
     assert_eq!(rig.call(0, map(3, 8192)), Response::OkMapInfo(MapCache::Cached));
 }
@@ -420,7 +420,7 @@ fn limits_are_answered_by_name() {
     assert_eq!(rig.call(1, blob(2, 0, 12288)), full);
     assert_eq!(rig.call(1, blob(2, 0, 4096)), OK);
     assert_eq!(rig.call(1, blob(3, 0, 4096)), full);
-    assert_eq!(rig.world.refused, ["contexts", "shmem_blob_bytes", "shmem_total_bytes", "resources"]);
+    assert_eq!(rig.world.refused, ["max-contexts", "shmem_blob_bytes", "ring-memory", "max-resources"]);
     assert_eq!(rig.call(0, unref(1)), OK);
     assert_eq!(rig.call(1, blob(3, 0, 16384)), OK);
 }

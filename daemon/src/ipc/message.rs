@@ -1,6 +1,8 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
-use config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, PerHeap, Wanted};
+use config::{
+    CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, Passage, PerHeap, Wanted,
+};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -23,8 +25,8 @@ pub struct WorkerSetup {
     pub limits: ContextLimits,
     /// The key that pipeline caches are authenticated with.
     pub cache_key: CacheKey,
-    /// A scheduler grants submissions: [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
-    pub scheduled: bool,
+    /// The way in which submissions pass the gates, if there are some: then [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
+    pub passage: Option<Passage>,
     /// The heuristics of waiting that are turned off.
     pub waiting_off: Vec<Heuristic>,
     /// The worker loads no driver: it takes a context over that is swapped out, with so many bytes of contents at most, and keeps it until the
@@ -136,7 +138,7 @@ pub enum ToWorker {
         /// The piece.
         memory: MemoryId,
     },
-    /// The page of grants, sent behind the set-up for each GPU in order, if submissions are scheduled. Descriptor: the page.
+    /// The page of grants, sent behind the set-up for each GPU in order, if submissions pass gates. Descriptor: the page.
     Grants,
     /// The doorbell, sent behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
     Doorbell,

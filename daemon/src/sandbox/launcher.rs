@@ -13,13 +13,13 @@ use crate::ipc::{
     ToLauncher,
 };
 use config::LAUNCHER_BACKLOG;
+use outside::SocketFile;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -64,20 +64,6 @@ struct AtEnd {
     /// The VM's socket, which is watched.
     socket: Option<PathBuf>,
     files: Vec<SocketFile>,
-}
-
-/// A file to remove, unless another has taken its place.
-struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    /// The file at this path, if there is one.
-    fn at(path: PathBuf) -> Option<Self> {
-        let metadata = path.symlink_metadata().ok()?;
-        Some(Self { path, identity: (metadata.dev(), metadata.ino()) })
-    }
 }
 
 impl Launcher {
@@ -177,7 +163,7 @@ impl Launcher {
             }
             // Once, and said before the device process hears of a guest.
             ToLauncher::RemoveAtEnd { socket, others } if self.at_end.is_none() => {
-                let files = socket.iter().cloned().chain(others).filter_map(SocketFile::at).collect();
+                let files = socket.iter().cloned().chain(others).flat_map(SocketFile::at).collect();
                 self.at_end = Some(AtEnd { socket, files });
             }
             ToLauncher::RemoveAtEnd { .. } => {}
@@ -234,9 +220,7 @@ impl Launcher {
         for child in &self.children {
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
-        for SocketFile { path, identity } in self.at_end.into_iter().flat_map(|at_end| at_end.files) {
-            outside::remove(&path, identity);
-        }
+        self.at_end.iter().flat_map(|at_end| &at_end.files).for_each(SocketFile::remove);
         for child in self.children {
             let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
         }

@@ -1,10 +1,12 @@
-//! The broker of this device process: it starts us beside others and schedules the GPU for all, or it is a thread of this process.
+//! The broker of this device process: it starts us beside others and schedules the GPU for all, or it is a thread of this process, which only
+//! counts.
 //!
 //! The broker is trusted. What it is told of a context is for operators and the scheduler; the grants themselves go between the broker and
 //! the worker, in a page that both are given here.
 
 use super::workers::Gate;
 use crate::ipc::{Channel, FromBroker, Placement, ReceiveError, SendError, ToBroker};
+use config::Passage;
 use protocol::ids::ContextId;
 use shm::{Doorbell, grant_page};
 use std::io;
@@ -29,6 +31,11 @@ impl Broker {
     #[must_use]
     pub fn of_thread(socket: OwnedFd) -> Self {
         Self { is_parent: false, ..Self::connect(socket) }
+    }
+
+    /// Returns how submissions pass: a thread of this process shares nothing out.
+    fn passage(&self) -> Passage {
+        if self.is_parent { Passage::ByGrant } else { Passage::Counted }
     }
 
     /// Sends the broker a message. A broker that does not read holds us up, which it is trusted not to do.
@@ -57,7 +64,7 @@ impl Broker {
         let debug_name = debug_name.to_owned();
         self.tell(&ToBroker::ContextBegins { ctx_id, debug_name }, Some(doorbell.as_fd()));
         let pages = placement.0.iter().map(|gpu| Ok((*gpu, self.comes(ctx_id, *gpu)?)));
-        Ok(Gate { pages: pages.collect::<io::Result<_>>()?, doorbell })
+        Ok(Gate { pages: pages.collect::<io::Result<_>>()?, doorbell, passage: self.passage() })
     }
 
     /// Tells the broker that a context comes to a GPU. Returns the worker's end of its grants.

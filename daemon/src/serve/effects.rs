@@ -20,7 +20,7 @@ use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
-use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap, option};
+use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap};
 use log::Level;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -170,10 +170,8 @@ impl World {
 
     fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
         if let Err(limit) = sent {
-            let message = format_args!(
-                "context {ctx_id} is lost: limit {} reached, its worker is killed",
-                option(limit)
-            );
+            let message =
+                format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
             self.warn_of(ctx_id, limit, message);
         }
     }
@@ -232,7 +230,7 @@ impl Effects for World {
             return self.log(Level::Debug, "explained", message);
         }
         self.warn_of(ctx_id, error.name(), message);
-        if matches!(error, GuestError::Limit("live_maps")) && !std::mem::replace(&mut self.advised, true) {
+        if matches!(error, GuestError::Limit("max-maps")) && !std::mem::replace(&mut self.advised, true) {
             log::warn!("{}", self.advice_on_maps());
         }
     }
@@ -317,7 +315,7 @@ impl Effects for World {
         self.warn_of(
             ctx_id,
             limit,
-            format_args!("limit {} reached: no more memory for context {ctx_id}", option(limit)),
+            format_args!("limit {limit} reached: no more memory for context {ctx_id}"),
         );
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
     }

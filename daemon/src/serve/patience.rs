@@ -93,13 +93,20 @@ impl World {
         self.turns(now);
     }
 
-    /// Does what the broker says, as far as it can be done here.
+    /// Does what the broker says, as far as it can be done here. Without one that is a thread of this process, the VM goes on as before.
     ///
     /// # Errors
     ///
-    /// It is gone. Without it nothing would be granted any more.
+    /// The broker that has started this process is gone. Without it nothing would be granted any more.
     pub(super) fn hear_broker(&mut self) -> Result<(), ReceiveError> {
-        match self.broker.as_ref().map_or(Ok(None), Broker::hear)? {
+        let heard = match self.broker.as_ref().map_or(Ok(None), Broker::hear) {
+            Err(error) if self.broker.take_if(|broker| !broker.is_parent).is_some() => {
+                log::error!(error:%; "operators are not served any more: start the daemon anew when the VM does not need it");
+                None
+            }
+            heard => heard?,
+        };
+        match heard {
             None => {}
             Some(FromBroker::Kill { ctx_id }) => self.kill(ctx_id, "an operator ended it"),
             Some(FromBroker::Hung { ctx_id }) => self.kill_hung(ctx_id, Reached::Contended),

@@ -11,7 +11,7 @@ use crate::ipc::{
 use crate::sandbox::Launcher;
 use crate::transport::Vring;
 use crate::transport::fuzzing::{pending, unused_vring};
-use config::{GpuChoice, Heap, MemoryId, PerHeap, Wanted};
+use config::{GpuChoice, Heap, MemoryId, Passage, PerHeap, Wanted};
 use protocol::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags};
 use readiness::{Events, Reported};
@@ -661,4 +661,32 @@ fn contexts_begin_where_the_broker_places_them() {
     rig.turn();
     let messages = begin_anew(&mut rig);
     assert!(messages.contains(&COMES_1) && !messages.contains(&COMES_0), "{messages:?}");
+}
+
+#[test]
+fn a_vm_goes_on_without_the_thread_that_counts_for_its_operators() {
+    let (ours, theirs) = Channel::pair().unwrap();
+    let mut rig = rig_with(|options| options.broker = Some(Broker::of_thread(ours.into_socket())));
+    let begin_anew = |rig: &mut Rig, worker| {
+        rig.command(&Command::CtxDestroy, None);
+        rig.command(&Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: b"app" }, None);
+        rig.turn();
+        rig.hear(worker)
+    };
+    let messages = begin_anew(&mut rig, NEW);
+    let [ToWorker::Setup(setup), ToWorker::Grants, ToWorker::Doorbell] = &messages[..] else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(setup.passage, Some(Passage::Counted));
+    drop(theirs);
+    let begun = Instant::now();
+    // A process that another test starts may have it for a moment still.
+    while rig.server.world.broker.is_some() && begun.elapsed() < LONG {
+        rig.turn();
+        std::thread::yield_now();
+    }
+    assert!(rig.is_running());
+    let messages = begin_anew(&mut rig, NEW + 1);
+    let [ToWorker::Setup(setup)] = &messages[..] else { panic!("{messages:?}") };
+    assert_eq!(setup.passage, None);
 }

@@ -29,9 +29,7 @@ use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
-use config::{
-    CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap, option,
-};
+use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -296,7 +294,7 @@ impl Server {
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
             TOKEN_LAUNCHER => return self.workers_ended(),
-            TOKEN_BROKER => return self.obey_broker(),
+            TOKEN_BROKER => self.obey_broker(),
             TOKEN_SIGNAL => {
                 log::info!("ending at the user's request");
                 self.done = true;
@@ -603,7 +601,7 @@ impl Server {
             ToDevice::RingBegins { ring, resource_id, status } => {
                 self.world.rings.begins(ctx_id, ring, resource_id, status);
                 if let Err(limit) = self.device.ring_begins(ctx_id) {
-                    self.world.kill(ctx_id, &format!("limit {} reached", option(limit)));
+                    self.world.kill(ctx_id, &format!("limit {limit} reached"));
                     self.settle();
                 }
             }
@@ -629,7 +627,7 @@ impl Server {
             ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
             ToDevice::LimitReached { limit } => {
                 let context = self.world.workers.called(ctx_id);
-                let message = format_args!("limit {:?} reached: {context} gets no more", option(&limit));
+                let message = format_args!("limit {limit:?} reached: {context} gets no more");
                 self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
@@ -753,18 +751,13 @@ impl Server {
         }
     }
 
-    /// Does what the broker says. Without it nothing would be granted any more.
-    fn obey_broker(&mut self) -> io::Result<()> {
-        match (self.world.hear_broker(), &self.world.broker) {
-            (Err(error), Some(Broker { is_parent: false, .. })) => return Err(io::Error::other(error)),
-            (Err(error), _) => {
-                log::error!(error:%; "ending, as the broker is gone");
-                self.done = true;
-            }
-            (Ok(()), _) => {}
+    /// Does what the broker says. Without one that grants, this process ends.
+    fn obey_broker(&mut self) {
+        if let Err(error) = self.world.hear_broker() {
+            log::error!(error:%; "ending, as the broker is gone");
+            self.done = true;
         }
         self.settle();
-        Ok(())
     }
 
     fn report_memory(&self) {

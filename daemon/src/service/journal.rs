@@ -20,6 +20,8 @@ static TO_JOURNAL: OnceLock<bool> = OnceLock::new();
 struct Filtered {
     filter: env_logger::Logger,
     journal: Journal,
+    /// The names of the fields that each record has.
+    each: Vec<String>,
     /// The end of each record's text.
     suffix: String,
     /// The number of records that the journal has not taken since the last that it took.
@@ -29,8 +31,31 @@ struct Filtered {
 impl Filtered {
     /// Sends a record, and returns whether the journal has taken it.
     fn put(&self, record: &Record<'_>) -> bool {
-        let text = Text { record, suffix: &self.suffix };
+        let own = Own { pairs: record.key_values(), each: &self.each };
+        let record = record.to_builder().key_values(&own).build();
+        let text = Text { record: &record, suffix: &self.suffix };
         self.journal.send(&record.to_builder().args(format_args!("{text}")).build()).is_ok()
+    }
+}
+
+/// The key-values of a record, without those that each record has: the broker of one VM names the VM, as that of several does.
+struct Own<'a> {
+    pairs: &'a dyn Source,
+    each: &'a [String],
+}
+
+impl Source for Own<'_> {
+    fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), kv::Error> {
+        struct Passing<'a, 'kvs>(&'a mut dyn VisitSource<'kvs>, &'a [String]);
+        impl<'kvs> VisitSource<'kvs> for Passing<'_, 'kvs> {
+            fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+                match self.1.iter().any(|name| name == key.as_str()) {
+                    true => Ok(()),
+                    false => self.0.visit_pair(key, value),
+                }
+            }
+        }
+        self.pairs.visit(&mut Passing(visitor, self.each))
     }
 }
 
@@ -112,7 +137,8 @@ pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
             let filter = logger.build();
             let suffix = fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
             log::set_max_level(filter.filter());
-            let log = Filtered { filter, journal, suffix, dropped: AtomicU64::new(0) };
+            let each = fields.iter().map(|(key, _)| (*key).to_owned()).collect();
+            let log = Filtered { filter, journal, each, suffix, dropped: AtomicU64::new(0) };
             // Nobody has set another.
             let _ = log::set_boxed_logger(Box::new(log));
         }
@@ -141,5 +167,13 @@ mod tests {
         let record = Record::builder().args(format_args!("context 3 is lost")).key_values(&pairs).build();
         let text = Text { record: &record, suffix: " vm=web" }.to_string();
         assert_eq!(text, "context 3 is lost suppressed=0 vm=web");
+    }
+
+    #[test]
+    fn what_each_record_has_no_record_has_twice() {
+        let (pairs, each) = ([("vm", "web"), ("gpu", "llvmpipe")], ["vm".to_owned()]);
+        let own = Own { pairs: &pairs, each: &each };
+        let record = Record::builder().args(format_args!("ready")).key_values(&own).build();
+        assert_eq!(Text { record: &record, suffix: " vm=web" }.to_string(), "ready gpu=llvmpipe vm=web");
     }
 }

@@ -22,12 +22,9 @@ mod rules;
 
 use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
 use collected::{Collected, Kept};
-use outside::tell;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use outside::{Makes, tell};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -57,12 +54,7 @@ pub struct Wanted {
 /// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// Nobody listens at the control socket, who could take one.
-    #[error(
-        "{0}. A daemon of one VM takes traces if it was started with --control-socket=auto (docs/trace.md)"
-    )]
-    NobodyListens(ClientError),
-    /// The broker refuses, or says something else than a trace.
+    /// Nobody listens, or the broker refuses or says something else than a trace.
     #[error(transparent)]
     Broker(#[from] ClientError),
     /// The file cannot be written.
@@ -81,10 +73,7 @@ pub enum TraceError {
 pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     let Wanted { vm, seconds, names, events_max, .. } = wanted;
     let request = Request::Trace { vm: vm.clone(), seconds: *seconds, names: *names };
-    let (answer, mut stream) = Stream::open(socket, &request).map_err(|error| match error {
-        ClientError::Socket(..) => TraceError::NobodyListens(error),
-        error => TraceError::Broker(error),
-    })?;
+    let (answer, mut stream) = Stream::open(socket, &request)?;
     let Answer::Tracing { begin } = answer else {
         return Err(ClientError::Protocol(socket.to_owned(), "no trace".into()).into());
     };
@@ -96,7 +85,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     // Before the seconds that it takes.
     let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
     let failed = |error| TraceError::File(path.clone(), error);
-    let file = create(&path).map_err(failed)?;
+    let file = outside::create(&path, Makes::Any).map_err(failed)?;
     let mut collected = Collected::new(vm, begin, *events_max);
     read(&mut stream, &mut collected, *seconds);
     let mut out = BufWriter::new(file);
@@ -104,14 +93,6 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     format::write(&mut out, &picture).and_then(|()| out.flush()).map_err(failed)?;
     say(&collected, &path);
     Ok(())
-}
-
-/// Creates the file. A pipe that nobody reads is an error, and not waited for.
-fn create(path: &Path) -> io::Result<File> {
-    let how = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let file = File::options().write(true).create(true).truncate(true).custom_flags(how).open(path)?;
-    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-    Ok(file)
 }
 
 /// Reads until there is nothing more. A broker that ends, or says something else, ends the trace and not what was read before.

@@ -271,7 +271,8 @@ fn impossible_tails_end_the_ring() {
         let ring = ring(Duration::from_millis(1));
         ring.tail.store(tail, Release);
         let lost = ring.serve(|bytes| Ok(length(bytes))).unwrap_err();
-        assert!(lost.reason().contains("pending"), "{lost}");
+        let why = if tail > 1 << 31 { "the tail went back by " } else { "pending" };
+        assert!(lost.reason().contains(why), "{lost}");
     }
 }
 

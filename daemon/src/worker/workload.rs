@@ -9,7 +9,7 @@ use super::resources::{Arriving, Resources};
 use super::ring::Ring;
 use super::stream::{Executor, Place};
 use crate::ipc::{Channel, WorkerSetup};
-use config::ContextLimits;
+use config::{ContextLimits, Passage};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::ring::RingLayout;
 use shm::{self, Doorbell, GateSide, Mapping, SchedulerSide};
@@ -121,7 +121,7 @@ fn gated(renderer: Renderer, wanted: bool) -> Result<Renderer, ContextLost> {
     SchedulerSide::open(&page).map_err(failed)?.lease(true);
     let side = GateSide::open(&page).map_err(failed)?;
     let doorbell = Arc::new(Doorbell::new().map_err(failed)?);
-    let gate = Gate::new(side, doorbell);
+    let gate = Gate::new(side, doorbell, Passage::ByGrant);
     Ok(renderer.gated(null::gpus().iter().map(|_| Arc::clone(&gate)).collect()))
 }
 
@@ -132,7 +132,7 @@ fn setup(limits: ContextLimits) -> WorkerSetup {
         gpus: null::gpus(),
         limits,
         cache_key: null::CACHE_KEY,
-        scheduled: false,
+        passage: None,
         waiting_off: Vec::new(),
         swapped_out: None,
     }

@@ -45,6 +45,11 @@ pub enum RingError {
     /// The driver claims to have written more than the buffer holds.
     #[error("{0} bytes pending in a smaller buffer")]
     Pending(u32),
+    /// The driver's tail is so many bytes behind what was read: one driver alone only counts it up.
+    #[error(
+        "the tail went back by {0} bytes, as if two processes wrote; a child that a program forks must not use the program's device: see docs/clients.md"
+    )]
+    WentBack(u32),
 }
 
 impl RingLayout {
@@ -80,7 +85,8 @@ impl RingLayout {
     pub fn pending(&self, position: u32, tail: u32) -> Result<u32, RingError> {
         let pending = tail.wrapping_sub(position);
         if pending as usize > self.buffer.len() {
-            return Err(RingError::Pending(pending));
+            let back = position.wrapping_sub(tail);
+            return Err(if back < pending { RingError::WentBack(back) } else { RingError::Pending(pending) });
         }
         Ok(pending)
     }
@@ -312,6 +318,8 @@ mod tests {
         assert_eq!(layout.copy_ranges(u32::MAX - 3, 8), (204..208, 192..196));
         assert_eq!(layout.pending(u32::MAX - 3, 4), Ok(8));
         assert_eq!(layout.pending(0, 17), Err(RingError::Pending(17)));
+        assert_eq!(layout.pending(5, 3), Err(RingError::WentBack(2)));
+        assert_eq!(layout.pending(1, u32::MAX), Err(RingError::WentBack(2)));
     }
 
     #[test]

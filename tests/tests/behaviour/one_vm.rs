@@ -15,17 +15,19 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tests::broker::{metrics, operate, say, vhost_user_vulkan};
 use tests::daemon::{self, Daemon, eventually};
+use tests::daemon_process::prepared;
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::ring::ASYNC;
 use tests::guest::{PATIENCE, timeline};
 use tests::port::free_port;
+use tests::program::{LIMIT, Program};
 
 /// Some milliseconds of a software driver's time.
 const SIZE: u64 = 16 << 20;
 
-/// The option for a control socket beside the VM's.
-const AUTO: &[&str] = &["--control-socket", "auto"];
+/// The option for no control socket.
+const NONE: &[&str] = &["--control-socket", "none"];
 
 /// The only VM as the status has it.
 fn vm(daemon: &Daemon) -> Result<Value> {
@@ -53,8 +55,8 @@ fn compute(device: &mut Device, count: u32) -> Result<()> {
 }
 
 #[test]
-fn an_operator_sees_the_vm_and_changes_its_share() -> Result<()> {
-    let daemon = Daemon::start_with(AUTO)?;
+fn an_operator_sees_the_vm_and_hears_that_nothing_is_shared_out() -> Result<()> {
+    let daemon = Daemon::start()?;
     let control = daemon.control();
     ensure!(eventually(PATIENCE, || vm(&daemon).is_ok_and(|vm| vm["state"] == "waiting")));
     assert_eq!(fs::metadata(&control)?.permissions().mode() & 0o777, 0o600);
@@ -69,12 +71,10 @@ fn an_operator_sees_the_vm_and_changes_its_share() -> Result<()> {
     assert_eq!(seen["contexts"][0]["name"], "program");
     ensure!(seen["used"]["gpu_seconds"].as_f64() > Some(0.0), "{seen}");
     ensure!(seen["device_cpu_seconds"].as_f64() > Some(0.0), "{seen}");
-    say(&control, &["set", "socket", "class=background", "ceiling=25%"])?;
-    let seen = vm(&daemon)?;
-    assert_eq!((&seen["class"], &seen["ceiling"]), (&json!("background"), &json!(0.25)));
-    compute(&mut device, 5)?;
+    let not_shared = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
     for (arguments, error) in [
-        (&["set", "web", "weight=1"][..], "web: no such VM; there are socket"),
+        (&["set", "socket", "class=background", "ceiling=25%"][..], not_shared),
+        (&["set", "web", "weight=1"], "web: no such VM; there are socket"),
         (&["kill", "socket/77"], "socket/77: no such context; socket has [1]"),
         (&["reload"], "this daemon serves one VM and has no file: end it, and start it with other options"),
     ] {
@@ -89,7 +89,7 @@ fn an_operator_sees_the_vm_and_changes_its_share() -> Result<()> {
 
 #[test]
 fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
-    let daemon = Daemon::start_with(AUTO)?;
+    let daemon = Daemon::start()?;
     let guest = Arc::new(daemon.guest()?);
     let (victim, mut other) = (timeline::device(&guest, "victim")?, timeline::device(&guest, "other")?);
     let contexts = |count| vm(&daemon).is_ok_and(|vm| vm["contexts"].as_array().map(Vec::len) == Some(count));
@@ -106,9 +106,7 @@ fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
 #[test]
 fn metrics_are_served_where_an_option_says() -> Result<()> {
     let port = free_port()?;
-    let daemon = Daemon::start_with(
-        &[AUTO, &["--metrics", &format!("127.0.0.1:{port}"), "--vm-name", "web"]].concat(),
-    )?;
+    let daemon = Daemon::start_with(&["--metrics", &format!("127.0.0.1:{port}"), "--vm-name", "web"])?;
     let mut device = device(&daemon, "program")?;
     compute(&mut device, 3)?;
     let counted = || -> Result<bool> {
@@ -123,7 +121,7 @@ fn metrics_are_served_where_an_option_says() -> Result<()> {
 
 #[test]
 fn submissions_can_be_traced() -> Result<()> {
-    let daemon = Daemon::start_with(AUTO)?;
+    let daemon = Daemon::start()?;
     let mut device = device(&daemon, "program")?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("trace.json");
@@ -152,7 +150,7 @@ fn submissions_can_be_traced() -> Result<()> {
 #[test]
 fn who_connects_and_asks_nothing_or_nonsense_holds_up_neither_operators_nor_the_guest() -> Result<()> {
     let port = free_port()?;
-    let daemon = Daemon::start_with(&[AUTO, &["--metrics", &format!("127.0.0.1:{port}")]].concat())?;
+    let daemon = Daemon::start_with(&["--metrics", &format!("127.0.0.1:{port}")])?;
     let mut device = device(&daemon, "program")?;
     let mut peers = Vec::new();
     let mut collectors = Vec::new();
@@ -192,7 +190,7 @@ fn refused(arguments: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn a_control_socket_that_is_named_has_to_be_there_and_another_may_lack() -> Result<()> {
+fn a_control_socket_that_is_named_has_to_be_there_and_an_option_wants_none() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("operators");
     let named = path.display().to_string();
@@ -201,9 +199,9 @@ fn a_control_socket_that_is_named_has_to_be_there_and_another_may_lack() -> Resu
     say(&path, &["status"])?;
     let said = refused(&["--control-socket", &named])?;
     ensure!(said.contains("another process serves this socket"), "{said}");
-    let said = refused(&["--metrics", "127.0.0.1:1"])?;
+    let said = refused(&[NONE, &["--metrics", "127.0.0.1:1"]].concat())?;
     ensure!(said.contains("--metrics needs a control socket"), "{said}");
-    let without = Daemon::start()?;
+    let without = Daemon::start_with(NONE)?;
     compute(&mut device(&without, "program")?, 3)?;
     ensure!(!without.control().exists());
     Ok(())
@@ -215,7 +213,7 @@ fn a_daemon_whose_usual_control_socket_cannot_be_made_serves_its_vm_and_says_wha
     let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
     fs::create_dir(folder.path().join("socket.control"))?;
     let mut command: Command = daemon::command()?;
-    command.args(AUTO).arg("--socket-path").arg(&socket).stderr(File::create(&log)?);
+    command.arg("--socket-path").arg(&socket).stderr(File::create(&log)?);
     let mut child = command.spawn()?;
     let served = eventually(PATIENCE, || Session::connect(&socket, Options::default()).is_ok());
     kill_process(Pid::from_child(&child), Signal::TERM)?;
@@ -224,5 +222,46 @@ fn a_daemon_whose_usual_control_socket_cannot_be_made_serves_its_vm_and_says_wha
     ensure!(served, "{log}");
     ensure!(log.contains("no control socket") && log.contains("name a path with --control-socket"), "{log}");
     ensure!(folder.path().join("socket.control").is_dir());
+    Ok(())
+}
+
+/// An ordinary user of a container: without a folder of its own, nothing in `/run`, and with sockets of its own alone.
+const CONTAINER: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps --mount --net sh -c '
+    mount -t tmpfs none /run && exec setpriv --ambient-caps=-all --inh-caps=-all "$@"' sh sh script env "$@""#;
+
+/// A user with a daemon, then with two, of which one is killed. The second finds a socket that nobody serves.
+const DAEMONS: &str = r#"set -eu
+    unset XDG_RUNTIME_DIR
+    "$@" --socket-path a.sock 2>a.log & a=$!
+    until "$@" status --json >only 2>>unheard; do kill -0 $a; sleep 0.05; done
+    cp -a a.sock.control b.sock.control
+    "$@" --socket-path b.sock 2>b.log & b=$!
+    until "$@" status --control-socket b.sock.control >>unheard 2>&1; do kill -0 $b; sleep 0.05; done
+    stat -c %a b.sock.control >mode
+    ! "$@" status 2>several
+    kill -KILL $a
+    wait $a || "$@" status --json >left
+    kill $b
+    wait $b
+"#;
+
+#[test]
+fn operators_find_the_only_daemon_of_their_user_and_hear_of_several() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    fs::write(folder.path().join("script"), DAEMONS)?;
+    let mut command = prepared(CONTAINER, &vhost_user_vulkan()?);
+    command.current_dir(folder.path());
+    let output = Program::start(command)?.wait(LIMIT)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{said}\n{}\n{}\n{}", file("a.log"), file("b.log"), file("unheard"));
+    let name = |status: &str| -> Result<Value> {
+        Ok(serde_json::from_str::<Value>(&file(status))?["vms"][0]["name"].clone())
+    };
+    assert_eq!((name("only")?, name("left")?), (json!("a"), json!("b")));
+    let several = file("several");
+    ensure!(["/a.sock.control", "/b.sock.control"].iter().all(|path| several.contains(path)), "{several}");
+    assert_eq!(file("mode"), "600\n");
+    ensure!(!folder.path().join("b.sock.control").exists(), "the control socket is left");
     Ok(())
 }

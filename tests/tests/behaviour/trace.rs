@@ -269,7 +269,7 @@ fn where_nobody_listens_no_trace_is_taken_and_the_message_says_what_helps() -> R
     let output = command.output()?;
     let said = said(&output);
     ensure!(output.status.code() == Some(1) && said.lines().count() == 1, "{said}");
-    ensure!(said.contains("is this its control-socket?") && said.contains("--control-socket=auto"), "{said}");
+    ensure!(said.contains("is this its control-socket?") && said.contains("a daemon of one VM"), "{said}");
     Ok(())
 }
 
@@ -288,12 +288,15 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
     ensure!(line.contains("tracing"), "{line}");
     ensure!(ask()?.1.contains("already"));
     drop(stream);
-    let mut silent = None;
-    let again = || {
-        silent = admitted();
-        silent.is_some()
+    let admitted_again = || {
+        let mut taking = None;
+        eventually(PATIENCE, || {
+            taking = admitted();
+            taking.is_some()
+        });
+        taking
     };
-    ensure!(eventually(PATIENCE, again), "who goes away does not end a trace");
+    let silent = admitted_again().context("who goes away does not end a trace")?;
     // Nobody reads this one, while there is much to be told.
     let mut device = timeline::device(&guest(&broker, "a")?, "a")?;
     let memory = device.allocate(4096, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
@@ -310,14 +313,8 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
     };
     ensure!(eventually(PATIENCE, all), "{}", broker.vm("a")?);
     drop(silent);
-    let mut heard = None;
-    let again = || {
-        heard = admitted();
-        heard.is_some()
-    };
-    ensure!(eventually(PATIENCE, again), "who did not read does not end a trace");
+    let (stream, _) = admitted_again().context("who did not read does not end a trace")?;
     // What is sent says that it is enough; then the last line comes.
-    let (stream, _) = heard.context("a trace")?;
     (&stream).write_all(b"\n")?;
     let last = BufReader::new(&stream).lines().map_while(Result::ok).last().context("a last line")?;
     ensure!(last.contains("\"event\":\"end\""), "{last}");

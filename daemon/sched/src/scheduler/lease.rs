@@ -5,10 +5,11 @@ use crate::tenant::{Context, virtual_time};
 use crate::{Class, ContextKey, Nanos, Order, TenantId};
 
 impl Scheduler {
-    /// Gives a lease to the context that is alone, and takes it back when it is not; or to all contexts ([`Tuning::leases_for_all`](crate::Tuning)).
+    /// Gives a lease to the context that is alone, and takes it back when it is not. Where all have one for good
+    /// ([`Tuning::leases_for_all`](crate::Tuning)), nothing is given or taken.
     pub(super) fn leases(&mut self, orders: &mut Vec<Order>) {
         if self.tuning.leases_for_all {
-            return self.leases_for_all(orders);
+            return;
         }
         if let Some(key) = self.leased {
             if self.alone.key != Some(key) || !self.may_lease(key) {
@@ -26,22 +27,6 @@ impl Scheduler {
         if let Some(context) = self.contexts.get_mut(&key) {
             context.leased = true;
             self.leased = Some(key);
-            orders.push(Order::Lease(key));
-            self.refresh(key);
-        }
-    }
-
-    /// Gives a lease to each context whose tenant may use the whole GPU, and takes the others' back.
-    fn leases_for_all(&mut self, orders: &mut Vec<Order>) {
-        let leases = self.contexts.iter().filter(|(_, context)| context.leased != self.is_unlimited(context));
-        let changed: Vec<_> = leases.map(|(key, _)| *key).collect();
-        for key in changed {
-            let Some(context) = self.contexts.get_mut(&key).filter(|context| !context.leased) else {
-                self.revoke(key);
-                orders.push(Order::Revoke(key));
-                continue;
-            };
-            context.leased = true;
             orders.push(Order::Lease(key));
             self.refresh(key);
         }

@@ -100,7 +100,8 @@ impl Scheduler {
             return;
         }
         tenant.contexts.push(key);
-        let context = Context { v: tenant.floor, ..Context::new(id, self.now) };
+        let leased = self.tuning.leases_for_all;
+        let context = Context { v: tenant.floor, leased, ..Context::new(id, self.now) };
         self.contexts.insert(key, context);
     }
 

@@ -84,27 +84,24 @@ fn a_worker_may_notice_late_that_its_lease_is_gone() {
 }
 
 #[test]
-fn where_all_have_leases_none_waits_for_another_but_for_its_ceiling() {
-    let mut scheduler = two();
-    scheduler.tuning.leases_for_all = true;
-    let mut leases = scheduler.decide(0);
-    leases.sort_unstable_by_key(|order| format!("{order:?}"));
-    assert_eq!(leases, [Order::Lease(A), Order::Lease(B)]);
+fn where_all_have_leases_none_waits_for_another_and_nothing_is_ordered() {
+    let mut scheduler = Scheduler::new(Tuning { leases_for_all: true, ..Tuning::default() });
+    scheduler.set_tenant(TenantId(1), Share::default(), 0);
     for key in [A, B] {
-        scheduler.see(key, seen(3, 1, 0), &[], MS);
+        scheduler.begin(key, TenantId(1), 0);
+        // Before anything was decided.
+        scheduler.see(key, seen(0, 4, 0), &[], MS);
     }
     assert_eq!(scheduler.decide(MS), []);
     for key in [A, B] {
         scheduler.see(key, seen(0, 4, 4), &[span(MS, 5 * MS)], 5 * MS);
         let usage = scheduler.usage(key).unwrap();
-        assert!(usage.submissions == 4 && usage.gpu > 0 && usage.waiting == 0, "{usage:?}");
+        assert!(
+            usage.submissions == 4 && usage.gpu > 0 && usage.waiting == 0 && usage.strays == 0,
+            "{usage:?}"
+        );
     }
-    let share = |ceiling| Share { ceiling, ..Share::default() };
-    scheduler.set_tenant(TenantId(1), share(Some(0.5)), 6 * MS);
-    assert_eq!(scheduler.decide(6 * MS), [Order::Revoke(A)]);
-    assert!(!scheduler.usage(A).unwrap().leased);
-    scheduler.set_tenant(TenantId(1), share(None), 7 * MS);
-    assert_eq!(scheduler.decide(7 * MS), [Order::Lease(A)]);
+    assert_eq!(scheduler.decide(6 * MS), []);
 }
 
 #[test]

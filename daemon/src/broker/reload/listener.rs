@@ -1,13 +1,12 @@
 //! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed: paths are
 //! looked at before the broker serves, after it has served, or on that thread, for a file system may stand still.
 
-use outside::Access;
+use outside::{Access, SocketFile};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A socket that is listened at.
 #[derive(Debug)]
@@ -18,13 +17,6 @@ pub(in crate::broker) enum Listener {
     Tcp(TcpListener),
 }
 
-/// A socket file of ours: its path, and its device and inode.
-#[derive(Clone, Debug)]
-pub(in crate::broker) struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
 /// The index of a listener whose file was removed, and the listener that was made in its place.
 pub(in crate::broker) type Made = (usize, io::Result<Listener>);
 
@@ -33,7 +25,7 @@ impl Listener {
     pub(in crate::broker) fn at(path: &Path) -> io::Result<Self> {
         let named = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
         let listener = outside::listen(path, Access::default()).map_err(|error| named(&error))?;
-        Ok(Self::Unix(listener, SocketFile::new(path.to_owned()).map_err(|error| named(&error))?))
+        Ok(Self::Unix(listener, SocketFile::at(path.to_owned()).map_err(|error| named(&error))?))
     }
 
     /// Listens at a port.
@@ -68,41 +60,21 @@ impl AsFd for Listener {
     }
 }
 
-impl SocketFile {
-    fn new(path: PathBuf) -> io::Result<Self> {
-        let file = path.symlink_metadata()?;
-        Ok(Self { path, identity: (file.dev(), file.ino()) })
+/// Listens again at the path of a socket, if its file was removed. From then on the file is the new one.
+fn made_anew(file: &mut SocketFile) -> Option<io::Result<Listener>> {
+    if file.is_there() {
+        return None;
     }
-
-    pub(in crate::broker) fn path(&self) -> &Path {
-        &self.path
+    let again = Listener::at(file.path());
+    if let Some(new) = again.as_ref().ok().and_then(Listener::file) {
+        file.clone_from(new);
     }
-
-    /// Removes the file, unless another has its place.
-    pub(in crate::broker) fn remove(&self) {
-        outside::remove(&self.path, self.identity);
-    }
-
-    fn is_there(&self) -> bool {
-        self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity)
-    }
-
-    /// Listens again at the path, if the file was removed. From then on the file is the new one.
-    fn made_again(&mut self) -> Option<io::Result<Listener>> {
-        if self.is_there() {
-            return None;
-        }
-        let again = Listener::at(&self.path);
-        if let Some(file) = again.as_ref().ok().and_then(Listener::file) {
-            self.clone_from(file);
-        }
-        Some(again)
-    }
+    Some(again)
 }
 
 /// Listens again at the sockets whose files were removed.
 pub(super) fn made_again(files: &mut [(usize, SocketFile)]) -> Vec<Made> {
-    files.iter_mut().filter_map(|(index, file)| Some((*index, file.made_again()?))).collect()
+    files.iter_mut().filter_map(|(index, file)| Some((*index, made_anew(file)?))).collect()
 }
 
 /// Returns an error with what it is about.

@@ -2,8 +2,9 @@
 //! likes, and the broker waits for nobody.
 
 use super::super::settings::{Problem, Settings, VmsFile};
-use super::listener::{Made, SocketFile, made_again};
+use super::listener::{Made, made_again};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use outside::SocketFile;
 use shm::{Doorbell, Listener};
 use std::io;
 use std::os::fd::OwnedFd;

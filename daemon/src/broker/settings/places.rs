@@ -3,6 +3,7 @@
 use crate::service::runtime_folder;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,12 +23,17 @@ const LOOK: Duration = Duration::from_secs(1);
 #[error("several daemons run here; say which one is meant with one of {}", .0.iter().map(|path| format!("--control-socket {}", path.display())).collect::<Vec<_>>().join(", "))]
 pub struct Ambiguous(Vec<PathBuf>);
 
-/// Returns the path at which the daemon of one VM listens for operators, if nobody names another: beside the VM's socket.
-#[must_use]
-pub fn control_socket_beside(socket: &Path) -> PathBuf {
-    let mut path = OsString::from(socket);
+/// Returns the path at which the daemon of one VM listens for operators, if nobody names another: beside the VM's socket, and absolute, so that
+/// operators find it in the kernel's list.
+///
+/// # Errors
+///
+/// The VM's socket has no path, or a relative one in a folder that is gone.
+pub fn control_socket_beside(socket: Option<PathBuf>) -> io::Result<PathBuf> {
+    let socket = socket.ok_or_else(|| io::Error::other("the VM's socket has no path"))?;
+    let mut path = OsString::from(std::path::absolute(socket)?);
     path.push(SUFFIX);
-    path.into()
+    Ok(path.into())
 }
 
 /// Returns where a broker that nobody names a control socket listens: in the folder that the service manager has made for it
@@ -119,8 +125,10 @@ mod tests {
     fn the_control_socket_of_one_vm_is_found_beside_its_socket() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("a b.sock");
-        let control = control_socket_beside(&socket);
+        let control = control_socket_beside(Some(socket.clone())).unwrap();
         assert_eq!(control, folder.path().join("a b.sock.control"));
+        assert!(control_socket_beside(Some("relative.sock".into())).unwrap().is_absolute());
+        assert!(control_socket_beside(None).is_err());
         assert!(!is_beside_another(&control), "there is no VM's socket");
         fs::write(&socket, "").unwrap();
         assert!(is_beside_another(&control));

@@ -18,7 +18,7 @@ use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
-use config::{GPUS_MAX, PLUG_AGAIN};
+use config::{GPUS_MAX, PLUG_AGAIN, Passage};
 use log::Level;
 use outside::visible;
 use protocol::ids::ContextId;
@@ -225,13 +225,14 @@ impl Broker {
 
     /// Ends a device process that misbehaves. Its contexts end when it is gone.
     fn disown(&mut self, index: usize, why: &str) {
+        let passage = self.passage();
         let vm = &mut self.vms[index];
         let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };
         process.kill();
         let _ = unwatch(&self.epoll, process.channel());
         // While everything ends, or when it has just ended, that it is silent is no fault.
         let name = vm.name();
-        let level = if self.upkeep.is_some() { Level::Info } else { Level::Debug };
+        let level = if passage == Passage::ByGrant { Level::Info } else { Level::Debug };
         log::log!(level, vm = name; "the device process is ended: {why}");
     }
 
@@ -330,7 +331,7 @@ impl Broker {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
             let gpu = SharedGpu { name: printable(&shared.name), ..shared.clone() };
-            self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.upkeep.is_some()));
+            self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.passage()));
             self.gpus.len() - 1
         })
     }

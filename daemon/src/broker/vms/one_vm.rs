@@ -1,10 +1,11 @@
 //! The broker of one VM, which the command line names: a thread of the VM's device process, with a control socket of its own. It does for that
 //! VM what the broker of several does, except to start processes, to read a file again and to make sockets again, since a device process may
-//! open nothing. Its sockets are made before the device process confines itself. It measures and traces what the VM's contexts do on the GPU, and holds
-//! them to the VM's ceiling, but shares nothing out among them: all have leases, and the device process alone says which of them hang (`serve::hangs`).
+//! open nothing. Its sockets are made before the device process confines itself. It counts, measures and traces what the VM's contexts do on the
+//! GPU, and shares nothing out among them ([`Passage::Counted`](config::Passage)): they submit as if it were not there, and the device process alone says
+//! which of them hang (`serve::hangs`).
 //!
-//! The device thread waits for it no more than for any broker, so operators and collectors hold up nobody. A guest that took over the device process
-//! could have this thread say what it likes, about that VM alone.
+//! The device thread waits for it no more than for any broker, so operators and collectors hold up nobody, and goes on without it. A guest that
+//! took over the device process could have this thread say what it likes, about that VM alone.
 
 use super::super::connections::Connections;
 use super::super::process::Process;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 /// The sockets of one VM's daemon for operators and for those who collect metrics, before anybody is served there.
 #[derive(Debug)]
 pub struct OneVm {
+    vm: VmSettings,
     control: PathBuf,
     metrics: Option<MetricsAddress>,
     connections: Connections,
@@ -49,15 +51,16 @@ const THREAD: &str = "control";
 const NAMELESS: &str = "vm";
 
 impl OneVm {
-    /// Makes the control socket, and the socket for metrics if there is to be one. A socket file that nobody serves any more is replaced.
+    /// Makes the control socket, and the socket for metrics if there is to be one. A socket file that nobody serves any more is replaced. From
+    /// then on no path is looked at, as the process may not do that once it has confined itself.
     ///
     /// # Errors
     ///
     /// The system refuses a socket, or another process serves it.
-    pub fn listen(control: PathBuf, metrics: Option<MetricsAddress>) -> io::Result<Self> {
+    pub fn listen(control: PathBuf, metrics: Option<MetricsAddress>, vm: OneVmOptions) -> io::Result<Self> {
         let epoll = Arc::new(readiness::instance()?);
         let connections = Connections::listen(&control, metrics.as_ref(), &epoll)?;
-        Ok(Self { control, metrics, connections, epoll })
+        Ok(Self { vm: vm.settings(), control, metrics, connections, epoll })
     }
 
     /// The socket files that were made, which somebody has to remove in the end. Absolute paths.
@@ -72,9 +75,9 @@ impl OneVm {
     /// # Errors
     ///
     /// The system has no descriptor or no thread left.
-    pub fn serve(self, vm: OneVmOptions) -> io::Result<OwnedFd> {
+    pub fn serve(self) -> io::Result<OwnedFd> {
         let (ours, theirs) = Channel::pair()?;
-        let mut broker = self.broker(vm.settings(), Process::own(ours))?;
+        let mut broker = self.broker(Process::own(ours))?;
         let run = move || {
             if let Err(error) = broker.run() {
                 log::error!(error:%; "the control socket is not served any more");
@@ -84,8 +87,8 @@ impl OneVm {
         Ok(theirs.into_socket())
     }
 
-    fn broker(self, vm: VmSettings, process: Process) -> io::Result<Broker> {
-        let Self { control: control_socket, metrics, connections, epoll } = self;
+    fn broker(self, process: Process) -> io::Result<Broker> {
+        let Self { vm, control: control_socket, metrics, connections, epoll } = self;
         let (policy, cgroup, vms) = (Policy::default(), CgroupMode::Off, vec![vm.clone()]);
         let (anticipation, log_grants) = (None, None);
         let settings = Settings { policy, anticipation, control_socket, metrics, log_grants, cgroup, vms };
@@ -108,7 +111,9 @@ impl OneVmOptions {
     }
 
     fn settings(self) -> VmSettings {
-        let socket = self.socket_path.as_ref().map(|path| option_with("--socket-path", path));
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let socket = self.socket_path.as_ref().map(absolute);
+        let socket = socket.map(|path| option_with("--socket-path", &path));
         let memory = self.device_memory.map(|bytes| format!("--device-memory={bytes}").into());
         VmSettings {
             name: self.name(),

@@ -11,7 +11,6 @@ use super::super::run::{Broker, END_PATIENCE, Upkeep};
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::Nanos;
-use shm::page_clock;
 
 /// A VM, and the keys that it goes on having as before until its next device process.
 type Later = (String, Vec<String>);
@@ -21,10 +20,9 @@ const NO_FILE: &str = "this daemon serves one VM and has no file: end it, and st
 
 impl Broker {
     /// Has the file read, for this operator if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
-    pub(in crate::broker) fn read_again(&mut self, who: Option<Asker<Peer>>) {
+    pub(in crate::broker) fn read_again(&mut self, who: Option<Asker<Peer>>, now: Nanos) {
         let Some(Upkeep { reader, .. }) = &mut self.upkeep else {
             let answer = Answer::Error { error: NO_FILE.into() };
-            let now = page_clock();
             return who.into_iter().for_each(|asker| self.say(asker.peer, &answer, now));
         };
         if self.manager.knows_ready() && !reader.is_reading() {

@@ -6,6 +6,6 @@ mod socket;
 mod state;
 
 pub use gpu::{Chosen, List, NoGpu, Selected, family, probe, select};
-pub use offer::{WINDOW_MAX, fitting_window, offer_mapped};
+pub use offer::{WINDOW_MAX, decide_window};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

@@ -11,8 +11,26 @@ const HOST_PART: u64 = 8 << 30;
 /// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
 pub const WINDOW_MAX: u64 = 256 << 30;
 
+/// Returns the bytes of the window, `wanted` or as many as fit, and has guests map the GPUs' own `device_memory` if they are to
+/// (`map_device_memory`) and the window holds all of it. Where they could but for the size of the window, the advice says what to change.
+pub fn decide_window(
+    gpus: &mut [GpuChoice],
+    wanted: Option<u64>,
+    map_device_memory: bool,
+    device_memory: u64,
+) -> (u64, Option<String>) {
+    let window_size = wanted.unwrap_or_else(|| fitting_window(gpus, map_device_memory, device_memory));
+    let needed = offer_mapped(gpus, map_device_memory, window_size, device_memory);
+    let advice = |needed: String| {
+        format!(
+            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
+        )
+    };
+    (window_size, needed.map(advice))
+}
+
 /// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and else holds memory of the host only.
-pub fn fitting_window(gpus: &[GpuChoice], map_device_memory: bool, device_memory: u64) -> u64 {
+fn fitting_window(gpus: &[GpuChoice], map_device_memory: bool, device_memory: u64) -> u64 {
     let maps = |gpu: &GpuChoice| match gpu.memory {
         MemoryBackEnd::DmaBuf => true,
         MemoryBackEnd::Memfd => map_device_memory && gpu.trial.driver_mapped.types != 0,
@@ -23,7 +41,7 @@ pub fn fitting_window(gpus: &[GpuChoice], map_device_memory: bool, device_memory
 
 /// Takes the offer back from all GPUs if it is not wanted, or if `window_size` is not larger than `device_memory`, in bytes. Answers what
 /// would have to change for it, if anything.
-pub fn offer_mapped(
+fn offer_mapped(
     gpus: &mut [GpuChoice],
     wanted: bool,
     window_size: u64,
@@ -74,6 +92,17 @@ mod tests {
         assert_eq!(offered(4, true, 16 * GIB, 8 * GIB), (true, None));
         assert_eq!(offered(4, false, 16 * GIB, 8 * GIB), (false, None));
         assert_eq!(offered(0, true, 8 * GIB, 80 * GIB), (false, None));
+    }
+
+    #[test]
+    fn where_guests_could_map_but_for_the_window_the_advice_says_what_to_change() {
+        let decided = |wanted| decide_window(&mut [choice(4)], wanted, true, 80 * GIB);
+        assert_eq!(decided(None), (128 * GIB, None));
+        let (window, advice) = decided(Some(GIB));
+        let advice = advice.unwrap();
+        assert_eq!(window, GIB);
+        assert!(advice.starts_with("guests cannot map the GPU's own memory, "), "{advice}");
+        assert!(advice.contains("; remedy: --window-size 128GiB or "), "{advice}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::ipc::{
     ToWorker, WorkerSetup,
 };
 use crate::sandbox::{FromChildren, Launcher};
-use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
+use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, Passage};
 use protocol::ids::ContextId;
 use readiness::{self, Events};
 use rustc_hash::FxHashMap;
@@ -40,12 +40,13 @@ const MESSAGES_PER_TURN: usize = 64;
 pub(super) const CHANNEL_TOKEN: u64 = 1 << 32;
 pub(super) const OUTPUT_TOKEN: u64 = 1 << 33;
 
-/// A worker's ends of what the broker schedules it by.
+/// A worker's ends of what the broker schedules or counts it by.
 #[derive(Debug)]
 pub(super) struct Gate {
     /// The page of grants for each of its GPUs, by the GPU's index among those of the VM.
     pub pages: BTreeMap<u8, OwnedFd>,
     pub doorbell: OwnedFd,
+    pub passage: Passage,
 }
 
 impl Gate {
@@ -57,7 +58,7 @@ impl Gate {
                 pages.insert(*gpu, page.try_clone()?);
             }
         }
-        Ok(Self { pages, doorbell: self.doorbell.try_clone()? })
+        Ok(Self { pages, doorbell: self.doorbell.try_clone()?, passage: self.passage })
     }
 }
 
@@ -225,7 +226,7 @@ impl Workers {
         }
     }
 
-    /// Has the worker of a context started, which gets `page` to share with us, and `gate` if its submissions are scheduled. It can be
+    /// Has the worker of a context started, which gets `page` to share with us, and `gate` if its submissions pass one. It can be
     /// sent to at once; if it does not come to life it is heard of as gone. [`Self::reap`] answers its `number`.
     pub(super) fn start(
         &mut self,
@@ -294,12 +295,13 @@ impl Workers {
         let gpu = |index: &u8| self.gpus.get(usize::from(*index)).copied();
         let gpus = worker.placement.0.iter().filter_map(gpu).collect();
         let swapped_out = worker.swapped_out.map(|it| it.contents_max);
-        let scheduled = worker.gate.is_some() && swapped_out.is_none();
+        let gate = worker.gate.as_ref().filter(|_| swapped_out.is_none());
+        let passage = gate.map(|gate| gate.passage);
         let (waiting_off, debug_name) = (self.waiting_off.clone(), worker.name.clone());
         let setup =
-            WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled, waiting_off, swapped_out };
+            WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, passage, waiting_off, swapped_out };
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::Setup(Box::new(setup)), Some(page))?;
-        if !scheduled {
+        if passage.is_none() {
             return Ok(());
         }
         // Which are kept for a successor.

@@ -146,7 +146,7 @@ impl Workers {
         match worker.held.keep(message, fd, &mut bound) {
             Ok(()) => self.awaited.push(ctx_id),
             Err(limit) => {
-                log::warn!(context = ctx_id.0; "context {ctx_id} is lost: limit {} reached, its worker is killed", config::option(limit));
+                log::warn!(context = ctx_id.0; "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
                 worker.killed = true;
                 worker.process.kill();
             }
@@ -318,7 +318,7 @@ impl Workers {
         let held = self.end_successor(ctx_id, has_gone);
         let (Some(mut held), Some(worker)) = (held, self.running.get_mut(&ctx_id)) else { return };
         if let Err(limit) = worker.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None) {
-            log::warn!(context = ctx_id.0; "context {ctx_id} is lost: limit {} reached, its worker is killed", config::option(limit));
+            log::warn!(context = ctx_id.0; "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
         }
         worker.outbox.append(&mut held);
         worker.flush(&self.epoll, &mut self.backlogs);
@@ -345,5 +345,5 @@ fn needs_driver(message: &ToWorker) -> bool {
 }
 
 fn backlog_reached(limit: &str) -> String {
-    format!("limit {} reached by what waits for the context meanwhile", config::option(limit))
+    format!("limit {limit} reached by what waits for the context meanwhile")
 }

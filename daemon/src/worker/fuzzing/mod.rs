@@ -48,7 +48,7 @@ fn setup() -> WorkerSetup {
         gpus: null::gpus(),
         limits: ContextLimits { rings: 3, ..null::LIMITS },
         cache_key: null::CACHE_KEY,
-        scheduled: false,
+        passage: None,
         waiting_off: Vec::new(),
         swapped_out: None,
     }

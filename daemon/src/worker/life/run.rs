@@ -71,11 +71,9 @@ fn serve_swapped_out(setup: &WorkerSetup, page: StatusPage, channel: Channel, co
     serve(setup, page, channel, Arc::default(), allowances, (backend, Vec::new()), end)
 }
 
-/// The gates that submissions to each GPU wait at, if they are scheduled.
+/// The gates that submissions to each GPU pass, if there are some.
 fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, String> {
-    if !setup.scheduled {
-        return Ok(Vec::new());
-    }
+    let Some(passage) = setup.passage else { return Ok(Vec::new()) };
     let file = |wanted: &ToWorker| match channel.receive::<ToWorker>() {
         Ok((message, Some(file))) if message == *wanted => Ok(file),
         Ok(_) => Err("the wrong message".to_owned()),
@@ -84,7 +82,7 @@ fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, Strin
     let page = |_| GateSide::open(file(&ToWorker::Grants)?).map_err(|error| error.to_string());
     let pages = setup.gpus.iter().map(page).collect::<Result<Vec<_>, _>>()?;
     let doorbell = Arc::new(Doorbell::of(file(&ToWorker::Doorbell)?));
-    Ok(pages.into_iter().map(|page| Gate::new(page, Arc::clone(&doorbell))).collect())
+    Ok(pages.into_iter().map(|page| Gate::new(page, Arc::clone(&doorbell), passage)).collect())
 }
 
 fn failed(reason: &str) -> ExitCode {

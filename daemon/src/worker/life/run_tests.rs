@@ -280,7 +280,7 @@ impl Peer {
             }],
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
             cache_key: CacheKey([0; 32]),
-            scheduled: false,
+            passage: None,
             waiting_off: Vec::new(),
             swapped_out: None,
         };

@@ -190,6 +190,7 @@ mod tests {
     use super::*;
     use crate::fuzzing::{self, NoResources};
     use crate::{Cancel, Gate, Renderer};
+    use config::Passage;
     use protocol::cursor::{Arena, Writer};
     use shm::{Doorbell, GateSide, grant_page};
     use std::ffi::CString;
@@ -296,7 +297,8 @@ mod tests {
     fn a_device_is_of_one_gpu_and_passes_the_gate_of_that() {
         let mut world = World::new();
         let doorbell = Arc::new(Doorbell::new().unwrap());
-        let gate = |_| Gate::new(GateSide::open(grant_page().unwrap()).unwrap(), Arc::clone(&doorbell));
+        let side = || GateSide::open(grant_page().unwrap()).unwrap();
+        let gate = |_| Gate::new(side(), Arc::clone(&doorbell), Passage::ByGrant);
         world.renderer = world.renderer.gated((0..2).map(gate).collect());
         world.enumerate(Some(&IDS[..2])).unwrap();
         let (own, none) = ([IDS[1]], []);

@@ -48,18 +48,26 @@ impl FamilyOrder {
     }
 }
 
-/// The families a guest sees: those in front of the first that can neither compute nor copy; and their order.
+/// The families that a guest sees.
+pub(crate) struct Families {
+    /// Each as the guest sees it, in the guest's order.
+    pub visible: Vec<vk::QueueFamilyProperties>,
+    /// The abilities of the host's queues of each.
+    pub able: Vec<vk::QueueFlags>,
+    /// The order that says which of the host's families they are.
+    pub order: FamilyOrder,
+}
+
+/// Returns the families that a guest sees of the host's: those in front of the first that can neither compute nor copy.
 ///
 /// GRAPHICS is dropped unless guests are to see it; SPARSE_BINDING and PROTECTED because neither is served; video and optical flow because
 /// they are not compute.
-pub(crate) fn visible(
-    mut families: Vec<vk::QueueFamilyProperties>,
-    queues: Queues,
-) -> (Vec<vk::QueueFamilyProperties>, FamilyOrder) {
+pub(crate) fn visible(mut families: Vec<vk::QueueFamilyProperties>, queues: Queues) -> Families {
     let order = FamilyOrder::of(&families, queues);
     if let Some((one, other)) = order.changed {
         families.swap(one as usize, other as usize);
     }
+    let mut able: Vec<_> = families.iter().map(|family| with_copies(family.queue_flags)).collect();
     let mut left = BINDABLE_QUEUES;
     for family in &mut families {
         family.queue_flags = flags(family.queue_flags, queues);
@@ -68,13 +76,10 @@ pub(crate) fn visible(
     }
     let unusable =
         |family: &vk::QueueFamilyProperties| family.queue_flags.is_empty() || family.queue_count == 0;
-    families.truncate(families.iter().position(unusable).unwrap_or(families.len()));
-    (families, order)
-}
-
-/// Returns what the queues of these families can do.
-pub(crate) fn able(families: &[vk::QueueFamilyProperties]) -> Vec<vk::QueueFlags> {
-    families.iter().map(|family| with_copies(family.queue_flags)).collect()
+    let usable = families.iter().position(unusable).unwrap_or(families.len());
+    families.truncate(usable);
+    able.truncate(usable);
+    Families { visible: families, able, order }
 }
 
 /// Graphics and compute families can copy whether they say so or not.
@@ -111,7 +116,7 @@ mod tests {
             queue_count,
             ..Default::default()
         };
-        let (seen, order) = visible(host.iter().map(family).collect(), queues);
+        let Families { visible: seen, order, .. } = visible(host.iter().map(family).collect(), queues);
         (seen.iter().map(|family| (family.queue_flags.as_raw(), family.queue_count)).collect(), order)
     }
 
@@ -126,6 +131,15 @@ mod tests {
             let (seen, order) = see(&host, queues);
             assert_eq!((seen, order.is_host()), (vec![(7, 16), (4, 2), (6, 8)], true));
         }
+    }
+
+    #[test]
+    fn abilities_are_the_hosts_in_the_guests_order() {
+        let family =
+            |queue_flags| vk::QueueFamilyProperties { queue_flags, queue_count: 1, ..Default::default() };
+        let host = [Flags::GRAPHICS | Flags::COMPUTE, COPIES, COMPUTES].map(family).to_vec();
+        let able: Vec<u32> = visible(host, Queues::Compute).able.iter().map(|flags| flags.as_raw()).collect();
+        assert_eq!(able, [COMPUTES.as_raw(), COPIES.as_raw(), 7]);
     }
 
     #[test]

@@ -4,10 +4,14 @@
 //! waits in the held queue (`vulkan::submit::held_queue`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
 //! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
 //!
+//! Where nobody shares the GPU out ([`Passage::Counted`]), everything passes at once, as if there were no gate, which then has no thread: it
+//! counts, measures now and then what a submission costs, and notes each while a trace is taken.
+//!
 //! Lock order: the turn, held queues and submissions of queues, the counts of the gate.
 
 use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
+use config::Passage;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use shm::{Counters, Doorbell, GateSide, TraceNote, Work};
@@ -38,6 +42,7 @@ pub(crate) type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 /// The gate of one context before one GPU.
 pub struct Gate {
     page: GateSide,
+    passage: Passage,
     /// The processor time that a predecessor had used, as far as it had told.
     used_before: Duration,
     doorbell: Arc<Doorbell>,
@@ -71,13 +76,14 @@ struct Counts {
 }
 
 impl Gate {
-    /// A gate that the scheduler looks after, by `page` and `doorbell`.
-    pub fn new(page: GateSide, doorbell: Arc<Doorbell>) -> Arc<Self> {
+    /// A gate that is passed in this way. The broker looks after it by `page` and `doorbell`.
+    pub fn new(page: GateSide, doorbell: Arc<Doorbell>, passage: Passage) -> Arc<Self> {
         let (counters, rung_ready) = Default::default();
         let used_before = page.told_cpu();
         let counts = Counts { counters, rung_ready, estimate: FIRST_ESTIMATE, untold: None };
         Arc::new(Self {
             page,
+            passage,
             used_before,
             doorbell,
             queues: Mutex::default(),
@@ -99,12 +105,15 @@ impl Gate {
         self.page.tell(counts.counters);
     }
 
-    /// Starts the thread that dispatches what waits; `failed` is called if it finds that the context is lost.
+    /// Starts the thread that dispatches what waits, if anything ever does; `failed` is called if it finds that the context is lost.
     ///
     /// # Errors
     ///
     /// There are too many threads.
     pub fn start(self: &Arc<Self>, failed: Failed) -> io::Result<()> {
+        if !self.holds() {
+            return Ok(());
+        }
         let _ = self.failed.set(failed);
         let gate = Arc::clone(self);
         let thread = std::thread::Builder::new().name("gate".into()).spawn(move || gate.run())?;
@@ -129,15 +138,20 @@ impl Gate {
         queues.push(queue);
     }
 
+    /// Returns whether submissions may ever have to wait for the scheduler.
+    pub fn holds(&self) -> bool {
+        self.passage == Passage::ByGrant
+    }
+
     /// Returns whether submissions may pass at once, as things stand.
     pub fn is_open(&self) -> bool {
-        self.page.is_leased()
+        !self.holds() || self.page.is_leased()
     }
 
     /// Returns whether somebody has to know at once when a submission completes: the scheduler, whoever waits for room in the driver, or who
     /// takes a trace.
     pub fn wants_completions(&self) -> bool {
-        !self.page.is_leased() || self.waiting.load(Ordering::SeqCst) || self.page.is_traced()
+        !self.is_open() || self.waiting.load(Ordering::SeqCst) || self.page.is_traced()
     }
 
     /// Returns whether a trace is taken, to which each submission is told.
@@ -186,7 +200,9 @@ impl Gate {
     /// Returns whether `count` submissions may pass now.
     fn has_room(&self, counts: &Counts, count: u32) -> bool {
         let counters = &counts.counters;
-        if self.page.is_leased() {
+        if !self.holds() {
+            true
+        } else if self.page.is_leased() {
             let in_driver = counters.dispatched.wrapping_sub(counters.completed);
             in_driver < LEASED_MIN || u64::from(in_driver).saturating_mul(counts.estimate) < LEASED_WORK
         } else {
@@ -204,7 +220,7 @@ impl Gate {
             counts.estimate = (counts.estimate * 3 + work.busy / u64::from(work.count)) / 4;
         }
         counts.note(work);
-        let leased = self.page.is_leased();
+        let leased = self.is_open();
         if !leased || counts.is_due() {
             counts.tell(&self.page);
         }
@@ -229,7 +245,7 @@ impl Gate {
         let standing = self.announce();
         // A grant that nothing needed so far is not given again.
         let is_granted = || standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
-        if standing.unready || standing.free || self.page.is_leased() || is_granted() {
+        if standing.unready || standing.free || self.is_open() || is_granted() {
             // Its thread has to look: again and again, whether there is room in the driver, or because nobody has to grant it.
             self.page.poke();
         }
@@ -266,8 +282,8 @@ impl Gate {
         counts.counters.ready = standing.ready;
         self.page.tell(counts.counters);
         // A lease may end right now: then the gate's thread is poked, and finds that nobody has rung.
-        let rings = !self.page.is_leased()
-            && std::mem::replace(&mut counts.rung_ready, standing.ready) != standing.ready;
+        let rings =
+            !self.is_open() && std::mem::replace(&mut counts.rung_ready, standing.ready) != standing.ready;
         drop(counts);
         drop(turn);
         if rings {
@@ -291,7 +307,7 @@ impl Gate {
         let mut was_leased = false;
         while !self.ended.load(Ordering::SeqCst) {
             let pokes = self.page.pokes();
-            let leased = self.page.is_leased();
+            let leased = self.is_open();
             if std::mem::replace(&mut was_leased, leased) && !leased {
                 // The scheduler knows what was told when it last looked.
                 self.doorbell.ring();
@@ -305,7 +321,7 @@ impl Gate {
                 queues.iter().for_each(|queue| queue.watch_driver());
             }
             let limit = waits.then(|| self.until_next_look()).flatten();
-            if !self.page.is_leased() {
+            if !self.is_open() {
                 self.counts.lock().tell(&self.page);
             }
             drop(queues);
@@ -400,7 +416,7 @@ mod tests {
             let epoll = Arc::new(listening::create(listening::CreateFlags::CLOEXEC).unwrap());
             let doorbell = Arc::new(Doorbell::new().unwrap());
             let listener = doorbell.listen(&epoll, 1).unwrap();
-            let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell);
+            let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell, Passage::ByGrant);
             let lane = Arc::new(Standers::default());
             let weak: Weak<dyn Lane> = Arc::<Standers>::downgrade(&lane);
             gate.add(weak);
@@ -478,7 +494,10 @@ mod tests {
     #[test]
     fn a_successor_counts_on_where_the_other_has_stopped() {
         let file = grant_page().unwrap();
-        let gate = || Gate::new(GateSide::open(&file).unwrap(), Arc::new(Doorbell::new().unwrap()));
+        let gate = || {
+            let doorbell = Arc::new(Doorbell::new().unwrap());
+            Gate::new(GateSide::open(&file).unwrap(), doorbell, Passage::ByGrant)
+        };
         let mut scheduler = SchedulerSide::open(&file).unwrap();
         let (old, new) = (gate(), gate());
         // Counters wrap.
@@ -493,6 +512,20 @@ mod tests {
         scheduler.grant(start.wrapping_add(4));
         assert!(new.pass(1));
         assert_eq!(scheduler.counters(), Counters { ready: 0, dispatched: 2, completed: 1 });
+    }
+
+    #[test]
+    fn where_submissions_are_counted_all_pass_whatever_is_in_the_driver() {
+        let file = grant_page().unwrap();
+        let scheduler = SchedulerSide::open(&file).unwrap();
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell, Passage::Counted);
+        let work = |busy, count| Work { begin: 1, end: 1 + busy, busy, count, copy: false };
+        assert!(gate.pass(1));
+        // A second each, so that few would have room below a lease.
+        gate.completed(&work(1_000_000_000, 1));
+        assert!((0..1000).all(|_| gate.pass(1)) && gate.is_open() && !gate.wants_completions());
+        assert_eq!(scheduler.counters(), Counters { ready: 0, dispatched: 1001, completed: 1 });
     }
 
     #[test]

@@ -47,8 +47,6 @@ pub struct CommandBuffer {
     pub device: Arc<Device>,
     /// The pool that it was allocated from.
     pub pool: Arc<CommandPool>,
-    /// The abilities of the host's queues of its pool's family.
-    pub queue_flags: venus::QueueFlags,
     /// The place of its recording among those of its pool.
     pub place: usize,
 }

@@ -288,9 +288,9 @@ impl Table {
     /// Returns the name of the limit that keeps another object out.
     fn limit_reached(&self) -> Option<&'static str> {
         if self.entries.len() - self.failed >= self.max_objects {
-            return Some("objects");
+            return Some("max-objects");
         }
-        (self.described.bytes() > self.max_described).then_some("shader_bytes")
+        (self.described.bytes() > self.max_described).then_some("shader-memory")
     }
 
     /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that does not notice so many failures
@@ -352,7 +352,7 @@ fn end(mut entry: OccupiedEntry<'_, u64, Entry>, failed: &mut usize) -> Option<O
 impl From<Unplaced> for ContextLost {
     fn from(unplaced: Unplaced) -> Self {
         match unplaced {
-            Unplaced::Full(limit, _) => Self::new(format!("limit {} reached", config::option(limit))),
+            Unplaced::Full(limit, _) => Self::new(format!("limit {limit} reached")),
             Unplaced::Lost(lost) => lost,
         }
     }

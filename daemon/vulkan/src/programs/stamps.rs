@@ -102,6 +102,11 @@ impl Stamps {
         }
     }
 
+    /// Returns whether the driver is a software driver, which comes to a halt for a stamp.
+    pub(crate) fn is_software(&self) -> bool {
+        self.is_software
+    }
+
     /// Takes a pair that is in no use, if one is left and this submission is to be stamped; `exactly` if it matters what the submission
     /// costs.
     pub(crate) fn take(&self, exactly: bool, now: u64) -> Option<Slot> {

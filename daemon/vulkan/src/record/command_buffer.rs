@@ -196,7 +196,7 @@ pub(crate) fn refuse_unfit(
     able: venus::QueueFlags,
 ) -> Result<bool, Fault> {
     let command_buffer = call.subject(id)?;
-    if !able.contains(command_buffer.queue_flags) {
+    if !able.contains(command_buffer.pool.queue_flags) {
         return Err(Fault::lost(
             "a command buffer is submitted to a queue that can do less than those of its family",
         ));

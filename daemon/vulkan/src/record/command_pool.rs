@@ -89,9 +89,7 @@ pub(crate) fn allocate_command_buffers<'a>(
     let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(&*raws) {
         let (device_of, pool, place) = (device.clone(), pool.clone(), recordings.next_place());
-        let queue_flags = pool.queue_flags;
-        let command_buffer = CommandBuffer { raw: *raw, device: device_of, pool, queue_flags, place };
-        let state = StateOf::of(command_buffer);
+        let state = StateOf::of(CommandBuffer { raw: *raw, device: device_of, pool, place });
         let usage = match call.bind_one(Some(id), *raw, &device, 0, state, &mut origin) {
             Err(Fault::Failed(result)) => {
                 bound = Err(Fault::Failed(result));

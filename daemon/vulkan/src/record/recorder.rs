@@ -43,7 +43,7 @@ impl Recorder<'_> {
     /// They cannot: the command breaks valid usage.
     #[inline]
     pub(crate) fn demand_queue(&self, one_of: venus::QueueFlags) -> Result<(), Fault> {
-        match self.command_buffer.queue_flags.intersects(one_of) {
+        match self.command_buffer.pool.queue_flags.intersects(one_of) {
             true => Ok(()),
             false => {
                 Err(Fault::invalid("a command that no queue of the command buffer's family can execute"))

@@ -4,7 +4,7 @@
 
 use super::reshape;
 use crate::context::error::Fault;
-use crate::driver::families;
+use crate::driver::families::{self, Families};
 use crate::driver::instance::Instance;
 use crate::driver::physical_device::{PhysicalDevice, device_uuid, host_extensions, host_memory};
 use ash::vk;
@@ -46,9 +46,7 @@ fn describe(
     let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
     // SAFETY: as above.
     let properties = unsafe { instance.ash.get_physical_device_properties(handle) };
-    let able = families::able(&families);
-    let (families, order) = families::visible(families, gpu.queues);
-    let able = (0..families.len() as u32).map(|family| able[order.swap(family) as usize]).collect();
+    let Families { visible: families, able, order } = families::visible(families, gpu.queues);
     Ok(PhysicalDevice {
         largest_heap,
         instance: instance.clone(),

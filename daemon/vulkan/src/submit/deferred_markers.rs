@@ -33,7 +33,8 @@ impl Queue {
         };
         // In a trace each has times of its own.
         let may = |scheduled: &Scheduled| {
-            scheduled.gate.is_open() && !scheduled.gate.is_traced() && is_short(scheduled)
+            let gate = &scheduled.gate;
+            !gate.is_traced() && (!gate.holds() || gate.is_open() && is_short(scheduled))
         };
         let is_heard = group.is_free || group.signals() || group.is_heard;
         !is_heard && submissions.spares_marker(run) && self.scheduled.as_ref().is_none_or(may)

@@ -104,8 +104,11 @@ impl Queue {
     /// Returns whether a call's groups may be dispatched at once; they count as dispatched then.
     fn passes(&self, call: &Call<'_>, device: &Device, groups: &[Group]) -> bool {
         let Some(scheduled) = &self.scheduled else { return true };
-        let host = Host { device, objects: &call.context.objects };
         let count = groups.iter().filter(|group| !group.is_free).count() as u32;
+        if !scheduled.gate.holds() {
+            return scheduled.gate.pass(count);
+        }
+        let host = Host { device, objects: &call.context.objects };
         let pass = || scheduled.gate.pass(count);
         groups.iter().all(|group| group.is_ready(&host))
             && (pass() || {
@@ -151,7 +154,8 @@ impl Queue {
     ) -> Result<i32, Fault> {
         groups.iter_mut().for_each(|group| group.is_free = true);
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
-        let at_once = self.scheduled.as_ref().is_none_or(|scheduled| {
+        let holding = self.scheduled.as_ref().filter(|scheduled| scheduled.gate.holds());
+        let at_once = holding.is_none_or(|scheduled| {
             let host = Host { device: &device, objects: &call.context.objects };
             scheduled.held.lock().is_empty() && groups.iter().all(|group| group.is_ready(&host))
         });
@@ -264,16 +268,21 @@ impl Queue {
         let at = page_clock();
         // What takes no time says nothing of how long others take.
         let stamps = stamps.as_ref().filter(|_| !group.is_free);
-        let exactly = !scheduled.gate.is_open() || scheduled.gate.is_traced();
+        let gate = &scheduled.gate;
+        // Where nothing is shared out, no submission halts a driver for figures that nobody has asked for.
+        let stamps = stamps.filter(|stamps| gate.holds() || gate.is_traced() || !stamps.is_software());
+        let exactly = !gate.is_open() || gate.is_traced();
         let slot = stamps.and_then(|stamps| stamps.take(exactly, at));
         let (stamp, counts) = (slot.map(|slot| slot.index), !group.is_free);
         submission.set_dispatched(Dispatched { at, stamp, counts });
         slot
     }
 
-    /// Returns whether the device has begun a submission, as far as stamps tell: others may be in its way.
+    /// Returns whether the device has begun a submission, as far as stamps tell: others may be in its way. Where nothing is shared out, that
+    /// counts as if there were no stamps.
     pub(super) fn has_begun(&self, device: &Device, submission: &Submission) -> bool {
-        let stamps = self.scheduled.as_ref().and_then(|scheduled| scheduled.stamps.get()?.as_ref());
+        let scheduled = self.scheduled.as_ref().filter(|scheduled| scheduled.gate.holds());
+        let stamps = scheduled.and_then(|scheduled| scheduled.stamps.get()?.as_ref());
         let stamp = submission.dispatched().and_then(|dispatched| dispatched.stamp);
         stamps.zip(stamp).is_none_or(|(stamps, index)| stamps.has_begun(&device.ash, index))
     }
