@@ -21,7 +21,11 @@ struct World {
 impl World {
     /// Contexts of these VMs.
     fn new(vms: &[u32]) -> Self {
-        let mut gpu = Gpu::new(SharedGpu { name: "GPU".into(), ..SharedGpu::default() }, None, config::Passage::ByGrant);
+        let mut gpu = Gpu::new(
+            SharedGpu { name: "GPU".into(), ..SharedGpu::default() },
+            None,
+            config::Passage::ByGrant,
+        );
         let gate = |(number, vm): (u32, &u32)| {
             let (vm, key, file) = (TenantId(*vm), ContextKey(number.into()), grant_page().unwrap());
             gpu.set_tenant(vm, Share::default(), 0);
