@@ -21,6 +21,7 @@ mod handover;
 mod hangs;
 mod logging;
 mod manager;
+mod mapping;
 mod outdated;
 mod patience;
 mod restarts;

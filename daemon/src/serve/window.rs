@@ -1,123 +1,13 @@
-//! What the frontend maps into the window, and unmaps there: when it is asked, and when it is done.
-//!
-//! QEMU (11.1) has two ways of its own, which the specification allows or leaves open:
-//!
-//! - It acknowledges a request *before* it does what was asked: a guest that hears of a mapping at once reaches nothing there yet, so that what it
-//!   writes first is lost, and what it reads first is zero; and memory that is acknowledged as unmapped can be reached for milliseconds. It changes the
-//!   memory table behind the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when
-//!   the table has changed.
-//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So what is
-//!   to be unmapped meanwhile is owed until the device goes on.
+//! The state in which the frontend has the window.
 
-use super::effects::World;
-use super::patience::Patience;
-use crate::transport::SessionError;
-use rustix::event::PollFlags;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// The longest time for which a change of the memory table is waited for that must come, unless the system stands still.
-const CHANGE_MAX: Duration = Duration::from_secs(5);
-
-/// The state of the window beside what the device knows of it.
+/// The window, apart from what the device knows of it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
-    late: Vec<(u64, u64)>,
+    pub late: Vec<(u64, u64)>,
     /// Offset and bytes of what the frontend is to unmap as soon as it does not have the device stopped any more.
-    owed: Vec<(u64, u64)>,
+    pub owed: Vec<(u64, u64)>,
     /// The frontend has changed its table for no request, though it announces mappings there: it is not waited for.
-    keeps_table: bool,
-}
-
-impl World {
-    /// Has the frontend map a file, and waits until guests reach it.
-    ///
-    /// # Errors
-    ///
-    /// It has not.
-    pub(super) fn map(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<(), SessionError> {
-        let session = self.session.as_ref().ok_or(SessionError::Gone)?;
-        let before = session.announced(offset, size);
-        let asked = session.map_blob(file, offset, size)?;
-        self.answered(asked)?;
-        if self.session.as_ref().is_some_and(|session| session.is_stopped()) {
-            self.window.late.push((offset, size));
-        }
-        self.changed(offset, size, |now| now > before);
-        Ok(())
-    }
-
-    /// Has the frontend unmap something, and waits until guests do not reach it any more.
-    ///
-    /// # Errors
-    ///
-    /// It has not. It will be asked again if the reason is that it has stopped the device.
-    pub(super) fn unmap(&mut self, offset: u64, size: u64) -> Result<(), SessionError> {
-        let session = self.session.as_ref().ok_or(SessionError::Gone)?;
-        if session.announces_maps() && session.is_stopped() && !session.has_ended() {
-            self.window.owed.push((offset, size));
-            return Err(SessionError::Stopped);
-        }
-        self.window.late.retain(|map| *map != (offset, size));
-        let before = session.announced(offset, size);
-        let asked = session.unmap_blob(offset, size)?;
-        self.answered(asked)?;
-        if before > 0 {
-            self.changed(offset, size, |now| now < before);
-        }
-        self.lenders.unmapped(offset);
-        Ok(())
-    }
-
-    /// Waits until the number of regions at this offset of the window is as it should be, if the frontend tells of them.
-    fn changed(&mut self, offset: u64, size: u64, is_as_it_should: impl Fn(usize) -> bool) {
-        let mut patience = Patience::new(CHANGE_MAX, Instant::now());
-        while !self.window.keeps_table {
-            let Some(session) = &self.session else { return };
-            let change = session.table_change();
-            if !session.announces_maps()
-                || session.has_ended()
-                || is_as_it_should(session.announced(offset, size))
-            {
-                return;
-            }
-            if patience.is_over(Instant::now(), true) {
-                self.window.keeps_table = true;
-                log::warn!(
-                    "the frontend's memory table does not change for what it has mapped: guests are told of mappings at once, and may lose what they write \
-                     there first"
-                );
-            }
-            self.look_around(change.as_fd(), PollFlags::IN);
-        }
-    }
-
-    /// Returns whether the frontend can be asked for what it owes, unless the driver has reset the device.
-    pub(super) fn can_unmap_owed(&self) -> bool {
-        !self.window.owed.is_empty() && self.session.as_ref().is_some_and(|session| !session.is_stopped())
-    }
-
-    /// Has the frontend unmap what it could not while it had stopped the device.
-    pub(super) fn unmap_owed(&mut self) {
-        for (offset, size) in std::mem::take(&mut self.window.owed) {
-            match self.unmap(offset, size) {
-                Ok(()) | Err(SessionError::Stopped) => {}
-                Err(error) => log::error!("cannot unmap a blob: {error}"),
-            }
-        }
-    }
-
-    /// The frontend has dropped by itself what it had mapped before it stopped the device for a reset: what it has mapped since is unmapped.
-    pub(super) fn window_was_reset(&mut self) {
-        let Window { late, owed, .. } = &mut self.window;
-        owed.clear();
-        for (offset, size) in std::mem::take(late) {
-            // The frontend may have dropped it nevertheless.
-            if let Err(error) = self.unmap(offset, size) {
-                log::debug!("a late mapping stays: {error}");
-            }
-        }
-    }
+    pub keeps_table: bool,
 }

@@ -52,7 +52,7 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenS
     })
 }
 
-/// What of a device enables a capability, as far as it is served.
+/// Returns what of a device enables a capability, as far as it is served.
 fn enablers(protocol: &Protocol, capability: Node<'_, '_>) -> Result<Vec<TokenStream>> {
     let mut enables = Vec::new();
     for enable in capability.children().filter(|child| child.has_tag_name("enable")) {
