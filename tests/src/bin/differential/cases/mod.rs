@@ -24,6 +24,7 @@ pub(crate) fn all() -> Vec<Case> {
         images::storage::cases,
         images::sampled::cases,
         images::copies::cases,
+        images::blits::cases,
         images::formats::cases,
         commands::recording::cases,
         device::memory::cases,
