@@ -18,7 +18,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// A Debian program (vulkaninfo, llama-completion, whisper-cli) or python3 with the clients' packages on a suite's Venus driver
+    /// A Debian program (vulkaninfo, llama-completion, whisper-cli), python3 with the clients' packages, or the path of an executable built here, on a suite's Venus driver
     Venus {
         suite: Suite,
         /// The vtest socket the driver connects to
@@ -73,6 +73,7 @@ fn client(root: ClientRoot, program: &[String], device: Device) -> Result<Comman
     match program[0].as_str() {
         "python3" => root.python(&Python::with(&clients::WHEELS)?, device),
         name if root.has(name) => root.command(name, device),
+        path if path.contains('/') => root.own(Path::new(path), device),
         name => root.with_more_programs()?.command(name, device),
     }
 }

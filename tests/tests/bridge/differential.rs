@@ -1,10 +1,12 @@
 //! Every case of the differential suite gives a guest what the same device gives natively. Here undisturbed; `restart` runs all cases with workers
 //! that are replaced or swapped out again and again.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::path::Path;
+use std::process::Command;
 use tests::differential::{self, GAPS};
 use tests::packages::{ClientRoot, Suite};
+use tests::program::{LIMIT, succeed};
 
 fn every_case(suite: Suite) -> Result<()> {
     let (program, client) = (Path::new(env!("CARGO_BIN_EXE_differential")), ClientRoot::open(suite)?);
@@ -45,4 +47,13 @@ fn mesa_24_0_computes_what_the_device_computes() -> Result<()> {
 #[test]
 fn mesa_26_2_computes_what_the_device_computes() -> Result<()> {
     every_case(Suite::Unstable)
+}
+
+#[test]
+fn the_suite_runs_by_hand_as_its_page_says() -> Result<()> {
+    let mut mesa = Command::new(env!("CARGO_BIN_EXE_mesa"));
+    mesa.args(["native", env!("CARGO_BIN_EXE_differential"), "features"]);
+    let features = succeed(mesa, LIMIT)?;
+    ensure!(features.contains("robustBufferAccess"), "{features}");
+    Ok(())
 }
