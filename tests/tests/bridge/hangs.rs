@@ -194,12 +194,26 @@ fn an_endless_submission_of_another_vm_is_ended_for_one_that_waits() -> Result<(
     let ((_first, hog), (_second, neighbour)) = (broker.bridge("hog")?, broker.bridge("neighbour")?);
     let mut endless = Background::start(computing_at(&hog, &ENDLESS)?)?;
     ensure!(eventually(LIMIT, || endless.said().contains("submitting")), "it does not submit");
-    let mut beside = Background::start(computing_at(&neighbour, &["--rounds", "0", "--report"])?)?;
-    ensure!(eventually(LIMIT, || !endless.is_running()), "it still runs\n{}", broker.log());
+    // On a host that is overloaded for seconds Mesa gives up, and ends its program.
+    let start = || Background::start(computing_at(&neighbour, &["--rounds", "0", "--report"])?);
+    let (mut beside, mut failed) = (start()?, String::new());
+    let is_over = eventually(LIMIT, || {
+        if !beside.is_running() {
+            failed += &beside.errors();
+            start().into_iter().for_each(|again| beside = again);
+        }
+        !endless.is_running()
+    });
+    ensure!(is_over, "it still runs; the neighbour: {failed}\n{}", broker.log());
+    ensure!(broker.vm("neighbour")?["kills"]["hung"] == 0, "{}", broker.log());
     let rounds = || beside.said().lines().count();
     let now = rounds();
-    ensure!(eventually(LIMIT, || rounds() > now), "the neighbour stands still\n{}", broker.log());
-    ensure!(beside.is_running(), "the neighbour: {}", beside.errors());
+    ensure!(
+        eventually(LIMIT, || rounds() > now),
+        "the neighbour stands still: {}\n{}",
+        beside.errors(),
+        broker.log()
+    );
     let is_counted = || broker.vm("hog").is_ok_and(|vm| vm["kills"]["hung"] == 1);
     ensure!(eventually(LIMIT, is_counted), "{}", broker.vm("hog")?);
     Ok(())
