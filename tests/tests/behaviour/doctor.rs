@@ -270,6 +270,14 @@ fn a_sound_host_without_a_gpu_can_work_and_is_told_that_it_has_none() -> Result<
     Ok(())
 }
 
+/// Replaces a part of a file by another of its length, wherever it is.
+fn replaced(mut file: Vec<u8>, old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
+    let places: Vec<_> = (0..file.len()).filter(|at| file[*at..].starts_with(old)).collect();
+    ensure!(!places.is_empty() && old.len() == new.len(), "nothing to replace");
+    places.into_iter().for_each(|at| file[at..at + new.len()].copy_from_slice(new));
+    Ok(file)
+}
+
 #[test]
 fn drivers() -> Result<()> {
     let host = Host::new()?;
@@ -285,12 +293,17 @@ fn drivers() -> Result<()> {
     pipe(&host.path("pipe.json"))?;
     let HostVulkan::Lavapipe(root) = &host.vulkan else { anyhow::bail!("not the package cache") };
     manifest("other.json", &library(&root.libraries().join("libz.so.1").display().to_string()))?;
+    manifest("lacking.json", &library(&host.text("lacking.so")))?;
+    let whole = fs::read(root.libraries().join("libz.so.1"))?;
+    fs::write(host.path("lacking.so"), replaced(whole, b"\0libc.so.6\0", b"\0libq.so.6\0")?)?;
     let verdicts = || -> Result<()> {
         let finds = |name, value: &str, expected| host.finds(&sound, &Look::variable(name, value), expected);
         for name in ["absent.json", "gone.json", "malformed.json", "pipe.json"] {
             finds("VK_DRIVER_FILES", &host.text(name), ["vulkan-drivers", "fault", "unset VK_DRIVER_FILES"])?;
         }
         finds("VK_DRIVER_FILES", &host.text("other.json"), ["gpus", "fault", "vulkaninfo --summary"])?;
+        let lacking = ["vulkan-drivers", "fault", "sudo apt-get install libq6"];
+        finds("VK_DRIVER_FILES", &host.text("lacking.json"), lacking)?;
         for (name, value, remedy) in [
             ("VK_LOADER_DRIVERS_DISABLE", "*", "unset VK_LOADER_DRIVERS_DISABLE"),
             ("VK_LOADER_DRIVERS_SELECT", "none*", "unset VK_LOADER_DRIVERS_SELECT"),

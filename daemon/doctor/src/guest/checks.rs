@@ -2,6 +2,7 @@
 //! is reported once.
 
 use super::facts::{Device, Facts, Module, Node, Opened, WINDOW};
+use crate::debian;
 use crate::libraries::{Missing, version};
 use crate::loader;
 use crate::manifests::{self, Driver, NoLibrary};
@@ -211,8 +212,16 @@ fn used(facts: &Facts) -> Option<&Driver> {
 fn driver(facts: &Facts) -> Finding {
     const CHECK: &str = "venus-driver";
     let install = "sudo apt-get install mesa-vulkan-drivers of Mesa 23.2 or newer, which Debian 13 and Ubuntu 22.04 have (Arch: vulkan-virtio)";
-    if let Some(Driver { manifest, library: Ok(library), .. }) = used(facts) {
-        return Finding::ok(CHECK, format!("{} by {}", library.path.display(), manifest.display()));
+    if let Some(Driver { manifest, library: Ok(library), lacks, .. }) = used(facts) {
+        let path = library.path.display();
+        return match lacks.needed.is_empty() {
+            true => Finding::ok(CHECK, format!("{path} by {}", manifest.display())),
+            false => Finding::fault(
+                CHECK,
+                format!("{path} needs libraries that are missing: {}", lacks.needed.join(", ")),
+                debian::remedy(&lacks.needed),
+            ),
+        };
     }
     if let Some(driver) = manifests::least_hidden(&facts.drivers) {
         return match driver.hidden() {

@@ -4,6 +4,7 @@ use super::*;
 use crate::expected;
 use crate::libraries::{Library, Missing};
 use crate::manifests::{Driver, NoLibrary};
+use crate::needs::Lacks;
 use crate::report::{Finding, Verdict};
 use crate::system::{Permissions, User};
 
@@ -40,6 +41,7 @@ fn sound() -> Facts {
             manifest: "/usr/share/vulkan/icd.d/virtio_icd.json".into(),
             name: "libvulkan_virtio.so".into(),
             library: library("25.0.7-2+deb13u1+vuv1"),
+            lacks: Lacks::default(),
             named_by: None,
             hidden_by: Vec::new(),
         }],
@@ -125,6 +127,8 @@ fn drivers_and_waits() {
     assert_eq!(troubles(&newest), []);
     let foreign = |facts: &mut Facts| facts.drivers[0].library = Err(NoLibrary::Missing(Missing::Foreign));
     finds(foreign, "venus-driver", Verdict::Fault, "own kind of processor");
+    let lacking = |facts: &mut Facts| facts.drivers[0].lacks.needed = vec!["libdrm.so.2".into()];
+    finds(lacking, "venus-driver", Verdict::Fault, "sudo apt-get install libdrm2");
     let (files, disable) = ("VK_DRIVER_FILES=/x.json", "VK_LOADER_DRIVERS_DISABLE=*");
     for (variables, remedy) in [
         (&[files][..], "unset VK_DRIVER_FILES"),

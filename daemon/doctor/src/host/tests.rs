@@ -4,6 +4,7 @@ use super::*;
 use crate::expected;
 use crate::libraries::Library;
 use crate::manifests::Driver;
+use crate::needs::Lacks;
 use crate::report::{Finding, Verdict};
 use crate::system::{Permissions, System, User};
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ fn sound() -> Facts {
             manifest: "/usr/share/vulkan/icd.d/gpu.json".into(),
             name: "libx.so".into(),
             library: Ok(library()),
+            lacks: Lacks::default(),
             named_by: None,
             hidden_by: Vec::new(),
         }],
@@ -104,6 +106,47 @@ fn gpus_that_cannot_be_used() {
         facts.drivers.clear();
     };
     finds(nothing, "vulkan-drivers", Verdict::Fault, "mesa-vulkan-drivers");
+}
+
+#[test]
+fn drivers_whose_libraries_are_not_all_there() {
+    let x11 = || Lacks { needed: vec!["libX11.so.6".into()], opened: vec!["libEGL.so.1".into()] };
+    let nvidia = |facts: &mut Facts| {
+        let driver = Driver { name: "libGLX_nvidia.so.0".into(), lacks: x11(), ..facts.drivers.remove(0) };
+        facts.drivers = vec![driver];
+        facts.nvidia = Nvidia {
+            has_device: true,
+            module: Some("580.95.05".into()),
+            libraries: vec!["580.95.05".into()],
+            has_node: true,
+        };
+    };
+    let nothing = |facts: &mut Facts| {
+        nvidia(facts);
+        facts.given.gpus = Err("no Vulkan device: ERROR_INCOMPATIBLE_DRIVER".into());
+    };
+    finds(nothing, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 libx11-6 (");
+    // What it opens when it runs is missing as well, and nothing else.
+    let opened = |facts: &mut Facts| {
+        nothing(facts);
+        facts.drivers[0].lacks.needed.clear();
+    };
+    finds(opened, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 (");
+    // Beside a software driver that works, the GPU's driver is a fault, and the daemon starts.
+    let mut software = sound();
+    nvidia(&mut software);
+    software.given.gpus.as_mut().unwrap().remove(0);
+    software.drivers.insert(0, sound().drivers.remove(0));
+    let found: Vec<_> = troubles(&software).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
+    assert_eq!(found, [("nvidia", Verdict::Fault), ("gpus", Verdict::Warning)]);
+    // Beside a GPU that works, another driver is a warning, and what it may open when it runs is none of it.
+    let mut beside = sound();
+    beside.drivers.push(Driver { lacks: x11(), ..sound().drivers.remove(0) });
+    let found = troubles(&beside);
+    expected::only(&found, "vulkan-drivers", Verdict::Warning, "sudo apt-get install libx11-6 (");
+    assert!(found[0].reason.contains("needs libraries that are missing: libX11.so.6"), "{found:?}");
+    beside.drivers[1].hidden_by = vec!["VK_DRIVER_FILES=/x".into()];
+    assert_eq!(troubles(&beside), []);
 }
 
 /// The variables; what is said with them where a driver is installed, and where none is.
