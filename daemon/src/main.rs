@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             true => log::error!(target: LOG, "{error:#}"),
             false => service::print_error(&format!("vhost-user-vulkan: {error:#}")),
         }
-        // The checks have statuses of their own, and all that can go wrong with them is the command line.
+        // The checks have statuses of their own, and all that can go wrong with them is the command line, or a report that cannot be written.
         let checks = std::env::args_os().nth(1).is_some_and(|role| role == "doctor");
         if checks { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
@@ -81,7 +81,7 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
             trace::take(&control.path()?, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         Some(Role::Recipe(recipe)) => recipe.print(),
-        Some(Role::Doctor(doctor)) => Ok(diagnosis::run(doctor)),
+        Some(Role::Doctor(doctor)) => diagnosis::run(doctor),
         Some(Role::Worker { child }) => become_worker(child),
         Some(Role::Launcher { child, exe, cgroup, vm_name, max_worker_data }) => {
             become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref(), max_worker_data)
