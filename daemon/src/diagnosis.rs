@@ -3,15 +3,16 @@
 use crate::cli::{Doctor, Serve};
 use anyhow::Context;
 use clap::FromArgMatches;
-use config::{DeviceLimits, GpuInfo, MemoryBackEnd};
+use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
 use daemon::broker::{self, Answer, Request, Settings, VmSettings, VmsFile};
 use daemon::sandbox::{self, Launcher, SandboxMode};
-use daemon::serve;
+use daemon::serve::{self, Selected};
 use doctor::bug_report::BugReport;
-use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm};
+use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm, Window};
 use doctor::report::{Place, Report};
 use doctor::system::System;
 use rustix::process::{Resource, getrlimit};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -172,19 +173,33 @@ fn descriptors() -> Descriptors {
 }
 
 fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
-    let matches = Serve::command().no_binary_name(true).try_get_matches_from(&vm.arguments);
-    let read = matches.and_then(|matches| Serve::from_arg_matches(&matches));
-    let (socket, state, gpus) = match &read {
+    let name = vm.name.clone();
+    match read(vm.arguments.iter().chain(&vm.parts)) {
         // Read once already, as part of the file.
-        Err(error) => (None, None, Err(error.to_string())),
+        Err(error) => Vm { name, socket: None, state: None, gpus: Err(error.to_string()), window: None },
         Ok(serve) => {
-            let chosen = gpus.map_or(Ok(()), |gpus| {
-                serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0).map(drop)
-            });
-            (serve.socket_path.clone(), serve.state_dir.clone(), chosen.map_err(|error| error.to_string()))
+            let select = |gpus| serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0);
+            let selected = gpus.map(select).transpose().map_err(|error| error.to_string());
+            let window = selected.as_ref().ok().and_then(|selected| Some(window(&serve, selected.as_ref()?)));
+            let gpus = selected.map(drop);
+            Vm { name, socket: serve.socket_path, state: serve.state_dir, gpus, window }
         }
-    };
-    Vm { name: vm.name.clone(), socket, state, gpus }
+    }
+}
+
+fn read<'a>(words: impl Iterator<Item = &'a OsString>) -> Result<Serve, clap::Error> {
+    let matches = Serve::command().no_binary_name(true).try_get_matches_from(words)?;
+    Serve::from_arg_matches(&matches)
+}
+
+/// Returns the window that a daemon with these options decides on.
+fn window(serve: &Serve, selected: &Selected) -> Window {
+    let device_memory = crate::device_memory_seen(serve, &selected.gpus[..selected.seen]);
+    let mut choices: Vec<GpuChoice> = selected.gpus.iter().map(|(_, choice)| *choice).collect();
+    let maps = serve.maps_device_memory();
+    let (bytes, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);
+    let maps_device_memory = choices.iter().any(GpuChoice::maps_device_memory);
+    Window { bytes, device_memory, maps_device_memory, remedy: advice.map(|advice| advice.remedy) }
 }
 
 /// Asks the broker how many VMs it has.
@@ -193,5 +208,44 @@ fn answer(control: &Path) -> Result<usize, String> {
         Ok(Answer::Status(status)) => Ok(status.vms.len()),
         Ok(_) => Err(format!("{}: no status", control.display())),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::{DriverMapped, Likeness, MemoryTrial};
+
+    fn decided(arguments: &[&str]) -> Window {
+        let driver_mapped = DriverMapped { types: 4, device: 1 };
+        let gpu = GpuInfo {
+            name: "GPU".into(),
+            uuid: [1; 16],
+            pci_address: None,
+            driver: "driver".into(),
+            api_version: 0,
+            software: false,
+            device_memory: 80 << 30,
+            likeness: Likeness::default(),
+            memfd: Ok(MemoryTrial { mappable_types: 1, shareable: true, driver_mapped }),
+            dma_buf: Err("none".into()),
+        };
+        let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let serve = read(words.iter()).unwrap();
+        window(&serve, &serve::select(&[gpu], &[], &[], None).unwrap())
+    }
+
+    #[test]
+    fn the_window_of_a_configured_vm_is_the_one_that_its_daemon_decides_on() {
+        let usual = decided(&[]);
+        assert_eq!((usual.bytes, usual.device_memory, usual.remedy), (128 << 30, 80 << 30, None));
+        assert!(usual.maps_device_memory);
+        let small = decided(&["--window-size", "8GiB"]);
+        assert!(!small.maps_device_memory);
+        assert!(small.remedy.unwrap().starts_with("--window-size 128GiB or --device-memory"));
+        let part = decided(&["--window-size", "8GiB", "--device-memory", "4GiB"]);
+        assert_eq!((part.device_memory, part.maps_device_memory, part.remedy), (4 << 30, true, None));
+        let unwanted = decided(&["--map-device-memory", "never"]);
+        assert_eq!((unwanted.maps_device_memory, unwanted.remedy), (false, None));
     }
 }

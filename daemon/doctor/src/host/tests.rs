@@ -260,6 +260,38 @@ fn the_variable_is_named_that_leaves_no_driver() {
     }
 }
 
+/// A file with VMs that have these windows.
+fn with_windows(windows: &[Window]) -> impl Fn(&mut Facts) {
+    let vm = |(at, window): (usize, &Window)| Vm {
+        name: format!("vm{at}"),
+        socket: None,
+        state: None,
+        gpus: Ok(()),
+        window: Some(window.clone()),
+    };
+    let vms: Vec<Vm> = windows.iter().enumerate().map(vm).collect();
+    move |facts| facts.given.configuration = Some(Configuration { path: "/vms.toml".into(), vms: Ok(vms.clone()) })
+}
+
+#[test]
+fn windows_that_are_too_small_for_the_memory_of_the_gpu() {
+    let window = |bytes, remedy: Option<&str>| Window {
+        bytes,
+        device_memory: 80 << 30,
+        maps_device_memory: remedy.is_none(),
+        remedy: remedy.map(str::to_owned),
+    };
+    let (large, small) = (window(128 << 30, None), window(8 << 30, Some("--window-size 128GiB or less")));
+    finds(with_windows(&[large.clone(), small.clone()]), "window", Verdict::Warning, "--window-size 128GiB or less (");
+    let mut facts = sound();
+    with_windows(&[small.clone(), large.clone(), small])(&mut facts);
+    let said = troubles(&facts).remove(0).reason;
+    assert!(said.starts_with("[vm.vm0]: guests cannot map the GPU's own 81920 MiB through a window of 8192 MiB"), "{said}");
+    assert!(said.ends_with(", nor can 1 more VMs"), "{said}");
+    with_windows(&[large])(&mut facts);
+    assert_eq!(troubles(&facts), []);
+}
+
 #[test]
 fn kernels() {
     finds(|facts| facts.given.landlock = 0, "landlock", Verdict::Warning, "lsm=");
