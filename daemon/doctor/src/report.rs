@@ -68,6 +68,16 @@ impl Finding {
         if serious { Self::fault(check, reason, remedy) } else { Self::warning(check, reason, remedy) }
     }
 
+    /// Returns the same finding, but a fault as a warning unless that is `serious`.
+    #[must_use]
+    pub fn at_most(self, serious: bool) -> Self {
+        let verdict = match self.verdict {
+            Verdict::Fault if !serious => Verdict::Warning,
+            verdict => verdict,
+        };
+        Self { verdict, ..self }
+    }
+
     /// Returns the same finding about one thing of several.
     #[must_use]
     pub fn about(self, subject: impl Into<String>) -> Self {

@@ -34,7 +34,7 @@ fn kernel(facts: &Facts) -> Finding {
         Some(number) if number < KERNEL_MIN => Finding::fault(
             "kernel",
             format!("Linux {release} has no virtio-gpu contexts for Vulkan"),
-            "install a kernel of version 5.16 or newer",
+            "install a kernel of version 5.16 or newer (Ubuntu 22.04: linux-generic-hwe-22.04, Debian 11: one of bullseye-backports)",
         ),
         _ => Finding::ok("kernel", format!("Linux {release}")),
     }
@@ -56,13 +56,20 @@ fn memory(facts: &Facts) -> Finding {
 }
 
 fn device(facts: &Facts) -> Finding {
-    match facts.devices.is_empty() {
-        true => Finding::fault(
-            "device",
+    const CHECK: &str = "device";
+    let devices = facts.devices.join(", ");
+    match (facts.devices.len(), facts.nodes.len()) {
+        (0, _) => Finding::fault(
+            CHECK,
             "the VMM gives this VM no virtio-gpu device",
             "start the VM with the arguments that `vhost-user-vulkan recipe` prints on the host, and look at the VMM's log",
         ),
-        false => Finding::ok("device", facts.devices.join(", ")),
+        (_, 2..) => Finding::warning(
+            CHECK,
+            format!("{devices}: stock Mesa shows programs the GPUs of one virtio-gpu device alone"),
+            "give the VM one device, and its daemon --gpu several times; for a display take another device (QEMU: -device VGA)",
+        ),
+        _ => Finding::ok(CHECK, devices),
     }
 }
 
@@ -105,7 +112,10 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
     let of_node = |node: &Node| {
         let node_finding = render_node(node, facts).about(&node.name);
         let further = match &node.opened {
-            Opened::Device(device) => vec![features(device), capset(device)],
+            Opened::Device(device) => {
+                let serious = !has_another(facts, node);
+                vec![features(device).at_most(serious), mapped_memory(node, device), capset(device).at_most(serious)]
+            }
             Opened::Forbidden | Opened::Failed(_) => Vec::new(),
         };
         std::iter::once(node_finding)
@@ -113,6 +123,23 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
             .collect()
     };
     facts.nodes.iter().flat_map(|node| -> Vec<Finding> { of_node(node) }).collect()
+}
+
+/// Returns whether another device than this node's can be used: then a display may be behind this one.
+fn has_another(facts: &Facts, node: &Node) -> bool {
+    let is_whole = |device: &Device| device.lacks.is_empty() && device.capset.is_ok();
+    let mut others = facts.nodes.iter().filter(|other| other.name != node.name);
+    others.any(|other| matches!(&other.opened, Opened::Device(device) if is_whole(device)))
+}
+
+/// Tells the window's size. Whether it holds the memory of the host's GPU is for the host's `window` to say: no file here tells of that GPU.
+fn mapped_memory(node: &Node, device: &Device) -> Finding {
+    const CHECK: &str = "mapped-memory";
+    if device.lacks.contains(&WINDOW) {
+        return Finding::skipped(CHECK, "there is no window (device-features)");
+    }
+    let size = node.largest_memory.map_or("unknown size".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
+    Finding::ok(CHECK, format!("programs map memory of the host through a window of {size}"))
 }
 
 fn render_node(node: &Node, facts: &Facts) -> Finding {
