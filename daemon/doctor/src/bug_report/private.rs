@@ -149,7 +149,7 @@ fn grouped(text: &[u8], groups: &[usize], between: u8) -> Option<usize> {
 /// The bytes of a network address that a text begins with, without the port. Those of this machine alone tell nothing.
 fn address(text: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_hexdigit() || c == ':' || c == '.';
-    let run = &text[..text.find(|c| !is_part(c)).unwrap_or(text.len())];
+    let run = &text[..text.find(|c: char| !is_part(c)).unwrap_or(text.len())];
     let parts = [run, run.trim_end_matches([':', '.']), run.split(':').next().unwrap_or_default()];
     parts.into_iter().find_map(|part| {
         let address: IpAddr = part.parse().ok()?;

@@ -182,7 +182,8 @@ fn largest_memory(system: &System, node: &str) -> Option<u64> {
     const REGIONS: usize = 6;
     let device = format!("/sys/class/drm/{node}/device");
     // The node's device is the one on virtio's bus, below the one on the PCI bus, or is that itself.
-    let table = [&*device, &format!("{device}/..")].iter().find_map(|device| system.read(format!("{device}/resource")))?;
+    let tables = [format!("{device}/resource"), format!("{device}/../resource")];
+    let table = tables.iter().find_map(|table| system.read(table))?;
     let region = |line: &str| {
         let mut numbers = line.split_whitespace().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
         let (start, end, flags) = (numbers.next()??, numbers.next()??, numbers.next()??);
