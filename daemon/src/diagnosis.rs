@@ -6,7 +6,7 @@ use clap::FromArgMatches;
 use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
 use daemon::broker::{self, Answer, Request, Settings, VmSettings, VmsFile};
 use daemon::sandbox::{self, Launcher, SandboxMode};
-use daemon::serve::{self, Selected};
+use daemon::serve::{self, NoGpu, Selected};
 use doctor::bug_report::BugReport;
 use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm, Window};
 use doctor::report::{Place, Report};
@@ -66,7 +66,8 @@ fn bug_report(system: &System, options: &Doctor, findings: &Report) -> String {
 fn statuses(options: &Doctor) -> Vec<(PathBuf, String)> {
     let named = options.control.control_socket.clone();
     let sockets = named.map_or_else(broker::control_sockets, |path| vec![path]);
-    let asked: Vec<_> = sockets.into_iter().take(DAEMONS_MAX).map(|path| (path.clone(), asked(path))).collect();
+    let asked: Vec<_> =
+        sockets.into_iter().take(DAEMONS_MAX).map(|path| (path.clone(), asked(path))).collect();
     let patience = Instant::now() + PATIENCE;
     let answer = |answer: Receiver<String>| {
         let left = patience.saturating_duration_since(Instant::now());
@@ -99,7 +100,10 @@ impl ReportFile {
         }
         let made = outside::create_new(path);
         let made = made.with_context(|| {
-            format!("cannot make the report {}: name a new file in a folder that you may write to, or `-`", path.display())
+            format!(
+                "cannot make the report {}: name a new file in a folder that you may write to, or `-`",
+                path.display()
+            )
         });
         Ok(Self::New(path.to_owned(), made?))
     }
@@ -110,7 +114,10 @@ impl ReportFile {
             Self::New(path, mut file) => {
                 file.write_all(report.as_bytes())
                     .with_context(|| format!("cannot write {}: free space, and remove it", path.display()))?;
-                let text = format!("{}: read it before you send it; docs/reporting.md says where to\n", path.display());
+                let text = format!(
+                    "{}: read it before you send it; docs/reporting.md says where to\n",
+                    path.display()
+                );
                 outside::print(&outside::lines_for_terminal(&text))
             }
         };
@@ -132,7 +139,7 @@ fn given(system: &System, options: &Doctor) -> Given {
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;
             let tried = Sandbox::Tried { lacks: launcher.lacks().to_vec(), strict };
-            (tried, serve::probe(&launcher).map_err(|error| error.to_string()))
+            (tried, serve::probe(&launcher).map_err(no_gpu))
         }
     };
     let settings = configuration(system, options).map(|path| {
@@ -155,6 +162,14 @@ fn given(system: &System, options: &Doctor) -> Given {
         gpus: gpus.map(|gpus| gpus.iter().map(gpu).collect()),
         descriptors: descriptors(),
         broker: control.exists().then(|| (control.clone(), answer(&control))),
+    }
+}
+
+/// Returns why the probe could not tell, without the daemon's remedy: the checks have their own.
+fn no_gpu(error: NoGpu) -> String {
+    match error {
+        NoGpu::None(reason) => format!("no Vulkan device: {reason}"),
+        other => other.to_string(),
     }
 }
 

@@ -23,7 +23,9 @@ pub(crate) fn remedy(libraries: &[String]) -> String {
     let mut ways = Vec::new();
     if !packages.is_empty() {
         let list = packages.join(" ");
-        ways.push(format!("sudo apt-get install {list} (other systems: the packages that have these libraries)"));
+        ways.push(format!(
+            "sudo apt-get install {list} (other systems: the packages that have these libraries)"
+        ));
     }
     if !unknown.is_empty() {
         ways.push(format!("install the packages that have {}", unknown.join(", ")));
@@ -91,7 +93,9 @@ mod tests {
     #[test]
     fn the_remedy_names_packages_where_there_are_some() {
         let said = |names: &[&str]| remedy(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        assert!(said(&["libXext.so.6", "libX11.so.6"]).starts_with("sudo apt-get install libx11-6 libxext6 ("));
+        assert!(
+            said(&["libXext.so.6", "libX11.so.6"]).starts_with("sudo apt-get install libx11-6 libxext6 (")
+        );
         assert_eq!(said(&["libx.so"]), "install the packages that have libx.so");
         let both = said(&["libX11.so.6", "libnvidia-glcore.so.580.95.05"]);
         assert!(both.contains("libx11-6 ") && both.contains("; reinstall NVIDIA's driver"), "{both}");

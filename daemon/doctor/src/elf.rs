@@ -60,14 +60,16 @@ impl Needs {
         let headers = piece(file, word(&header, 32)?, half(&header, 56)? * PROGRAM_HEADER as u64);
         let (_, start, bytes, _) = parts(&headers).find(|(kind, ..)| *kind == PT_DYNAMIC)?;
         let dynamic = piece(file, start, bytes);
-        let entries = || dynamic.chunks_exact(ENTRY).filter_map(|entry| Some((word(entry, 0)?, word(entry, 8)?)));
+        let entries =
+            || dynamic.chunks_exact(ENTRY).filter_map(|entry| Some((word(entry, 0)?, word(entry, 8)?)));
         let entries = || entries().take_while(|(kind, _)| *kind != DT_NULL);
         let texts = place(&headers, entries().find(|(kind, _)| *kind == DT_STRTAB)?.1)?;
         let of_kind = |wanted| {
             let values = entries().filter(move |(kind, _)| *kind == wanted);
             values.filter_map(|(_, at)| Some(text(file, texts.checked_add(at)?))).collect::<Vec<_>>()
         };
-        let folders = |kind| of_kind(kind).iter().flat_map(|list| list.split(':')).map(str::to_owned).collect();
+        let folders =
+            |kind| of_kind(kind).iter().flat_map(|list| list.split(':')).map(str::to_owned).collect();
         let own_folders: Vec<String> = folders(DT_RUNPATH);
         let inherited_folders = if own_folders.is_empty() { folders(DT_RPATH) } else { Vec::new() };
         Some(Self { libraries: of_kind(DT_NEEDED), own_folders, inherited_folders })
@@ -76,9 +78,8 @@ impl Needs {
 
 /// The program headers: of each the kind, and where in the file it begins, the bytes that it has there, and its address.
 fn parts(headers: &[u8]) -> impl Iterator<Item = (u64, u64, u64, u64)> {
-    let part = |part: &[u8]| {
-        Some((word(part, 0)? & 0xffff_ffff, word(part, 8)?, word(part, 32)?, word(part, 16)?))
-    };
+    let part =
+        |part: &[u8]| Some((word(part, 0)? & 0xffff_ffff, word(part, 8)?, word(part, 32)?, word(part, 16)?));
     headers.chunks_exact(PROGRAM_HEADER).filter_map(part)
 }
 
@@ -173,7 +174,10 @@ mod tests {
         assert_eq!(found.libraries, ["liba.so.1", "libb.so"]);
         assert_eq!((found.own_folders.len(), found.inherited_folders), (0, vec!["/old".to_owned()]));
         let both = needs(&made::library(&[(DT_RPATH, "/old"), (DT_RUNPATH, "/x:$ORIGIN")])).unwrap();
-        assert_eq!((both.own_folders, both.inherited_folders.len()), (vec!["/x".into(), "$ORIGIN".into()], 0));
+        assert_eq!(
+            (both.own_folders, both.inherited_folders.len()),
+            (vec!["/x".into(), "$ORIGIN".into()], 0)
+        );
         assert_eq!(needs(&made::library(&[])), Some(Needs::default()));
     }
 

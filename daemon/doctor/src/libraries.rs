@@ -57,7 +57,8 @@ fn candidates(system: &System, name: &Path) -> impl Iterator<Item = PathBuf> {
     let is_name = name.components().count() == 1;
     let searched = if is_name { folders(system) } else { vec![PathBuf::new()] };
     let in_cache = move || if is_name { cached(system) } else { Vec::new() };
-    let in_cache = std::iter::once_with(in_cache).flatten().filter(move |path| path.file_name() == name.file_name());
+    let in_cache =
+        std::iter::once_with(in_cache).flatten().filter(move |path| path.file_name() == name.file_name());
     searched.into_iter().map(move |folder| folder.join(name)).chain(in_cache)
 }
 

@@ -53,7 +53,9 @@ impl<'s> Search<'s> {
         let mut todo = vec![(path.to_owned(), Vec::new())];
         while let Some((path, passed_on)) = todo.pop() {
             let Some(needs) = self.needs(&path) else { continue };
-            let here = |folders: &[String]| folders.iter().map(|folder| at_origin(folder, &path)).collect::<Vec<_>>();
+            let here = |folders: &[String]| {
+                folders.iter().map(|folder| at_origin(folder, &path)).collect::<Vec<_>>()
+            };
             let inherited = [here(&needs.inherited_folders), passed_on].concat();
             let own = if needs.own_folders.is_empty() { inherited.clone() } else { here(&needs.own_folders) };
             // Where a folder depends on what only the dynamic loader knows, such as $LIB, nothing is said to be missing.
@@ -143,13 +145,17 @@ mod tests {
     fn folders_that_libraries_name_and_the_cache_count() {
         let a = || ("opt/x/liba.so.1", needing(&["libb.so.2"]));
         let b = || ("opt/x/libb.so.2", needing(&[]));
-        let driver = |kind, folder| ("usr/lib/libdriver.so", library(&[(NEEDED, "liba.so.1"), (kind, folder)]));
+        let driver =
+            |kind, folder| ("usr/lib/libdriver.so", library(&[(NEEDED, "liba.so.1"), (kind, folder)]));
         // Only the older kind of folder is passed on.
         assert_eq!(lacking(&[driver(RUNPATH, "/opt/x"), a(), b()]), ["libb.so.2"]);
         assert_eq!(lacking(&[driver(RPATH, "/opt/x"), a(), b()]), [""; 0]);
         assert_eq!(lacking(&[driver(RPATH, "$ORIGIN/../../opt/x"), a(), b()]), [""; 0]);
         assert_eq!(lacking(&[driver(RUNPATH, "/opt/$LIB"), a(), b()]), [""; 0]);
-        let cache = ("etc/ld.so.cache", b"glibc-ld.so.cache1.1\0libb.so.2\0/opt/x/libb.so.2\0/opt/x/liba.so.1\0".to_vec());
+        let cache = (
+            "etc/ld.so.cache",
+            b"glibc-ld.so.cache1.1\0libb.so.2\0/opt/x/libb.so.2\0/opt/x/liba.so.1\0".to_vec(),
+        );
         assert_eq!(lacking(&[driver(RUNPATH, "/none"), a(), b(), cache]), [""; 0]);
         let (_root, system) = system(&[driver(RUNPATH, "/none"), a(), b()]);
         let system = system.with("LD_LIBRARY_PATH", "/opt/x");
@@ -171,7 +177,10 @@ mod tests {
             lacks(&system, Path::new("/usr/lib/libGLX_nvidia.so.0"))
         };
         let lacks = found(&[driver.clone()]);
-        assert_eq!((lacks.needed, lacks.opened), (vec!["libX11.so.6".to_owned()], vec!["libEGL.so.1".to_owned()]));
+        assert_eq!(
+            (lacks.needed, lacks.opened),
+            (vec!["libX11.so.6".to_owned()], vec!["libEGL.so.1".to_owned()])
+        );
         let rest = [driver, ("usr/lib/libX11.so.6", needing(&[])), ("usr/lib/libEGL.so.1", needing(&[]))];
         assert_eq!(found(&rest), Lacks::default());
     }

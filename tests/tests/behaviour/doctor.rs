@@ -167,6 +167,7 @@ impl Host {
             output.status
         );
         ensure!(troubles.iter().all(|(.., remedy)| !remedy.is_empty()), "a trouble without a remedy: {out}");
+        ensure!(troubles.iter().all(|(.., reason, _)| !reason.contains("remedy")), "two remedies: {out}");
         let refuses = |(check, verdict, ..): &(String, String, String, String)| {
             verdict == "fault" && DECISIVE.contains(&check.as_str())
         };
@@ -549,7 +550,8 @@ fn a_report_is_a_new_file_that_does_not_tell_whose_host_it_is() -> Result<()> {
     // Of the journal it asks for the services; the line is from a guest that wants a terminal to do something.
     host.put("nowhere/empty", "")?;
     let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
-    let journal = format!("#!{} sh\nprintf 'tower: \\033[31m of 10.0.0.7\\n'; echo \"$@\"\n", busybox.display());
+    let journal =
+        format!("#!{} sh\nprintf 'tower: \\033[31m of 10.0.0.7\\n'; echo \"$@\"\n", busybox.display());
     executable(&host.path("root/nowhere/journalctl"), &journal)?;
     let running = Broker::start_on(&host.vulkan, "", "", &[("web", "")])?;
     let report = |file: &Path| -> Result<Output> {

@@ -66,7 +66,8 @@ impl<'s> BugReport<'s> {
 /// The end of a text that is too long, from a line's beginning on.
 fn end(text: &str) -> &str {
     let too_much = text.len().saturating_sub(SECTION_BYTES);
-    let start = (too_much..text.len()).find(|at| text.as_bytes()[*at] == b'\n').map_or(text.len(), |at| at + 1);
+    let start =
+        (too_much..text.len()).find(|at| text.as_bytes()[*at] == b'\n').map_or(text.len(), |at| at + 1);
     if too_much == 0 { text } else { &text[start..] }
 }
 
@@ -135,7 +136,11 @@ mod tests {
         fs::remove_file(root.path().join("etc/vhost-user-vulkan/vms.toml")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", root.path().join("etc/vhost-user-vulkan/web.env")).unwrap();
         let text = report(&system);
-        assert!(text.contains("vms.toml\n\ncannot be read: No such file") && text.contains("web.env\n\ncannot be read: "), "{text}");
+        assert!(
+            text.contains("vms.toml\n\ncannot be read: No such file")
+                && text.contains("web.env\n\ncannot be read: "),
+            "{text}"
+        );
     }
 
     #[test]

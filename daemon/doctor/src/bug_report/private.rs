@@ -48,7 +48,9 @@ impl Private {
         }
         let variables = ["USER", "LOGNAME", "SUDO_USER"].into_iter().filter_map(|name| system.variable(name));
         names.extend(variables.map(|name| (name.to_owned(), Kind::User)));
-        names.retain(|(name, _)| name.len() >= NAME_MIN && !["root", "localhost", "nobody"].contains(&name.as_str()));
+        names.retain(|(name, _)| {
+            name.len() >= NAME_MIN && !["root", "localhost", "nobody"].contains(&name.as_str())
+        });
         // The usual homes are told apart by the names of their users.
         names.retain(|(name, kind)| *kind != Kind::Home || !name.starts_with(HOMES));
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
@@ -61,7 +63,9 @@ impl Private {
         while let Some(c) = rest.chars().next() {
             let found = match before {
                 _ if is_word(before) && is_word(c) => None,
-                '/' if out.ends_with(HOMES) => Some((name_length(rest), Kind::User)).filter(|(length, _)| *length > 0),
+                '/' if out.ends_with(HOMES) => {
+                    Some((name_length(rest), Kind::User)).filter(|(length, _)| *length > 0)
+                }
                 _ => self.find(before, rest),
             };
             let taken = match found {
@@ -170,7 +174,10 @@ mod tests {
             fs::write(path, text).unwrap();
         };
         put("etc/hostname", "tower.example.org\n");
-        put("etc/passwd", "root:x:0:0::/root:/bin/sh\nkvm:x:107:107::/:/bin/false\nbob:x:1000:1000::/srv/b:/bin/sh\n");
+        put(
+            "etc/passwd",
+            "root:x:0:0::/root:/bin/sh\nkvm:x:107:107::/:/bin/false\nbob:x:1000:1000::/srv/b:/bin/sh\n",
+        );
         Private::of(&System::below(root.path()).without_variables().with("SUDO_USER", "eve"))
     }
 

@@ -37,7 +37,8 @@ pub(super) fn versions(system: &System, program: &str) -> String {
     ];
     for driver in manifests::drivers(system) {
         let Ok(library) = driver.library else { continue };
-        let version = library.mesa.map_or_else(|| "no version of Mesa".to_owned(), |mesa| format!("Mesa {mesa}"));
+        let version =
+            library.mesa.map_or_else(|| "no version of Mesa".to_owned(), |mesa| format!("Mesa {mesa}"));
         lines.push(format!("{} ({version})", library.path.display()));
     }
     lines.join("\n")

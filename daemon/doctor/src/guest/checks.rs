@@ -114,7 +114,11 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
         let further = match &node.opened {
             Opened::Device(device) => {
                 let serious = !has_another(facts, node);
-                vec![features(device).at_most(serious), mapped_memory(node, device), capset(device).at_most(serious)]
+                vec![
+                    features(device).at_most(serious),
+                    mapped_memory(node, device),
+                    capset(device).at_most(serious),
+                ]
             }
             Opened::Forbidden | Opened::Failed(_) => Vec::new(),
         };

@@ -185,7 +185,8 @@ fn largest_memory(system: &System, node: &str) -> Option<u64> {
     let tables = [format!("{device}/resource"), format!("{device}/../resource")];
     let table = tables.iter().find_map(|table| system.read(table))?;
     let region = |line: &str| {
-        let mut numbers = line.split_whitespace().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+        let mut numbers =
+            line.split_whitespace().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
         let (start, end, flags) = (numbers.next()??, numbers.next()??, numbers.next()??);
         let has_place = flags & (MEMORY | UNSET) == MEMORY && start > 0;
         end.checked_sub(start)?.checked_add(1).filter(|_| has_place)

@@ -126,10 +126,16 @@ fn reason(facts: &Facts, check_name: &str) -> String {
 
 #[test]
 fn the_window_is_told_with_its_size() {
-    assert_eq!(reason(&sound(), "mapped-memory"), "programs map memory of the host through a window of 8192 MiB");
+    assert_eq!(
+        reason(&sound(), "mapped-memory"),
+        "programs map memory of the host through a window of 8192 MiB"
+    );
     let mut unknown = sound();
     unknown.nodes[0].largest_memory = None;
-    assert_eq!(reason(&unknown, "mapped-memory"), "programs map memory of the host through a window of unknown size");
+    assert_eq!(
+        reason(&unknown, "mapped-memory"),
+        "programs map memory of the host through a window of unknown size"
+    );
     let mut without = sound();
     device(&mut without, |device| device.lacks = vec![facts::WINDOW]);
     assert_eq!(reason(&without, "mapped-memory"), "there is no window (device-features)");
@@ -140,7 +146,8 @@ fn the_window_is_the_largest_memory_with_a_place() {
     let root = tempfile::tempdir().unwrap();
     let node = root.path().join("sys/class/drm/renderD128");
     std::fs::create_dir_all(node.join("device/virtio2")).unwrap();
-    std::os::unix::fs::symlink("/sys/bus/virtio/drivers/virtio_gpu", node.join("device/virtio2/driver")).unwrap();
+    std::os::unix::fs::symlink("/sys/bus/virtio/drivers/virtio_gpu", node.join("device/virtio2/driver"))
+        .unwrap();
     let size = |table: &str| {
         std::fs::write(node.join("device/resource"), table).unwrap();
         Facts::gather(&crate::system::System::below(root.path())).nodes[0].largest_memory
@@ -166,8 +173,10 @@ fn several_devices() {
     let mut display = sound();
     two(&mut display);
     let Opened::Device(other) = &mut display.nodes[1].opened else { panic!("it was opened") };
-    (other.lacks, other.capset) = (vec!["3D commands", facts::WINDOW], Err("the device does not offer it".into()));
-    let found: Vec<_> = troubles(&display).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
+    (other.lacks, other.capset) =
+        (vec!["3D commands", facts::WINDOW], Err("the device does not offer it".into()));
+    let found: Vec<_> =
+        troubles(&display).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
     let warning = |check| (check, Verdict::Warning);
     assert_eq!(found, [warning("device"), warning("device-features"), warning("capability-set")]);
     // A device without a render node is for no program.

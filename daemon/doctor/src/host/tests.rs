@@ -137,7 +137,8 @@ fn drivers_whose_libraries_are_not_all_there() {
     nvidia(&mut software);
     software.given.gpus.as_mut().unwrap().remove(0);
     software.drivers.insert(0, sound().drivers.remove(0));
-    let found: Vec<_> = troubles(&software).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
+    let found: Vec<_> =
+        troubles(&software).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
     assert_eq!(found, [("nvidia", Verdict::Fault), ("gpus", Verdict::Warning)]);
     // Beside a GPU that works, another driver is a warning, and what it may open when it runs is none of it.
     let mut beside = sound();
@@ -270,7 +271,9 @@ fn with_windows(windows: &[Window]) -> impl Fn(&mut Facts) {
         window: Some(window.clone()),
     };
     let vms: Vec<Vm> = windows.iter().enumerate().map(vm).collect();
-    move |facts| facts.given.configuration = Some(Configuration { path: "/vms.toml".into(), vms: Ok(vms.clone()) })
+    move |facts| {
+        facts.given.configuration = Some(Configuration { path: "/vms.toml".into(), vms: Ok(vms.clone()) })
+    }
 }
 
 #[test]
@@ -282,11 +285,19 @@ fn windows_that_are_too_small_for_the_memory_of_the_gpu() {
         remedy: remedy.map(str::to_owned),
     };
     let (large, small) = (window(128 << 30, None), window(8 << 30, Some("--window-size 128GiB or less")));
-    finds(with_windows(&[large.clone(), small.clone()]), "window", Verdict::Warning, "--window-size 128GiB or less (");
+    finds(
+        with_windows(&[large.clone(), small.clone()]),
+        "window",
+        Verdict::Warning,
+        "--window-size 128GiB or less (",
+    );
     let mut facts = sound();
     with_windows(&[small.clone(), large.clone(), small])(&mut facts);
     let said = troubles(&facts).remove(0).reason;
-    assert!(said.starts_with("[vm.vm0]: guests cannot map the GPU's own 81920 MiB through a window of 8192 MiB"), "{said}");
+    assert!(
+        said.starts_with("[vm.vm0]: guests cannot map the GPU's own 81920 MiB through a window of 8192 MiB"),
+        "{said}"
+    );
     assert!(said.ends_with(", nor can 1 more VMs"), "{said}");
     with_windows(&[large])(&mut facts);
     assert_eq!(troubles(&facts), []);

@@ -51,7 +51,9 @@ fn broken(facts: &Facts, driver: &Driver) -> Option<String> {
         Err(NoLibrary::Missing(Missing::Foreign)) => None,
         Ok(library) => {
             let lacking = lacking(facts, driver);
-            let reason = || format!("{} needs libraries that are missing: {}", library.path.display(), lacking.join(", "));
+            let reason = || {
+                format!("{} needs libraries that are missing: {}", library.path.display(), lacking.join(", "))
+            };
             (!lacking.is_empty()).then(reason)
         }
     }
@@ -158,7 +160,9 @@ pub(super) fn nvidia(facts: &Facts) -> Finding {
         );
     }
     match lacking_of_nvidia(facts) {
-        Some(_) if nothing_left(facts) => Finding::skipped(CHECK, "the driver lacks libraries (vulkan-drivers)"),
+        Some(_) if nothing_left(facts) => {
+            Finding::skipped(CHECK, "the driver lacks libraries (vulkan-drivers)")
+        }
         Some(driver) => fault(broken(facts, driver).unwrap_or_default(), &repair(facts, driver)),
         None => Finding::ok(CHECK, format!("kernel module and libraries are of version {module}")),
     }

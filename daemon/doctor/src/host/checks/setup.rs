@@ -39,9 +39,13 @@ pub(super) fn configuration(facts: &Facts) -> Finding {
 pub(super) fn window(facts: &Facts) -> Finding {
     const CHECK: &str = "window";
     let vms = facts.given.configuration.iter().filter_map(|file| file.vms.as_ref().ok()).flatten();
-    let known: Vec<(&str, &Window)> = vms.filter_map(|vm| Some((vm.name.as_str(), vm.window.as_ref()?))).collect();
+    let known: Vec<(&str, &Window)> =
+        vms.filter_map(|vm| Some((vm.name.as_str(), vm.window.as_ref()?))).collect();
     if known.is_empty() {
-        return Finding::skipped(CHECK, "no VM with a known GPU is configured; a daemon of one VM logs its window");
+        return Finding::skipped(
+            CHECK,
+            "no VM with a known GPU is configured; a daemon of one VM logs its window",
+        );
     }
     let mut small = known.iter().filter_map(|(name, window)| Some((name, window, window.remedy.as_ref()?)));
     if let Some((name, window, remedy)) = small.next() {
