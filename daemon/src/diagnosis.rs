@@ -126,10 +126,12 @@ impl ReportFile {
     }
 }
 
-/// The file of several VMs that is checked, if there is one.
+/// The file of several VMs that is checked, if there is one, as a path that does not depend on this process's folder.
 fn configuration(system: &System, options: &Doctor) -> Option<PathBuf> {
     let default = || Some(PathBuf::from(CONFIGURATION)).filter(|path| system.has(path));
-    options.config.clone().or_else(default)
+    let named =
+        options.config.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    named.or_else(default)
 }
 
 fn given(system: &System, options: &Doctor) -> Given {
@@ -165,10 +167,11 @@ fn given(system: &System, options: &Doctor) -> Given {
     }
 }
 
-/// Returns why the probe could not tell, without the daemon's remedy: the checks have their own.
+/// Returns why there is no GPU, without the daemon's remedy: the checks have their own.
 fn no_gpu(error: NoGpu) -> String {
     match error {
         NoGpu::None(reason) => format!("no Vulkan device: {reason}"),
+        NoGpu::Unknown { selection, list } => format!("no GPU matches \"{selection}\"; there are:{list}"),
         other => other.to_string(),
     }
 }
@@ -194,7 +197,7 @@ fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
         Err(error) => Vm { name, socket: None, state: None, gpus: Err(error.to_string()), window: None },
         Ok(serve) => {
             let select = |gpus| serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0);
-            let selected = gpus.map(select).transpose().map_err(|error| error.to_string());
+            let selected = gpus.map(select).transpose().map_err(no_gpu);
             let window = selected.as_ref().ok().and_then(|selected| Some(window(&serve, selected.as_ref()?)));
             let gpus = selected.map(drop);
             Vm { name, socket: serve.socket_path, state: serve.state_dir, gpus, window }
@@ -209,7 +212,7 @@ fn read<'a>(words: impl Iterator<Item = &'a OsString>) -> Result<Serve, clap::Er
 
 /// Returns the window that a daemon with these options decides on.
 fn window(serve: &Serve, selected: &Selected) -> Window {
-    let device_memory = crate::device_memory_seen(serve, &selected.gpus[..selected.seen]);
+    let device_memory = selected.device_memory(serve.quotas.device_memory);
     let mut choices: Vec<GpuChoice> = selected.gpus.iter().map(|(_, choice)| *choice).collect();
     let maps = serve.maps_device_memory();
     let (bytes, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);
@@ -229,7 +232,17 @@ fn answer(control: &Path) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Cli, Role};
+    use clap::Parser;
     use config::{DriverMapped, Likeness, MemoryTrial};
+
+    #[test]
+    fn a_file_is_the_one_of_this_folder() {
+        let cli = Cli::try_parse_from(["vhost-user-vulkan", "doctor", "--config", "vms.toml"]).unwrap();
+        let Some(Role::Doctor(options)) = cli.role else { panic!("it is the doctor") };
+        let file = configuration(&System::below(Path::new("/")), &options);
+        assert_eq!(file, Some(std::env::current_dir().unwrap().join("vms.toml")));
+    }
 
     fn decided(arguments: &[&str]) -> Window {
         let driver_mapped = DriverMapped { types: 4, device: 1 };

@@ -130,7 +130,7 @@ mod tests {
     fn what_a_driver_needs_is_looked_for_to_the_last() {
         let driver = ("usr/lib/libdriver.so", needing(&["liba.so.1", "ld-linux-x86-64.so.2"]));
         let a = ("usr/lib64/liba.so.1", needing(&["libb.so.2", "libdriver.so", "libc.so.6"]));
-        assert_eq!(lacking(&[driver.clone()]), ["liba.so.1"]);
+        assert_eq!(lacking(std::slice::from_ref(&driver)), ["liba.so.1"]);
         assert_eq!(lacking(&[driver.clone(), a.clone()]), ["libb.so.2", "libc.so.6"]);
         let rest = [("usr/lib/libb.so.2", needing(&[])), ("lib/libc.so.6", needing(&[]))];
         assert_eq!(lacking(&[&[driver.clone(), a.clone()], &rest[..]].concat()), [""; 0]);
@@ -176,7 +176,7 @@ mod tests {
             let (_root, system) = system(files);
             lacks(&system, Path::new("/usr/lib/libGLX_nvidia.so.0"))
         };
-        let lacks = found(&[driver.clone()]);
+        let lacks = found(std::slice::from_ref(&driver));
         assert_eq!(
             (lacks.needed, lacks.opened),
             (vec!["libX11.so.6".to_owned()], vec!["libEGL.so.1".to_owned()])

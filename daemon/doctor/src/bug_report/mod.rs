@@ -1,5 +1,5 @@
-//! What a bug report needs, in one text: versions, findings, files of settings, and what the daemons and the log say. What tells whose machine
-//! it is gets replaced. docs/reporting.md says what is in it.
+//! The text for a bug report: versions, findings, files of settings, and what the daemons and the log say. Parts that tell whose machine it is
+//! are replaced. docs/reporting.md says what is in it.
 
 mod private;
 mod sources;

@@ -1,4 +1,4 @@
-//! Where the parts of a report come from: files of the system, and its journal.
+//! The sources of a report: files of the system, and its journal.
 
 use crate::commands::{in_path, said};
 use crate::manifests;
