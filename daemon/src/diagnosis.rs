@@ -54,7 +54,14 @@ fn bug_report(system: &System, options: &Doctor, findings: &Report) -> String {
     let mut report = BugReport::of(system, program, findings);
     if !options.vm {
         report.add_settings(configuration(system, options).as_deref());
-        for (path, status) in statuses(options) {
+        let statuses = statuses(options);
+        if statuses.is_empty() {
+            report.add(
+                "status",
+                "no daemon was found that lets this user ask it; as root (sudo) all are found",
+            );
+        }
+        for (path, status) in statuses {
             report.add(&format!("status of {}", path.display()), &status);
         }
         report.add_log();
@@ -80,7 +87,8 @@ fn statuses(options: &Doctor) -> Vec<(PathBuf, String)> {
 fn asked(socket: PathBuf) -> Receiver<String> {
     let (answer, answers) = mpsc::channel();
     std::thread::spawn(move || {
-        let status = broker::status_table(&socket).unwrap_or_else(|error| error.to_string());
+        let failed = |error| format!("{error}. Run it as root (sudo) if this user may not ask");
+        let status = broker::status_table(&socket).unwrap_or_else(failed);
         // It may have taken too long.
         let _ = answer.send(status);
     });
