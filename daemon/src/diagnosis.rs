@@ -1,35 +1,145 @@
 //! `doctor`: gives the checks (the crate `doctor`) the facts that decide when the daemon serves, found out by the very parts that decide then.
 
 use crate::cli::{Doctor, Serve};
+use anyhow::Context;
 use clap::FromArgMatches;
-use config::{DeviceLimits, GpuInfo, MemoryBackEnd};
+use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
 use daemon::broker::{self, Answer, Request, Settings, VmSettings, VmsFile};
 use daemon::sandbox::{self, Launcher, SandboxMode};
-use daemon::serve;
-use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm};
+use daemon::serve::{self, NoGpu, Selected};
+use doctor::bug_report::BugReport;
+use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm, Window};
 use doctor::report::{Place, Report};
 use doctor::system::System;
 use rustix::process::{Resource, getrlimit};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
 
 /// The file that is checked if it exists and no other is named.
 const CONFIGURATION: &str = "/etc/vhost-user-vulkan/vms.toml";
 
-/// Checks the host, or the VM that this is, and prints the findings.
-pub(crate) fn run(options: Doctor) -> ExitCode {
+/// Time that daemons have to say how they are, all of them together.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Most daemons that are asked.
+const DAEMONS_MAX: usize = 32;
+
+/// Checks the host, or the VM that this is, and prints the findings, or writes a report with them.
+pub(crate) fn run(options: Doctor) -> anyhow::Result<ExitCode> {
     let system = System::below(&options.root);
-    let json = options.json;
+    // What cannot be written is said before the checks, which take a while.
+    let written = options.report.as_deref().map(ReportFile::create).transpose()?;
     let report = match options.vm {
         true => Report::new(Place::Vm, doctor::guest::check(&doctor::guest::Facts::gather(&system))),
         false => {
             let given = given(&system, &options);
-            let Doctor { qemu, socket_path: socket, vmm_user, .. } = options;
+            let Doctor { qemu, socket_path: socket, vmm_user, .. } = options.clone();
             let facts = Facts::gather(&system, &Question { qemu, socket, vmm_user }, given);
             Report::new(Place::Host, doctor::host::check(&facts))
         }
     };
-    report.print(json)
+    match written {
+        None => Ok(report.print(options.json)),
+        Some(file) => file.write(&bug_report(&system, &options, &report)),
+    }
+}
+
+/// Returns the text for a bug report. Of a VM it has versions and findings, of a host what is set up and runs there as well.
+fn bug_report(system: &System, options: &Doctor, findings: &Report) -> String {
+    let program = concat!("vhost-user-vulkan ", env!("CARGO_PKG_VERSION"));
+    let mut report = BugReport::of(system, program, findings);
+    if !options.vm {
+        report.add_settings(configuration(system, options).as_deref());
+        let statuses = statuses(options);
+        if statuses.is_empty() {
+            report.add(
+                "status",
+                "no daemon was found that lets this user ask it; as root (sudo) all are found",
+            );
+        }
+        for (path, status) in statuses {
+            report.add(&format!("status of {}", path.display()), &status);
+        }
+        report.add_log();
+    }
+    report.text()
+}
+
+/// Returns what the daemons say that run: those that are named, or all that are found. None is waited for beyond a time.
+fn statuses(options: &Doctor) -> Vec<(PathBuf, String)> {
+    let named = options.control.control_socket.clone();
+    let sockets = named.map_or_else(broker::control_sockets, |path| vec![path]);
+    let asked: Vec<_> =
+        sockets.into_iter().take(DAEMONS_MAX).map(|path| (path.clone(), asked(path))).collect();
+    let patience = Instant::now() + PATIENCE;
+    let answer = |answer: Receiver<String>| {
+        let left = patience.saturating_duration_since(Instant::now());
+        answer.recv_timeout(left).unwrap_or_else(|_| format!("no answer within {} s", PATIENCE.as_secs()))
+    };
+    asked.into_iter().map(|(path, status)| (path, answer(status))).collect()
+}
+
+/// Asks a daemon for its status, on a thread of its own.
+fn asked(socket: PathBuf) -> Receiver<String> {
+    let (answer, answers) = mpsc::channel();
+    std::thread::spawn(move || {
+        let failed = |error| format!("{error}. Run it as root (sudo) if this user may not ask");
+        let status = broker::status_table(&socket).unwrap_or_else(failed);
+        // It may have taken too long.
+        let _ = answer.send(status);
+    });
+    answers
+}
+
+/// The place of a report that is to be written.
+enum ReportFile {
+    StandardOutput,
+    New(PathBuf, File),
+}
+
+impl ReportFile {
+    fn create(path: &Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::StandardOutput);
+        }
+        let made = outside::create_new(path);
+        let made = made.with_context(|| {
+            format!(
+                "cannot make the report {}: name a new file in a folder that you may write to, or `-`",
+                path.display()
+            )
+        });
+        Ok(Self::New(path.to_owned(), made?))
+    }
+
+    fn write(self, report: &str) -> anyhow::Result<ExitCode> {
+        let told = match self {
+            Self::StandardOutput => outside::print(report),
+            Self::New(path, mut file) => {
+                file.write_all(report.as_bytes())
+                    .with_context(|| format!("cannot write {}: free space, and remove it", path.display()))?;
+                let text = format!(
+                    "{}: read it before you send it; docs/reporting.md says where to\n",
+                    path.display()
+                );
+                outside::print(&outside::lines_for_terminal(&text))
+            }
+        };
+        told.context("cannot write")?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The file of several VMs that is checked, if there is one, as a path that does not depend on this process's folder.
+fn configuration(system: &System, options: &Doctor) -> Option<PathBuf> {
+    let default = || Some(PathBuf::from(CONFIGURATION)).filter(|path| system.has(path));
+    let named =
+        options.config.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    named.or_else(default)
 }
 
 fn given(system: &System, options: &Doctor) -> Given {
@@ -39,12 +149,10 @@ fn given(system: &System, options: &Doctor) -> Given {
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;
             let tried = Sandbox::Tried { lacks: launcher.lacks().to_vec(), strict };
-            (tried, serve::probe(&launcher).map_err(|error| error.to_string()))
+            (tried, serve::probe(&launcher).map_err(no_gpu))
         }
     };
-    let default = || Some(PathBuf::from(CONFIGURATION)).filter(|path| system.has(path));
-    let file = options.config.clone().or_else(default);
-    let settings = file.map(|path| {
+    let settings = configuration(system, options).map(|path| {
         let read = VmsFile::new(system.path(&path), Serve::command(), "info".into()).read();
         (path, read.map_err(|problem| problem.to_string()))
     });
@@ -67,6 +175,15 @@ fn given(system: &System, options: &Doctor) -> Given {
     }
 }
 
+/// Returns why there is no GPU, without the daemon's remedy: the checks have their own.
+fn no_gpu(error: NoGpu) -> String {
+    match error {
+        NoGpu::None(reason) => format!("no Vulkan device: {reason}"),
+        NoGpu::Unknown { selection, list } => format!("no GPU matches \"{selection}\"; there are:{list}"),
+        other => other.to_string(),
+    }
+}
+
 fn gpu(info: &GpuInfo) -> Gpu {
     let usable = info.choice(None).map(|choice| match choice.memory {
         MemoryBackEnd::Memfd => "memory files that its driver imports".to_owned(),
@@ -82,19 +199,33 @@ fn descriptors() -> Descriptors {
 }
 
 fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
-    let matches = Serve::command().no_binary_name(true).try_get_matches_from(&vm.arguments);
-    let read = matches.and_then(|matches| Serve::from_arg_matches(&matches));
-    let (socket, state, gpus) = match &read {
+    let name = vm.name.clone();
+    match read(vm.arguments.iter().chain(&vm.parts)) {
         // Read once already, as part of the file.
-        Err(error) => (None, None, Err(error.to_string())),
+        Err(error) => Vm { name, socket: None, state: None, gpus: Err(error.to_string()), window: None },
         Ok(serve) => {
-            let chosen = gpus.map_or(Ok(()), |gpus| {
-                serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0).map(drop)
-            });
-            (serve.socket_path.clone(), serve.state_dir.clone(), chosen.map_err(|error| error.to_string()))
+            let select = |gpus| serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0);
+            let selected = gpus.map(select).transpose().map_err(no_gpu);
+            let window = selected.as_ref().ok().and_then(|selected| Some(window(&serve, selected.as_ref()?)));
+            let gpus = selected.map(drop);
+            Vm { name, socket: serve.socket_path, state: serve.state_dir, gpus, window }
         }
-    };
-    Vm { name: vm.name.clone(), socket, state, gpus }
+    }
+}
+
+fn read<'a>(words: impl Iterator<Item = &'a OsString>) -> Result<Serve, clap::Error> {
+    let matches = Serve::command().no_binary_name(true).try_get_matches_from(words)?;
+    Serve::from_arg_matches(&matches)
+}
+
+/// Returns the window that a daemon with these options decides on.
+fn window(serve: &Serve, selected: &Selected) -> Window {
+    let device_memory = selected.device_memory(serve.quotas.device_memory);
+    let mut choices: Vec<GpuChoice> = selected.gpus.iter().map(|(_, choice)| *choice).collect();
+    let maps = serve.maps_device_memory();
+    let (bytes, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);
+    let maps_device_memory = choices.iter().any(GpuChoice::maps_device_memory);
+    Window { bytes, device_memory, maps_device_memory, remedy: advice.map(|advice| advice.remedy) }
 }
 
 /// Asks the broker how many VMs it has.
@@ -103,5 +234,54 @@ fn answer(control: &Path) -> Result<usize, String> {
         Ok(Answer::Status(status)) => Ok(status.vms.len()),
         Ok(_) => Err(format!("{}: no status", control.display())),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Role};
+    use clap::Parser;
+    use config::{DriverMapped, Likeness, MemoryTrial};
+
+    #[test]
+    fn a_file_is_the_one_of_this_folder() {
+        let cli = Cli::try_parse_from(["vhost-user-vulkan", "doctor", "--config", "vms.toml"]).unwrap();
+        let Some(Role::Doctor(options)) = cli.role else { panic!("it is the doctor") };
+        let file = configuration(&System::below(Path::new("/")), &options);
+        assert_eq!(file, Some(std::env::current_dir().unwrap().join("vms.toml")));
+    }
+
+    fn decided(arguments: &[&str]) -> Window {
+        let driver_mapped = DriverMapped { types: 4, device: 1 };
+        let gpu = GpuInfo {
+            name: "GPU".into(),
+            uuid: [1; 16],
+            pci_address: None,
+            driver: "driver".into(),
+            api_version: 0,
+            software: false,
+            device_memory: 80 << 30,
+            likeness: Likeness::default(),
+            memfd: Ok(MemoryTrial { mappable_types: 1, shareable: true, driver_mapped }),
+            dma_buf: Err("none".into()),
+        };
+        let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let serve = read(words.iter()).unwrap();
+        window(&serve, &serve::select(&[gpu], &[], &[], None).unwrap())
+    }
+
+    #[test]
+    fn the_window_of_a_configured_vm_is_the_one_that_its_daemon_decides_on() {
+        let usual = decided(&[]);
+        assert_eq!((usual.bytes, usual.device_memory, usual.remedy), (128 << 30, 80 << 30, None));
+        assert!(usual.maps_device_memory);
+        let small = decided(&["--window-size", "8GiB"]);
+        assert!(!small.maps_device_memory);
+        assert!(small.remedy.unwrap().starts_with("--window-size 128GiB or --device-memory"));
+        let part = decided(&["--window-size", "8GiB", "--device-memory", "4GiB"]);
+        assert_eq!((part.device_memory, part.maps_device_memory, part.remedy), (4 << 30, true, None));
+        let unwanted = decided(&["--map-device-memory", "never"]);
+        assert_eq!((unwanted.maps_device_memory, unwanted.remedy), (false, None));
     }
 }

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             true => log::error!(target: LOG, "{error:#}"),
             false => service::print_error(&format!("vhost-user-vulkan: {error:#}")),
         }
-        // The checks have statuses of their own, and all that can go wrong with them is the command line.
+        // The checks have statuses of their own, and all that can go wrong with them is the command line, or a report that cannot be written.
         let checks = std::env::args_os().nth(1).is_some_and(|role| role == "doctor");
         if checks { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
@@ -81,7 +81,7 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
             trace::take(&control.path()?, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         Some(Role::Recipe(recipe)) => recipe.print(),
-        Some(Role::Doctor(doctor)) => Ok(diagnosis::run(doctor)),
+        Some(Role::Doctor(doctor)) => diagnosis::run(doctor),
         Some(Role::Worker { child }) => become_worker(child),
         Some(Role::Launcher { child, exe, cgroup, vm_name, max_worker_data }) => {
             become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref(), max_worker_data)
@@ -139,8 +139,10 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         return print(&format!("{list}\n"));
     }
     let broker = broker.map(serve::Broker::connect);
-    let serve::Selected { gpus, seen } =
+    let selected =
         serve::select(&serve::probe(&launcher)?, &options.gpu, &options.spare_gpu, options.memory.0)?;
+    let device_memory = selected.device_memory(options.quotas.device_memory);
+    let serve::Selected { gpus, seen } = selected;
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
     let manager = Manager::of_environment();
@@ -160,7 +162,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let device_memory = device_memory_seen(&options, &gpus[..seen]);
     let (window_size, advice) =
         serve::decide_window(&mut choices, options.window_size, options.maps_device_memory(), device_memory);
     advice.into_iter().for_each(|advice| log::warn!(target: LOG, "{advice}"));
@@ -201,12 +202,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
     })
-}
-
-/// Returns the bytes of the GPUs' own memory that the VM may have.
-fn device_memory_seen(options: &Serve, gpus: &[Chosen]) -> u64 {
-    let all = gpus.iter().map(|(gpu, _)| gpu.device_memory).sum();
-    options.quotas.device_memory.map_or(all, |bytes| bytes.min(all))
 }
 
 /// The VM as its operators see it.

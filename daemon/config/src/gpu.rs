@@ -50,6 +50,14 @@ pub struct GpuChoice {
     pub protection: Protection,
 }
 
+impl GpuChoice {
+    /// Returns whether guests can map the GPU's own memory: the driver exports it, or maps it for them.
+    #[must_use]
+    pub fn maps_device_memory(&self) -> bool {
+        self.memory == MemoryBackEnd::DmaBuf || self.trial.driver_mapped.types != 0
+    }
+}
+
 /// Protections that cost something and that an operator may turn off. All are on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {

@@ -7,15 +7,24 @@
 //! | --- | --- | --- |
 //! | `report` | verdicts, and how they are printed | |
 //! | `system` | files below a root folder, users, the environment | |
+//! | `commands` | programs of the system, run to hear what they print | system |
 //! | `control_groups` | the group of a process, and the mount that shows it | |
-//! | `libraries` | shared libraries as the dynamic loader finds them | system |
-//! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries |
+//! | `elf` | what a library's file says that it needs | |
+//! | `libraries` | shared libraries as the dynamic loader finds them | system, elf |
+//! | `needs` | the libraries that a driver lacks | system, elf, libraries |
+//! | `debian` | the packages that have libraries | |
+//! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries, needs |
 //! | `loader` | what is found where Khronos' loader is missing | report, libraries |
 //! | `expected` | checks of findings, in tests only | report |
-//! | `host` | checks of a host | report, system, control_groups, libraries, loader, manifests, expected |
-//! | `guest` | checks of a VM | report, system, libraries, loader, manifests, expected |
+//! | `host` | checks of a host | report, system, commands, control_groups, libraries, needs, debian, loader, manifests, expected |
+//! | `guest` | checks of a VM | report, system, libraries, needs, debian, loader, manifests, expected |
+//! | `bug_report` | what a bug report needs, without what tells whose machine it is | report, system, commands, manifests |
 
+pub mod bug_report;
+mod commands;
 pub mod control_groups;
+mod debian;
+mod elf;
 #[cfg(test)]
 mod expected;
 pub mod guest;
@@ -23,5 +32,6 @@ pub mod host;
 pub mod libraries;
 mod loader;
 pub mod manifests;
+pub mod needs;
 pub mod report;
 pub mod system;

@@ -1,8 +1,11 @@
 //! Shared libraries, found as the dynamic loader finds them (ld.so(8)), and what their files say of themselves.
 
+use crate::elf;
 use crate::system::System;
 use std::collections::BTreeSet;
 use std::env::consts::ARCH;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Most files of the loader's configuration, which may include each other.
@@ -35,7 +38,7 @@ pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
     let mut missing = Missing::Absent;
     for path in candidates(system, name) {
         let Some(bytes) = system.bytes(&path) else { continue };
-        match is_own(&bytes) {
+        match elf::is_own(&bytes) {
             true => return Ok(Library { path, mesa: mesa_version(&bytes) }),
             false => missing = Missing::Foreign,
         }
@@ -46,15 +49,17 @@ pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
 /// Returns where a library lies, by path or by name, without a look into its file.
 #[must_use]
 pub fn place(system: &System, name: &Path) -> Option<PathBuf> {
-    candidates(system, name).into_iter().find(|path| system.has(path))
+    candidates(system, name).find(|path| system.has(path))
 }
 
 /// The paths at which a library may lie, in their order.
-fn candidates(system: &System, name: &Path) -> Vec<PathBuf> {
-    match name.components().count() {
-        1 => folders(system).into_iter().map(|folder| folder.join(name)).collect(),
-        _ => vec![name.to_owned()],
-    }
+fn candidates(system: &System, name: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_name = name.components().count() == 1;
+    let searched = if is_name { folders(system) } else { vec![PathBuf::new()] };
+    let in_cache = move || if is_name { cached(system) } else { Vec::new() };
+    let in_cache =
+        std::iter::once_with(in_cache).flatten().filter(move |path| path.file_name() == name.file_name());
+    searched.into_iter().map(move |folder| folder.join(name)).chain(in_cache)
 }
 
 /// Returns the ends of the names of all libraries whose names begin so.
@@ -66,8 +71,8 @@ pub fn named(system: &System, start: &str) -> Vec<String> {
     ends.into_iter().collect()
 }
 
-/// The folders that are searched for a name.
-fn folders(system: &System) -> Vec<PathBuf> {
+/// Returns the folders that are searched for a name.
+pub(crate) fn folders(system: &System) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     let variable = system.variable("LD_LIBRARY_PATH").unwrap_or_default();
     found.extend(variable.split(':').filter(|folder| folder.starts_with('/')).map(PathBuf::from));
@@ -76,6 +81,13 @@ fn folders(system: &System) -> Vec<PathBuf> {
     found.extend(usual.into_iter().map(PathBuf::from));
     found.extend(["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"].map(PathBuf::from));
     found
+}
+
+/// Returns the libraries of the loader's cache, which may lie in other folders. Of the cache's file only strings count: those that are paths.
+pub(crate) fn cached(system: &System) -> Vec<PathBuf> {
+    let cache = system.bytes("/etc/ld.so.cache").unwrap_or_default();
+    let paths = cache.split(|byte| *byte == 0).filter(|text| text.starts_with(b"/"));
+    paths.map(|path| OsStr::from_bytes(path).into()).collect()
 }
 
 /// Adds the folders that a file of the loader's configuration names.
@@ -110,20 +122,6 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
             name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
         }
     }
-}
-
-/// The kind of processor in an ELF file's header (`e_machine`) that runs this program.
-const MACHINE: u16 = match ARCH.as_bytes() {
-    b"x86_64" => 62,
-    b"aarch64" => 183,
-    b"riscv64" => 243,
-    // Any is taken for right.
-    _ => 0,
-};
-
-fn is_own(file: &[u8]) -> bool {
-    let word = |at: usize| u16::from_le_bytes([file[at], file[at + 1]]);
-    file.len() > 20 && file.starts_with(b"\x7fELF\x02") && (MACHINE == 0 || word(18) == MACHINE)
 }
 
 /// The longest version that is looked for.
@@ -162,6 +160,7 @@ pub fn version(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elf::MACHINE;
     use std::fs;
 
     fn library(machine: u16, version: &str) -> Vec<u8> {
@@ -194,6 +193,9 @@ mod tests {
         assert_eq!(search(&system), Ok(stock));
         put("opt/first/libx.so", &library(MACHINE, "25.0.7-2+deb13u1+vuv2"));
         assert_eq!(search(&system), Ok(("/opt/first/libx.so".into(), Some("25.0.7-2+deb13u1+vuv2".into()))));
+        put("etc/ld.so.cache", b"libcached.so\0/opt/cached/libcached.so\0");
+        put("opt/cached/libcached.so", &library(MACHINE, "25.0.7"));
+        assert_eq!(place(&system, Path::new("libcached.so")), Some("/opt/cached/libcached.so".into()));
         put("mine/libx.so", &library(MACHINE, "no version"));
         let system = system.with("LD_LIBRARY_PATH", "/mine");
         assert_eq!(search(&system), Ok(("/mine/libx.so".into(), None)));

@@ -2,6 +2,7 @@
 //! documentation): by variables of the environment, or else in the folders of the system.
 
 use crate::libraries::{self, Library, Missing, matches};
+use crate::needs::{self, Lacks};
 use crate::system::System;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,8 @@ pub struct Driver {
     pub name: String,
     /// The library, or why there is none.
     pub library: Result<Library, NoLibrary>,
+    /// The libraries that it needs and that are not there.
+    pub lacks: Lacks,
     /// The variable that names the manifest; none if it lies in a folder of the system.
     pub named_by: Option<&'static str>,
     /// The variables, with their values, that keep the loader from using it. Each of them does so by itself.
@@ -163,11 +166,16 @@ impl Driver {
 }
 
 fn driver(system: &System, Manifest { path: manifest, named_by, hidden_by }: Manifest) -> Driver {
-    let known = |name, library| Driver { manifest: manifest.clone(), name, library, named_by, hidden_by };
-    let Some(text) = system.bytes(&manifest) else { return known(String::new(), Err(NoLibrary::NoManifest)) };
-    let Some(name) = library_named_by(&text) else { return known(String::new(), Err(NoLibrary::Malformed)) };
-    let library = libraries::find(system, &path_of(&manifest, &name)).map_err(NoLibrary::Missing);
-    known(name, library)
+    let (name, library) = match system.bytes(&manifest).map(|text| library_named_by(&text)) {
+        None => (String::new(), Err(NoLibrary::NoManifest)),
+        Some(None) => (String::new(), Err(NoLibrary::Malformed)),
+        Some(Some(name)) => {
+            let library = libraries::find(system, &path_of(&manifest, &name)).map_err(NoLibrary::Missing);
+            (name, library)
+        }
+    };
+    let lacks = library.as_ref().map(|library| needs::lacks(system, &library.path)).unwrap_or_default();
+    Driver { manifest, name, library, lacks, named_by, hidden_by }
 }
 
 /// Returns the library that the text of a manifest names.

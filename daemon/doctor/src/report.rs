@@ -68,6 +68,16 @@ impl Finding {
         if serious { Self::fault(check, reason, remedy) } else { Self::warning(check, reason, remedy) }
     }
 
+    /// Returns the same finding, but a fault as a warning unless that is `serious`.
+    #[must_use]
+    pub fn at_most(self, serious: bool) -> Self {
+        let verdict = match self.verdict {
+            Verdict::Fault if !serious => Verdict::Warning,
+            verdict => verdict,
+        };
+        Self { verdict, ..self }
+    }
+
     /// Returns the same finding about one thing of several.
     #[must_use]
     pub fn about(self, subject: impl Into<String>) -> Self {
@@ -91,6 +101,8 @@ pub struct Report {
     form: u32,
     place: Place,
     can_work: bool,
+    faults: usize,
+    warnings: usize,
     /// The findings, in the order in which faults are best put right.
     pub checks: Vec<Finding>,
 }
@@ -99,8 +111,9 @@ impl Report {
     /// Returns the report of these findings.
     #[must_use]
     pub fn new(place: Place, checks: Vec<Finding>) -> Self {
-        let can_work = !checks.iter().any(|finding| finding.verdict == Verdict::Fault);
-        Self { form: FORM, place, can_work, checks }
+        let count = |verdict| checks.iter().filter(|finding| finding.verdict == verdict).count();
+        let (faults, warnings) = (count(Verdict::Fault), count(Verdict::Warning));
+        Self { form: FORM, place, can_work: faults == 0, faults, warnings, checks }
     }
 
     /// Returns the report as a line of JSON, whose strings hold hidden characters as escapes.
@@ -130,16 +143,28 @@ impl Report {
                 false => writeln!(text, "{name:7} {line}"),
             };
         }
+        let _ = writeln!(text, "{}", self.verdict());
+        text
+    }
+
+    /// Returns the verdict of all checks together: whether it can work, and how much there is to put right.
+    fn verdict(&self) -> String {
         let place = match self.place {
             Place::Host => "this host can serve VMs",
             Place::Vm => "programs of this VM can use the GPU",
         };
-        let faults = self.checks.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
-        let _ = match faults {
-            0 => writeln!(text, "{place}"),
-            _ => writeln!(text, "{}: {faults} to put right", place.replace(" can ", " cannot ")),
+        let warnings = match self.warnings {
+            1 => "1 warning".to_owned(),
+            count => format!("{count} warnings"),
         };
-        text
+        match (self.faults, self.warnings) {
+            (0, 0) => place.to_owned(),
+            (0, _) => format!("{place}, with {warnings}"),
+            (faults, 0) => format!("{}: {faults} to put right", place.replace(" can ", " cannot ")),
+            (faults, _) => {
+                format!("{}: {faults} to put right, and {warnings}", place.replace(" can ", " cannot "))
+            }
+        }
     }
 
     /// Prints the report, with colours on a terminal whose user has not forbidden them (`NO_COLOR`). Returns the status of the process:
@@ -173,7 +198,7 @@ mod tests {
         ];
         let report = Report::new(Place::Host, checks);
         let text = "ok      one a b: f?ine?\nwarning two: slow; remedy: do this\nfault   three: broken; remedy: do that\n\
-                    this host cannot serve VMs: 1 to put right\n";
+                    this host cannot serve VMs: 1 to put right, and 1 warning\n";
         assert_eq!(report.text(false), text);
         assert!(report.text(true).contains("\u{1b}[1;31mfault  \u{1b}[0m three"));
         assert!(!report.can_work);
@@ -181,15 +206,24 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(json["can_work"], false);
         assert_eq!(json["place"], "host");
+        assert_eq!((&json["faults"], &json["warnings"]), (&1.into(), &1.into()));
         assert_eq!(json["checks"][2]["remedy"], "do that");
         assert_eq!(json["checks"][0]["remedy"], serde_json::Value::Null);
         assert_eq!(json["checks"][1]["verdict"], "warning");
     }
 
     #[test]
-    fn warnings_do_not_keep_it_from_working() {
-        let report = Report::new(Place::Vm, vec![Finding::warning("two", "slow", "do this")]);
-        assert!(report.can_work);
-        assert!(report.text(false).ends_with("programs of this VM can use the GPU\n"));
+    fn warnings_do_not_keep_it_from_working_and_are_counted_in_the_verdict() {
+        let warnings = |count| vec![Finding::warning("two", "slow", "do this"); count];
+        let verdict = |checks| {
+            let report = Report::new(Place::Vm, checks);
+            assert!(report.can_work);
+            report.text(false).lines().last().map(str::to_owned).unwrap()
+        };
+        assert_eq!(verdict(Vec::new()), "programs of this VM can use the GPU");
+        assert_eq!(verdict(warnings(1)), "programs of this VM can use the GPU, with 1 warning");
+        assert_eq!(verdict(warnings(4)), "programs of this VM can use the GPU, with 4 warnings");
+        let broken = Report::new(Place::Host, vec![Finding::fault("three", "broken", "do that")]);
+        assert!(broken.text(false).ends_with("this host cannot serve VMs: 1 to put right\n"));
     }
 }

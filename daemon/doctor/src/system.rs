@@ -2,7 +2,7 @@
 //! test can prepare a folder that looks like a broken system.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -53,11 +53,17 @@ impl System {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Returns the content of a regular file, if it can be read: the first 64 MiB. A pipe is not waited for.
+    /// Opens a regular file, if it can be read. A pipe is not waited for.
+    #[must_use]
+    pub fn open(&self, path: impl AsRef<Path>) -> Option<File> {
+        outside::open(self.path(path)).ok()
+    }
+
+    /// Returns the content of a regular file, if it can be read: the first 64 MiB.
     #[must_use]
     pub fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        outside::open(self.path(path)).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+        self.open(path)?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The reason why a file is not opened or read.
@@ -87,6 +88,15 @@ pub fn create(path: impl AsRef<Path>, makes: Makes) -> io::Result<File> {
         (false, Makes::Any) => fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?,
     }
     Ok(file)
+}
+
+/// Makes a new file to write it, which only this user may read. Nothing that is there is taken, not even a symbolic link.
+///
+/// # Errors
+///
+/// There is something at the path already, or the system refuses.
+pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn open_by(folder: impl AsFd, path: &Path, how: OFlags) -> Result<File, NotRead> {
@@ -172,6 +182,22 @@ mod tests {
         let mut pipe = create(path("pipe"), Makes::Any).unwrap();
         pipe.write_all(b"text").unwrap();
         assert!(!fcntl_getfl(&pipe).unwrap().contains(OFlags::NONBLOCK), "writes wait");
+    }
+
+    #[test]
+    fn a_new_file_takes_the_place_of_nothing_and_is_for_its_user_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        symlink(path("nowhere"), path("link")).unwrap();
+        for name in ["file", "link", "."] {
+            let refused = create_new(path(name)).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{name}");
+        }
+        assert!(!path("nowhere").exists() && fs::read(path("file")).unwrap() == b"text");
+        create_new(path("new")).unwrap().write_all(b"text").unwrap();
+        assert_eq!(fs::metadata(path("new")).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

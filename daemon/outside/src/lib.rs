@@ -15,7 +15,7 @@ mod output;
 mod sockets;
 mod text;
 
-pub use files::{Makes, NotRead, create, open, read, read_in};
+pub use files::{Makes, NotRead, create, create_new, open, read, read_in};
 pub use output::{Reader, print, tell};
 pub use sockets::{Access, NotBound, SocketFile, connect, listen};
 pub use text::{json_for_terminal, lines_for_terminal, visible};

@@ -124,6 +124,18 @@ pub fn show_status(socket: &Path, json: bool, watch: Watch) -> Result<(), Client
     }
 }
 
+/// Returns how things are, as the table that [`show_status`] shows.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub fn status_table(socket: &Path) -> Result<String, ClientError> {
+    match ask(socket, &Request::Status)? {
+        Answer::Status(status) => Ok(table::table(&status)),
+        _ => Err(ClientError::Protocol(socket.to_owned(), "no status".into())),
+    }
+}
+
 fn shown(status: &Status, json: bool) -> String {
     if !json {
         return table::table(status);

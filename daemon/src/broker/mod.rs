@@ -31,8 +31,8 @@ mod vm;
 mod vms;
 
 pub use client::{
-    ClientError, Stream, Watch, ask, drain, kill, move_to, reload, restart, set, show_status, swap_out,
-    undrain,
+    ClientError, Stream, Watch, ask, drain, kill, move_to, reload, restart, set, show_status, status_table,
+    swap_out, undrain,
 };
 pub use control::{Answer, Request};
 pub use reload::Reloaded;
@@ -43,7 +43,7 @@ pub use report::status::{
 pub use report::words::{bytes, percent};
 pub use run::serve;
 pub use settings::places::{
-    Ambiguous, brokers_control_socket, control_socket_beside, operators_control_socket,
+    Ambiguous, brokers_control_socket, control_socket_beside, control_sockets, operators_control_socket,
 };
 pub use settings::share::{Change, Policy};
 pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile};

@@ -11,7 +11,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 use tests::attacks::paths::pipe;
 use tests::broker::Broker;
@@ -167,6 +167,7 @@ impl Host {
             output.status
         );
         ensure!(troubles.iter().all(|(.., remedy)| !remedy.is_empty()), "a trouble without a remedy: {out}");
+        ensure!(troubles.iter().all(|(.., reason, _)| !reason.contains("remedy")), "two remedies: {out}");
         let refuses = |(check, verdict, ..): &(String, String, String, String)| {
             verdict == "fault" && DECISIVE.contains(&check.as_str())
         };
@@ -270,6 +271,14 @@ fn a_sound_host_without_a_gpu_can_work_and_is_told_that_it_has_none() -> Result<
     Ok(())
 }
 
+/// Replaces a part of a file by another of its length, wherever it is.
+fn replaced(mut file: Vec<u8>, old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
+    let places: Vec<_> = (0..file.len()).filter(|at| file[*at..].starts_with(old)).collect();
+    ensure!(!places.is_empty() && old.len() == new.len(), "nothing to replace");
+    places.into_iter().for_each(|at| file[at..at + new.len()].copy_from_slice(new));
+    Ok(file)
+}
+
 #[test]
 fn drivers() -> Result<()> {
     let host = Host::new()?;
@@ -285,12 +294,17 @@ fn drivers() -> Result<()> {
     pipe(&host.path("pipe.json"))?;
     let HostVulkan::Lavapipe(root) = &host.vulkan else { anyhow::bail!("not the package cache") };
     manifest("other.json", &library(&root.libraries().join("libz.so.1").display().to_string()))?;
+    manifest("lacking.json", &library(&host.text("lacking.so")))?;
+    let whole = fs::read(root.libraries().join("libz.so.1"))?;
+    fs::write(host.path("lacking.so"), replaced(whole, b"\0libc.so.6\0", b"\0libq.so.6\0")?)?;
     let verdicts = || -> Result<()> {
         let finds = |name, value: &str, expected| host.finds(&sound, &Look::variable(name, value), expected);
         for name in ["absent.json", "gone.json", "malformed.json", "pipe.json"] {
             finds("VK_DRIVER_FILES", &host.text(name), ["vulkan-drivers", "fault", "unset VK_DRIVER_FILES"])?;
         }
         finds("VK_DRIVER_FILES", &host.text("other.json"), ["gpus", "fault", "vulkaninfo --summary"])?;
+        let lacking = ["vulkan-drivers", "fault", "sudo apt-get install libq6"];
+        finds("VK_DRIVER_FILES", &host.text("lacking.json"), lacking)?;
         for (name, value, remedy) in [
             ("VK_LOADER_DRIVERS_DISABLE", "*", "unset VK_LOADER_DRIVERS_DISABLE"),
             ("VK_LOADER_DRIVERS_SELECT", "none*", "unset VK_LOADER_DRIVERS_SELECT"),
@@ -516,10 +530,65 @@ fn configurations() -> Result<()> {
 
 #[test]
 fn a_wrong_option_is_neither_a_fault_nor_none() -> Result<()> {
-    for arguments in [&["doctor", "--vm", "--config", "x"][..], &["doctor", "--wrong"]] {
+    for arguments in [
+        &["doctor", "--vm", "--config", "x"][..],
+        &["doctor", "--wrong"],
+        &["doctor", "--json", "--report", "-"],
+    ] {
         let output = HostVulkan::lavapipe()?.command(&daemon_executable()?)?.args(arguments).output()?;
         ensure!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_report_is_a_new_file_that_does_not_tell_whose_host_it_is() -> Result<()> {
+    let host = Host::new()?;
+    host.put("etc/hostname", "tower\n")?;
+    host.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n")?;
+    host.put("etc/vhost-user-vulkan/db.env", "OPTIONS=--state-dir=/home/alice/state\n")?;
+    // Of the journal it asks for the services; the line is from a guest that wants a terminal to do something.
+    host.put("nowhere/empty", "")?;
+    let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
+    let journal =
+        format!("#!{} sh\nprintf 'tower: \\033[31m of 10.0.0.7\\n'; echo \"$@\"\n", busybox.display());
+    executable(&host.path("root/nowhere/journalctl"), &journal)?;
+    let running = Broker::start_on(&host.vulkan, "", "", &[("web", "")])?;
+    let report = |file: &Path| -> Result<Output> {
+        let mut command = host.command(&Look::default())?;
+        command.args(["doctor", "--root"]).arg(host.path("root")).arg("--qemu").arg(&host.qemu);
+        command.arg("--control-socket").arg(running.path("control"));
+        Ok(command.arg("--report").arg(file).output()?)
+    };
+    let file = host.path("report.txt");
+    let output = report(&file)?;
+    ensure!(output.status.success(), "{output:?}");
+    ensure!(String::from_utf8_lossy(&output.stdout).contains("read it before you send it"), "{output:?}");
+    ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others may read it");
+    let text = fs::read_to_string(&file)?;
+    for part in [
+        "\n== versions\n\nvhost-user-vulkan ",
+        "\n== findings\n\n",
+        "this host can serve VMs, with ",
+        "db.env\n\nOPTIONS=--state-dir=/home/<user 1>/state\n",
+        "web",
+        "waiting",
+        "<host 1>: ?[31m of <address 1>\n",
+        "--unit=vhost-user-vulkan@*",
+    ] {
+        ensure!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    ensure!(!["alice", "tower", "10.0.0.7", "\u{1b}"].iter().any(|part| text.contains(part)), "{text}");
+    // Nothing that is there is written to, and nothing through a link.
+    symlink(host.path("nowhere"), host.path("link"))?;
+    for there in [&file, &host.path("link")] {
+        let refused = report(there)?;
+        let said = String::from_utf8_lossy(&refused.stderr);
+        ensure!(refused.status.code() == Some(2) && said.contains("name a new file"), "{refused:?}");
+    }
+    ensure!(fs::read_to_string(&file)? == text && !host.path("nowhere").exists(), "it was written to");
+    let printed = report(Path::new("-"))?;
+    ensure!(printed.status.success() && printed.stdout.starts_with(b"For a bug report"), "{printed:?}");
     Ok(())
 }
 

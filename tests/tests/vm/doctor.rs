@@ -36,7 +36,7 @@ const CASES: &[Case] = &[
         Some(["venus-driver", "fault", "the system's own kind of processor"]),
     ),
     ("no loader", "mv $LOADER /v; ask ;; mv /v $LOADER", Some(["vulkan-loader", "fault", "apt-get install libvulkan1"])),
-    ("an older driver", "mv $LIBRARY /l; cp /old.so $LIBRARY; ask ;; mv /l $LIBRARY", Some(["mesa", "fault", "Mesa 25.0 or newer"])),
+    ("an older driver", "mv $LIBRARY /l; cp /old.so $LIBRARY; ask ;; mv /l $LIBRARY", Some(["mesa", "fault", "Mesa 23.2 or newer"])),
     ("the patched driver", "mkdir -p /etc/ld.so.conf.d /opt/patched; cp /patched.so /opt/patched/libvulkan_virtio.so
         echo 'include /etc/ld.so.conf.d/*.conf' >/etc/ld.so.conf; echo /opt/patched >/etc/ld.so.conf.d/00-patched.conf; VN_PERF= ask ;; rm /etc/ld.so.conf", None),
     ("sound again", "ask", None),
@@ -155,12 +155,12 @@ fn judge(output: &str, name: &str, expected: Option<[&str; 3]>) -> Result<()> {
     Ok(())
 }
 
-/// A driver that says that it is of Mesa 24.
+/// A driver that says that it is of Mesa 22.
 fn older(mut library: Vec<u8>) -> Vec<u8> {
     let text = b"\x0025.0.7";
     for at in 0..library.len() - text.len() {
         if library[at..].starts_with(text) {
-            library[at + 2] = b'4';
+            library[at + 2] = b'2';
         }
     }
     library

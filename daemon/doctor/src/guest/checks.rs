@@ -2,6 +2,7 @@
 //! is reported once.
 
 use super::facts::{Device, Facts, Module, Node, Opened, WINDOW};
+use crate::debian;
 use crate::libraries::{Missing, version};
 use crate::loader;
 use crate::manifests::{self, Driver, NoLibrary};
@@ -33,7 +34,7 @@ fn kernel(facts: &Facts) -> Finding {
         Some(number) if number < KERNEL_MIN => Finding::fault(
             "kernel",
             format!("Linux {release} has no virtio-gpu contexts for Vulkan"),
-            "install a kernel of version 5.16 or newer",
+            "install a kernel of version 5.16 or newer (Ubuntu 22.04: linux-generic-hwe-22.04, Debian 11: one of bullseye-backports)",
         ),
         _ => Finding::ok("kernel", format!("Linux {release}")),
     }
@@ -55,13 +56,20 @@ fn memory(facts: &Facts) -> Finding {
 }
 
 fn device(facts: &Facts) -> Finding {
-    match facts.devices.is_empty() {
-        true => Finding::fault(
-            "device",
+    const CHECK: &str = "device";
+    let devices = facts.devices.join(", ");
+    match (facts.devices.len(), facts.nodes.len()) {
+        (0, _) => Finding::fault(
+            CHECK,
             "the VMM gives this VM no virtio-gpu device",
             "start the VM with the arguments that `vhost-user-vulkan recipe` prints on the host, and look at the VMM's log",
         ),
-        false => Finding::ok("device", facts.devices.join(", ")),
+        (_, 2..) => Finding::warning(
+            CHECK,
+            format!("{devices}: stock Mesa shows programs the GPUs of one virtio-gpu device alone"),
+            "give the VM one device, and its daemon --gpu several times; for a display take another device (QEMU: -device VGA)",
+        ),
+        _ => Finding::ok(CHECK, devices),
     }
 }
 
@@ -104,7 +112,14 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
     let of_node = |node: &Node| {
         let node_finding = render_node(node, facts).about(&node.name);
         let further = match &node.opened {
-            Opened::Device(device) => vec![features(device), capset(device)],
+            Opened::Device(device) => {
+                let serious = !has_another(facts, node);
+                vec![
+                    features(device).at_most(serious),
+                    mapped_memory(node, device),
+                    capset(device).at_most(serious),
+                ]
+            }
             Opened::Forbidden | Opened::Failed(_) => Vec::new(),
         };
         std::iter::once(node_finding)
@@ -112,6 +127,23 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
             .collect()
     };
     facts.nodes.iter().flat_map(|node| -> Vec<Finding> { of_node(node) }).collect()
+}
+
+/// Returns whether another device than this node's can be used: then a display may be behind this one.
+fn has_another(facts: &Facts, node: &Node) -> bool {
+    let is_whole = |device: &Device| device.lacks.is_empty() && device.capset.is_ok();
+    let mut others = facts.nodes.iter().filter(|other| other.name != node.name);
+    others.any(|other| matches!(&other.opened, Opened::Device(device) if is_whole(device)))
+}
+
+/// Tells the window's size. Whether it holds the memory of the host's GPU is for the host's `window` to say: no file here tells of that GPU.
+fn mapped_memory(node: &Node, device: &Device) -> Finding {
+    const CHECK: &str = "mapped-memory";
+    if device.lacks.contains(&WINDOW) {
+        return Finding::skipped(CHECK, "there is no window (device-features)");
+    }
+    let size = node.largest_memory.map_or("unknown size".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
+    Finding::ok(CHECK, format!("programs map memory of the host through a window of {size}"))
 }
 
 fn render_node(node: &Node, facts: &Facts) -> Finding {
@@ -211,8 +243,16 @@ fn used(facts: &Facts) -> Option<&Driver> {
 fn driver(facts: &Facts) -> Finding {
     const CHECK: &str = "venus-driver";
     let install = "sudo apt-get install mesa-vulkan-drivers of Mesa 23.2 or newer, which Debian 13 and Ubuntu 22.04 have (Arch: vulkan-virtio)";
-    if let Some(Driver { manifest, library: Ok(library), .. }) = used(facts) {
-        return Finding::ok(CHECK, format!("{} by {}", library.path.display(), manifest.display()));
+    if let Some(Driver { manifest, library: Ok(library), lacks, .. }) = used(facts) {
+        let path = library.path.display();
+        return match lacks.needed.is_empty() {
+            true => Finding::ok(CHECK, format!("{path} by {}", manifest.display())),
+            false => Finding::fault(
+                CHECK,
+                format!("{path} needs libraries that are missing: {}", lacks.needed.join(", ")),
+                debian::remedy(&lacks.needed),
+            ),
+        };
     }
     if let Some(driver) = manifests::least_hidden(&facts.drivers) {
         return match driver.hidden() {

@@ -58,6 +58,8 @@ pub struct Node {
     pub permissions: Option<(String, Permissions)>,
     /// The device behind it, if this user may open it.
     pub opened: Opened,
+    /// Bytes of the largest part of memory that the device has on the PCI bus: the window, if it has one.
+    pub largest_memory: Option<u64>,
 }
 
 /// The outcome of opening a node.
@@ -166,7 +168,30 @@ fn node(system: &System, name: String) -> Node {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Opened::Forbidden,
         Err(error) => Opened::Failed(error.to_string()),
     };
-    Node { name, permissions, opened }
+    let largest_memory = largest_memory(system, &name);
+    Node { name, permissions, opened, largest_memory }
+}
+
+/// Returns the bytes of the largest 64-bit memory region of the PCI device behind a node that has a place (kernel:
+/// `Documentation/PCI/sysfs-pci.rst`, `include/linux/ioport.h`).
+fn largest_memory(system: &System, node: &str) -> Option<u64> {
+    /// `IORESOURCE_MEM` and `IORESOURCE_MEM_64`; `IORESOURCE_UNSET` is that of a region without a place.
+    const MEMORY: u64 = 0x0010_0200;
+    const UNSET: u64 = 0x2000_0000;
+    /// The regions of the device itself; that of its ROM follows.
+    const REGIONS: usize = 6;
+    let device = format!("/sys/class/drm/{node}/device");
+    // The node's device is the one on virtio's bus, below the one on the PCI bus, or is that itself.
+    let tables = [format!("{device}/resource"), format!("{device}/../resource")];
+    let table = tables.iter().find_map(|table| system.read(table))?;
+    let region = |line: &str| {
+        let mut numbers =
+            line.split_whitespace().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+        let (start, end, flags) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let has_place = flags & (MEMORY | UNSET) == MEMORY && start > 0;
+        end.checked_sub(start)?.checked_add(1).filter(|_| has_place)
+    };
+    table.lines().take(REGIONS).filter_map(region).max()
 }
 
 fn device(node: &File) -> Device {

@@ -75,4 +75,19 @@ pub struct Vm {
     pub state: Option<PathBuf>,
     /// The reason why the GPUs that it names cannot be had, if so.
     pub gpus: Result<(), String>,
+    /// The window of its guest; unknown where the GPUs are.
+    pub window: Option<Window>,
+}
+
+/// The window of a guest onto memory, as the daemon will decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Bytes of the window.
+    pub bytes: u64,
+    /// Bytes of the GPUs' own memory that the VM may have.
+    pub device_memory: u64,
+    /// Guests can map the GPUs' own memory.
+    pub maps_device_memory: bool,
+    /// The remedy where they cannot and could but for the size of the window.
+    pub remedy: Option<String>,
 }

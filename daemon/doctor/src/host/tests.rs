@@ -4,6 +4,7 @@ use super::*;
 use crate::expected;
 use crate::libraries::Library;
 use crate::manifests::Driver;
+use crate::needs::Lacks;
 use crate::report::{Finding, Verdict};
 use crate::system::{Permissions, System, User};
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ fn sound() -> Facts {
             manifest: "/usr/share/vulkan/icd.d/gpu.json".into(),
             name: "libx.so".into(),
             library: Ok(library()),
+            lacks: Lacks::default(),
             named_by: None,
             hidden_by: Vec::new(),
         }],
@@ -104,6 +106,48 @@ fn gpus_that_cannot_be_used() {
         facts.drivers.clear();
     };
     finds(nothing, "vulkan-drivers", Verdict::Fault, "mesa-vulkan-drivers");
+}
+
+#[test]
+fn drivers_whose_libraries_are_not_all_there() {
+    let x11 = || Lacks { needed: vec!["libX11.so.6".into()], opened: vec!["libEGL.so.1".into()] };
+    let nvidia = |facts: &mut Facts| {
+        let driver = Driver { name: "libGLX_nvidia.so.0".into(), lacks: x11(), ..facts.drivers.remove(0) };
+        facts.drivers = vec![driver];
+        facts.nvidia = Nvidia {
+            has_device: true,
+            module: Some("580.95.05".into()),
+            libraries: vec!["580.95.05".into()],
+            has_node: true,
+        };
+    };
+    let nothing = |facts: &mut Facts| {
+        nvidia(facts);
+        facts.given.gpus = Err("no Vulkan device: ERROR_INCOMPATIBLE_DRIVER".into());
+    };
+    finds(nothing, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 libx11-6 (");
+    // What it opens when it runs is missing as well, and nothing else.
+    let opened = |facts: &mut Facts| {
+        nothing(facts);
+        facts.drivers[0].lacks.needed.clear();
+    };
+    finds(opened, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 (");
+    // Beside a software driver that works, the GPU's driver is a fault, and the daemon starts.
+    let mut software = sound();
+    nvidia(&mut software);
+    software.given.gpus.as_mut().unwrap().remove(0);
+    software.drivers.insert(0, sound().drivers.remove(0));
+    let found: Vec<_> =
+        troubles(&software).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
+    assert_eq!(found, [("nvidia", Verdict::Fault), ("gpus", Verdict::Warning)]);
+    // Beside a GPU that works, another driver is a warning, and what it may open when it runs is none of it.
+    let mut beside = sound();
+    beside.drivers.push(Driver { lacks: x11(), ..sound().drivers.remove(0) });
+    let found = troubles(&beside);
+    expected::only(&found, "vulkan-drivers", Verdict::Warning, "sudo apt-get install libx11-6 (");
+    assert!(found[0].reason.contains("needs libraries that are missing: libX11.so.6"), "{found:?}");
+    beside.drivers[1].hidden_by = vec!["VK_DRIVER_FILES=/x".into()];
+    assert_eq!(troubles(&beside), []);
 }
 
 /// The variables; what is said with them where a driver is installed, and where none is.
@@ -215,6 +259,48 @@ fn the_variable_is_named_that_leaves_no_driver() {
             assert!(fits, "{variables:?}: {said:?}, not {expected:?}");
         }
     }
+}
+
+/// A file with VMs that have these windows.
+fn with_windows(windows: &[Window]) -> impl Fn(&mut Facts) {
+    let vm = |(at, window): (usize, &Window)| Vm {
+        name: format!("vm{at}"),
+        socket: None,
+        state: None,
+        gpus: Ok(()),
+        window: Some(window.clone()),
+    };
+    let vms: Vec<Vm> = windows.iter().enumerate().map(vm).collect();
+    move |facts| {
+        facts.given.configuration = Some(Configuration { path: "/vms.toml".into(), vms: Ok(vms.clone()) })
+    }
+}
+
+#[test]
+fn windows_that_are_too_small_for_the_memory_of_the_gpu() {
+    let window = |bytes, remedy: Option<&str>| Window {
+        bytes,
+        device_memory: 80 << 30,
+        maps_device_memory: remedy.is_none(),
+        remedy: remedy.map(str::to_owned),
+    };
+    let (large, small) = (window(128 << 30, None), window(8 << 30, Some("--window-size 128GiB or less")));
+    finds(
+        with_windows(&[large.clone(), small.clone()]),
+        "window",
+        Verdict::Warning,
+        "--window-size 128GiB or less (",
+    );
+    let mut facts = sound();
+    with_windows(&[small.clone(), large.clone(), small])(&mut facts);
+    let said = troubles(&facts).remove(0).reason;
+    assert!(
+        said.starts_with("[vm.vm0]: guests cannot map the GPU's own 81920 MiB through a window of 8192 MiB"),
+        "{said}"
+    );
+    assert!(said.ends_with(", nor can 1 more VMs"), "{said}");
+    with_windows(&[large])(&mut facts);
+    assert_eq!(troubles(&facts), []);
 }
 
 #[test]

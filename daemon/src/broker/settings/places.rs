@@ -59,6 +59,12 @@ pub fn operators_control_socket() -> Result<PathBuf, Ambiguous> {
     broker().map_or_else(|| the_only(daemons_of_one_vm()), Ok)
 }
 
+/// Returns the control sockets of the daemons that run: of a broker, and of all daemons of one VM that let this user in.
+#[must_use]
+pub fn control_sockets() -> Vec<PathBuf> {
+    broker().into_iter().chain(daemons_of_one_vm()).collect()
+}
+
 fn broker() -> Option<PathBuf> {
     let service = Path::new(SERVICE_FOLDER).join(SERVICE_NAME);
     [default_control_socket(), user_control_socket(), service].into_iter().find(|path| path.exists())

@@ -147,6 +147,15 @@ pub struct Selected {
     pub seen: usize,
 }
 
+impl Selected {
+    /// Returns the bytes of their own memory that the VM may have of the GPUs that guests see: all, or `limit`.
+    #[must_use]
+    pub fn device_memory(&self, limit: Option<u64>) -> u64 {
+        let all = self.gpus[..self.seen].iter().map(|(gpu, _)| gpu.device_memory).sum();
+        limit.map_or(all, |bytes| bytes.min(all))
+    }
+}
+
 /// Chooses by UUID, PCI address or a part of the name that only one GPU has, each once and in this order; without a selection the first
 /// usable GPU that is no software, or else the first usable one. Then chooses `spares`, of which each is like one of those. `memory` demands
 /// one back end; otherwise it is the first that works on all of them.

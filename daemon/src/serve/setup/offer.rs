@@ -5,11 +5,29 @@
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
 
 use config::{DriverMapped, GpuChoice, MemoryBackEnd};
+use std::fmt;
 
 /// Bytes of the window for memory of the host, and of all of it where guests map no memory of a GPU.
 const HOST_PART: u64 = 8 << 30;
 /// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
 pub const WINDOW_MAX: u64 = 256 << 30;
+
+/// The advice where guests could map the GPU's own memory but for the size of the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The remedy: options with sizes that are enough.
+    pub remedy: String,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {}",
+            self.remedy
+        )
+    }
+}
 
 /// Returns the bytes of the window, `wanted` or as many as fit, and has guests map the GPUs' own `device_memory` if they are to
 /// (`map_device_memory`) and the window holds all of it. Where they could but for the size of the window, the advice says what to change.
@@ -18,15 +36,10 @@ pub fn decide_window(
     wanted: Option<u64>,
     map_device_memory: bool,
     device_memory: u64,
-) -> (u64, Option<String>) {
+) -> (u64, Option<Advice>) {
     let window_size = wanted.unwrap_or_else(|| fitting_window(gpus, map_device_memory, device_memory));
     let needed = offer_mapped(gpus, map_device_memory, window_size, device_memory);
-    let advice = |needed: String| {
-        format!(
-            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {needed}"
-        )
-    };
-    (window_size, needed.map(advice))
+    (window_size, needed.map(|remedy| Advice { remedy }))
 }
 
 /// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and else holds memory of the host only.
@@ -99,7 +112,7 @@ mod tests {
         let decided = |wanted| decide_window(&mut [choice(4)], wanted, true, 80 * GIB);
         assert_eq!(decided(None), (128 * GIB, None));
         let (window, advice) = decided(Some(GIB));
-        let advice = advice.unwrap();
+        let advice = advice.unwrap().to_string();
         assert_eq!(window, GIB);
         assert!(advice.starts_with("guests cannot map the GPU's own memory, "), "{advice}");
         assert!(advice.contains("; remedy: --window-size 128GiB or "), "{advice}");

@@ -1,5 +1,6 @@
 //! Drivers and GPUs. The probe decides: where it has found a GPU that can be used, the rest is a matter of warnings.
 
+use crate::debian;
 use crate::host::facts::Facts;
 use crate::host::given::{Gpu, Sandbox};
 use crate::libraries::Missing;
@@ -30,19 +31,50 @@ pub(super) fn loader(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns what is wrong with a driver's manifest.
-fn broken(driver: &Driver) -> Option<String> {
+/// Returns the libraries that a driver lacks. Those that it is known to open when it runs count where no real GPU works.
+fn lacking(facts: &Facts, driver: &Driver) -> Vec<String> {
+    let opened: &[String] = if any(facts, |gpu| !gpu.software) { &[] } else { &driver.lacks.opened };
+    [&driver.lacks.needed[..], opened].concat()
+}
+
+/// Returns what is wrong with a driver's manifest, or with its library.
+fn broken(facts: &Facts, driver: &Driver) -> Option<String> {
     let manifest = driver.manifest.display();
     match &driver.library {
-        Err(_) if !driver.hidden_by.is_empty() => None,
+        _ if !driver.hidden_by.is_empty() => None,
         Err(NoLibrary::NoManifest) => Some(format!("there is no {manifest}")),
         Err(NoLibrary::Malformed) => Some(format!("{manifest} is malformed")),
         Err(NoLibrary::Missing(Missing::Absent)) => {
             Some(format!("{manifest} names {}, which is not there", driver.name))
         }
         // Systems with libraries of two kinds of processor have these.
-        Err(NoLibrary::Missing(Missing::Foreign)) | Ok(_) => None,
+        Err(NoLibrary::Missing(Missing::Foreign)) => None,
+        Ok(library) => {
+            let lacking = lacking(facts, driver);
+            let reason = || {
+                format!("{} needs libraries that are missing: {}", library.path.display(), lacking.join(", "))
+            };
+            (!lacking.is_empty()).then(reason)
+        }
     }
+}
+
+/// Returns whether the loader would use a driver, and could.
+fn is_usable(facts: &Facts, driver: &Driver) -> bool {
+    driver.library.is_ok() && driver.hidden_by.is_empty() && lacking(facts, driver).is_empty()
+}
+
+/// Returns whether there is no driver at all that can be used.
+fn nothing_left(facts: &Facts) -> bool {
+    found_nothing(facts) && !facts.drivers.iter().any(|driver| is_usable(facts, driver))
+}
+
+/// Returns NVIDIA's driver, if its module waits for it and libraries keep it from being loaded.
+fn lacking_of_nvidia(facts: &Facts) -> Option<&Driver> {
+    let is_it = |driver: &&Driver| {
+        driver.name.contains("nvidia") && driver.library.is_ok() && broken(facts, driver).is_some()
+    };
+    facts.drivers.iter().find(is_it).filter(|_| facts.nvidia.module.is_some())
 }
 
 pub(super) fn drivers(facts: &Facts) -> Finding {
@@ -50,11 +82,14 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
     if facts.loader.is_err() && found_nothing(facts) {
         return Finding::skipped(CHECK, "there is no Vulkan loader");
     }
-    let usable = facts.drivers.iter().filter(|driver| driver.library.is_ok() && driver.hidden_by.is_empty());
+    let usable = facts.drivers.iter().filter(|driver| is_usable(facts, driver));
     let names: Vec<String> = usable.map(|driver| driver.manifest.display().to_string()).collect();
+    let nothing_left = nothing_left(facts);
+    // Where other drivers work, `nvidia` tells of that one.
+    let elsewhere = lacking_of_nvidia(facts).filter(|_| !nothing_left);
+    let here = facts.drivers.iter().filter(|driver| elsewhere != Some(*driver));
     let broken: Vec<(String, &Driver)> =
-        facts.drivers.iter().filter_map(|driver| Some((broken(driver)?, driver))).collect();
-    let nothing_left = names.is_empty() && found_nothing(facts);
+        here.filter_map(|driver| Some((broken(facts, driver)?, driver))).collect();
     let hidden = manifests::least_hidden(&facts.drivers).and_then(Driver::hidden).filter(|_| nothing_left);
     match hidden {
         // Where a variable names a broken driver and no other, that is what to put right.
@@ -63,7 +98,7 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
         }
         _ if !broken.is_empty() => {
             let reasons: Vec<&str> = broken.iter().map(|(reason, _)| reason.as_str()).collect();
-            let remedies: BTreeSet<String> = broken.iter().map(|(_, driver)| repair(driver)).collect();
+            let remedies: BTreeSet<String> = broken.iter().map(|(_, driver)| repair(facts, driver)).collect();
             let remedies: Vec<String> = remedies.into_iter().collect();
             Finding::unless_minor(nothing_left, CHECK, reasons.join(", "), remedies.join("; "))
         }
@@ -78,8 +113,9 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
 }
 
 /// Returns what helps against a broken driver.
-fn repair(driver: &Driver) -> String {
+fn repair(facts: &Facts, driver: &Driver) -> String {
     match driver.named_by {
+        _ if driver.library.is_ok() => debian::remedy(&lacking(facts, driver)),
         Some(name) => format!("unset {name}, or set it to manifests of drivers that are installed"),
         None => "reinstall that driver's package, or remove the manifest that was left behind".into(),
     }
@@ -123,7 +159,13 @@ pub(super) fn nvidia(facts: &Facts) -> Finding {
             "sudo nvidia-modprobe -u -c 0; in a container, pass /dev/nvidia* on",
         );
     }
-    Finding::ok(CHECK, format!("kernel module and libraries are of version {module}"))
+    match lacking_of_nvidia(facts) {
+        Some(_) if nothing_left(facts) => {
+            Finding::skipped(CHECK, "the driver lacks libraries (vulkan-drivers)")
+        }
+        Some(driver) => fault(broken(facts, driver).unwrap_or_default(), &repair(facts, driver)),
+        None => Finding::ok(CHECK, format!("kernel module and libraries are of version {module}")),
+    }
 }
 
 pub(super) fn nodes(facts: &Facts) -> Finding {

@@ -24,6 +24,7 @@ pub fn check(facts: &Facts) -> Vec<Finding> {
     findings.extend([vmms::access_control(facts), vmms::socket(facts)]);
     findings.extend([
         setup::configuration(facts),
+        setup::window(facts),
         setup::folders(facts),
         setup::broker(facts),
         setup::clashes(facts),

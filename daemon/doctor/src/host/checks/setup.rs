@@ -1,6 +1,7 @@
 //! The checks of what is configured, and of what runs already.
 
 use crate::host::facts::Facts;
+use crate::host::given::Window;
 use crate::host::sockets::Folder;
 use crate::report::Finding;
 
@@ -32,6 +33,38 @@ pub(super) fn configuration(facts: &Facts) -> Finding {
         ),
         _ => Finding::ok(CHECK, format!("{path} is right and has {} VMs", vms.len())),
     }
+}
+
+/// A window that is smaller than the GPU's memory keeps guests from mapping that memory, which costs llama.cpp a copy for each token.
+pub(super) fn window(facts: &Facts) -> Finding {
+    const CHECK: &str = "window";
+    let vms = facts.given.configuration.iter().filter_map(|file| file.vms.as_ref().ok()).flatten();
+    let known: Vec<(&str, &Window)> =
+        vms.filter_map(|vm| Some((vm.name.as_str(), vm.window.as_ref()?))).collect();
+    if known.is_empty() {
+        return Finding::skipped(
+            CHECK,
+            "no VM with a known GPU is configured; a daemon of one VM logs its window",
+        );
+    }
+    let mut small = known.iter().filter_map(|(name, window)| Some((name, window, window.remedy.as_ref()?)));
+    if let Some((name, window, remedy)) = small.next() {
+        let others = match small.count() {
+            0 => String::new(),
+            count => format!(", nor can {count} more VMs"),
+        };
+        return Finding::warning(
+            CHECK,
+            format!(
+                "[vm.{name}]: guests cannot map the GPU's own {} MiB through a window of {} MiB, so that llama.cpp makes 0.72 of the host's tokens{others}",
+                window.device_memory >> 20,
+                window.bytes >> 20
+            ),
+            format!("{remedy} (docs/tuning.md)"),
+        );
+    }
+    let mapping = known.iter().filter(|(_, window)| window.maps_device_memory).count();
+    Finding::ok(CHECK, format!("guests of {mapping} of {} VMs can map the GPU's own memory", known.len()))
 }
 
 pub(super) fn folders(facts: &Facts) -> Finding {

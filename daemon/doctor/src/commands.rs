@@ -1,0 +1,55 @@
+//! Programs of the system, run to hear what they print. None is waited for beyond a time, or read beyond a size.
+
+use crate::system::System;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Time that a program has.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+/// Most bytes of what it prints.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// Returns the path of a program of the search path.
+pub(crate) fn in_path(system: &System, program: &str) -> Option<PathBuf> {
+    let folders = system.variable("PATH")?.split(':');
+    let paths = folders.filter_map(|folder| std::path::absolute(Path::new(folder).join(program)).ok());
+    paths.map(|path| system.path(path)).find(|path| path.is_file())
+}
+
+/// Returns what a program prints, unless it fails or takes too long: the first MiB, behind which it may fail.
+pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let Some(output) = child.stdout.take() else { return Err("it has no output".into()) };
+    let (answer, answered) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = output.take(ANSWER_BYTES as u64).read_to_end(&mut bytes);
+        // Nobody waits for it any more if it took too long.
+        let _ = answer.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
+    });
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait() {
+            Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(POLL),
+            Ok(Some(status)) => break status,
+            // It has not ended, or nobody knows: it is not waited for any longer.
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it does not answer within {} s", PATIENCE.as_secs()));
+            }
+        }
+    };
+    // A process of its own may have its output, and go on.
+    match answered.recv_timeout(PATIENCE) {
+        Ok(Ok(text)) if status.success() || text.len() >= ANSWER_BYTES => Ok(text),
+        _ if !status.success() => Err(format!("it ends with {status}")),
+        _ => Err("its output cannot be read".into()),
+    }
+}
