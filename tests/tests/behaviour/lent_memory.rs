@@ -280,8 +280,8 @@ fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it(
             &["--device-memory", "8GiB", "--window-size", "8GiB"][..],
             "remedy: --window-size 16GiB or --device-memory",
         ),
-        (&["--device-memory", "1GiB", "--map-device-memory", "never"], "window=8192MiB"),
-        (&["--device-memory", "1GiB", "--swap-after", "60min"], "window=8192MiB"),
+        (&["--device-memory", "1GiB", "--map-device-memory", "never"], "a window of 8192 MiB"),
+        (&["--device-memory", "1GiB", "--swap-after", "60min"], "a window of 8192 MiB"),
     ] {
         let daemon = start_with(options)?;
         let guest = daemon.guest()?;
@@ -299,6 +299,6 @@ fn by_default_the_window_holds_the_gpus_memory() -> Result<()> {
     let guest = daemon.guest()?;
     let context = guest.create_context("lender")?;
     guest.destroy_blob(lent(&guest, context)?)?;
-    ensure!(daemon.log().contains("window=16384MiB"), "{}", daemon.log());
+    ensure!(daemon.log().contains("a window of 16384 MiB"), "{}", daemon.log());
     Ok(())
 }
