@@ -225,6 +225,18 @@ impl World {
         )
     }
 
+    /// Returns whether the frontend has done what it was asked for. That it was not asked, while it has stopped the device, is no line in the log.
+    fn answered_with(
+        &mut self,
+        what: &'static str,
+        done: Result<(), SessionError>,
+    ) -> Result<(), EffectFailed> {
+        match done {
+            Err(SessionError::Stopped) => Err(EffectFailed),
+            done => done.map_err(|error| self.failed(what, &error)),
+        }
+    }
+
     fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
         self.warn(what, format_args!("{what}: {error}"));
         EffectFailed
@@ -406,15 +418,13 @@ impl Effects for World {
         if mapped.as_ref().is_err_and(SessionError::is_refusal) {
             self.lenders.unmapped(offset);
         }
-        mapped.map_err(|e| self.failed("cannot map a blob", &e))
+        self.answered_with("cannot map a blob", mapped)
     }
 
     fn unmap_blob(&mut self, _resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         self.signal();
-        match self.unmap(offset, size) {
-            Err(SessionError::Stopped) => Err(EffectFailed),
-            unmapped => unmapped.map_err(|e| self.failed("cannot unmap a blob", &e)),
-        }
+        let unmapped = self.unmap(offset, size);
+        self.answered_with("cannot unmap a blob", unmapped)
     }
 
     fn random(&mut self) -> Result<[u8; 16], EffectFailed> {

@@ -472,7 +472,11 @@ impl Server {
         // Before the look at the queue, which tells of a reset.
         let can_unmap_owed = index == CONTROLQ && self.world.can_unmap_owed();
         for _ in 0..REQUESTS_PER_TURN {
-            match vring.pop(self.generations[index], limit, &mut request) {
+            let popped = vring.pop(self.generations[index], limit, &mut request);
+            if can_unmap_owed && !matches!(popped, Err(NoRequest::Reset(_))) {
+                self.world.unmap_owed();
+            }
+            match popped {
                 Err(NoRequest::Empty) => break,
                 Err(NoRequest::Broken) => {
                     self.world.warn("broken queue", format_args!("the driver broke queue {index}"));
@@ -480,19 +484,11 @@ impl Server {
                     break;
                 }
                 Err(NoRequest::Reset(generation)) => self.reset(index, generation),
-                Ok(pending) => {
-                    if can_unmap_owed {
-                        self.world.unmap_owed();
-                    }
-                    self.handle(&request, pending);
-                }
+                Ok(pending) => self.handle(&request, pending),
             }
             if vring.is_crowded() {
                 self.make_room();
             }
-        }
-        if can_unmap_owed {
-            self.world.unmap_owed();
         }
         self.request = request;
     }

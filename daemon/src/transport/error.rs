@@ -38,8 +38,8 @@ impl SessionError {
         matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
     }
 
-    /// The frontend has answered that it does not do what it was asked for.
+    /// The frontend has answered that it does not do what it was asked for, or was not asked at all.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused)
+        matches!(self, Self::Refused | Self::Stopped)
     }
 }
