@@ -121,7 +121,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
     let (wanted, context_limits) = options.quotas.limits();
-    let mut limits = wanted.within_files(files);
+    let has_broker = options.under_broker || options.control_socket != ControlSocket::None;
+    let mut limits = wanted.within_files(files, has_broker);
     if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
         let (resources, pieces) = (limits.resources, limits.memory_pieces);
         log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
