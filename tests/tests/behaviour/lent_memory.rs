@@ -187,7 +187,7 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> R
     Ok(())
 }
 
-/// The same holds for a mapping whose turn comes then, as the device process took it from the queue before.
+/// A mapping that the device process took from the queue before the pause is asked for no more than an unmapping.
 #[test]
 fn a_mapping_whose_turn_comes_in_a_pause_is_refused() -> Result<()> {
     let daemon = start_with(&[&OPTIONS[..], &["--log-level", "debug"]].concat())?;
