@@ -1,18 +1,18 @@
-//! Finds out who keeps others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks it about
+//! Finds the contexts that keep others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks it about
 //! the contexts of its VM, and the broker about those of all VMs.
 //!
-//! A driver does not say what a GPU is busy with. What can be told from outside is how long submissions of a context took before, when one
+//! A driver does not say whose work a GPU is busy with. A device process and the broker see how long submissions of a context took before, when one
 //! ended last, and since when one does not end. A context is in the way of another that is late if it was late itself before the other began,
 //! or if its submissions take far longer; and never if one of the other's ended meanwhile, since it did not keep the GPU from that one then.
-//! Contexts of which nothing tells one from the other are equal: neither has to make room for the other. Knows no clock, no limits and no
+//! Contexts that these times do not tell apart are equal: neither has to make room for the other. Knows no clock, no limits and no
 //! names: a context has the number that the asking process gives it.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A submission that takes this much longer than usual is late. Nor does anybody know more exactly who began first.
+/// A submission that takes this much longer than usual is late. Which of two contexts began first is not known more exactly either.
 const LATE: Duration = Duration::from_millis(250);
-/// The submissions of a context have to take this many times longer than another's, to be taken for what holds the other up.
+/// The submissions of a context have to take this many times longer than another's, before the context counts as the one that holds the other up.
 const FAR_LONGER: u32 = 4;
 
 /// A context with a submission that could run: it runs, or others keep it from that.

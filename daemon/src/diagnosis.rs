@@ -195,7 +195,7 @@ fn gpu(info: &GpuInfo) -> Gpu {
 fn descriptors() -> Descriptors {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let wanted = DeviceLimits::default();
-    Descriptors { limit, wanted: wanted.resources, left: wanted.within_files(limit).resources }
+    Descriptors { limit, wanted: wanted.resources, left: wanted.within_files(limit, true).resources }
 }
 
 fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {

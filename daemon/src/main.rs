@@ -7,7 +7,7 @@ mod interpose;
 
 use anyhow::{Context, bail};
 use cli::{Child, Cli, ControlSocket, Role, Serve};
-use config::{GpuChoice, GpuInfo, Protection};
+use config::{GpuChoice, GpuInfo};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::recipe;
@@ -15,7 +15,7 @@ use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
 };
 use daemon::serve::{self, Chosen, End, List, Listen};
-use daemon::service::{self, Activation, Manager, logs_to_journal, start_logging};
+use daemon::service::{self, Activation, Manager, Reader, start_logging};
 use daemon::trace;
 use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Err(help) => print(&help.to_string()),
     };
     result.unwrap_or_else(|error| {
-        match logs_to_journal() {
+        match is_logging() {
             true => log::error!(target: LOG, "{error:#}"),
             false => service::print_error(&format!("vhost-user-vulkan: {error:#}")),
         }
@@ -90,10 +90,15 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
     }
 }
 
+/// Returns whether the log has begun, and takes errors: it tells time and VM with them.
+fn is_logging() -> bool {
+    log::log_enabled!(target: LOG, log::Level::Error)
+}
+
 /// Serves one VM. What goes wrong below a broker names the VM.
 fn become_device(options: Serve) -> anyhow::Result<ExitCode> {
     let name = options.vm_name.clone().filter(|_| options.under_broker);
-    serve_vm(options).map_err(|error| match name {
+    serve_vm(options).map_err(|error| match name.filter(|_| !is_logging()) {
         Some(name) => error.context(format!("VM {name}")),
         None => error,
     })
@@ -110,13 +115,14 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let copy = broker.as_ref().map(OwnedFd::try_clone).transpose()?;
     std::mem::forget(copy);
     let inherited = inherited_socket(&options)?;
-    start_logging(options.log_level, &vm_field(options.vm_name.as_deref()));
+    start_logging(options.log_level, Reader::Operators(options.vm_name.as_deref()));
     abort_on_panic();
     let protection = options.protection();
     let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
     let (wanted, context_limits) = options.quotas.limits();
-    let mut limits = wanted.within_files(files);
+    let has_broker = options.under_broker || options.control_socket != ControlSocket::None;
+    let mut limits = wanted.within_files(files, has_broker);
     if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
         let (resources, pieces) = (limits.resources, limits.memory_pieces);
         log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
@@ -157,8 +163,9 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
-    if protection != Protection::default() {
-        log::warn!(target: LOG, protection:?; "protections are off");
+    let weaker = protection.weaker();
+    if !weaker.is_empty() {
+        log::warn!(target: LOG, "protections are off: {}", weaker.join(", "));
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
@@ -184,7 +191,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         launcher,
         family: serve::family(&gpus),
         broker,
-        vm: options.vm_name,
         manager,
         shared_gpus: gpus.into_iter().enumerate().map(|(at, (gpu, _))| shared(gpu, at >= seen)).collect(),
         limits,
@@ -264,18 +270,11 @@ fn inherited_socket(options: &Serve) -> anyhow::Result<Option<Listen>> {
     Ok(fd.map(Listen::inherited).transpose()?)
 }
 
-/// The fields of each record in the journal.
-fn vm_field(vm: Option<&str>) -> Vec<(&str, &str)> {
-    vm.map(|vm| ("vm", vm)).into_iter().collect()
-}
-
 fn log_ready(gpus: &[Chosen], window_size: u64) {
     let all = |what: fn(&Chosen) -> &str| gpus.iter().map(what).collect::<Vec<_>>().join(", ");
     let (gpu, driver) = (all(|(gpu, _)| &gpu.name), all(|(gpu, _)| &gpu.driver));
-    let back_ends = gpus.iter().take(1).map(|(_, choice)| format!("{:?}", choice.memory));
-    let memory = back_ends.collect::<String>();
-    let window = format!("{}MiB", window_size >> 20);
-    log::info!(target: LOG, gpu, driver, memory, window; "ready for a frontend");
+    let memory = gpus.first().map(|(_, choice)| serve::back_end(choice.memory));
+    log::info!(target: LOG, gpu, driver, memory; "ready for a frontend, with a window of {} MiB", window_size >> 20);
     if window_size >= recipe::OVMF_LARGE {
         let size = window_size >> 30;
         log::info!(
@@ -317,7 +316,7 @@ fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow:
             "systemd passes a socket, but with --config the daemon makes the sockets of its VMs itself: use the service without a socket unit"
         );
     }
-    start_logging(level, &[]);
+    start_logging(level, Reader::Operators(None));
     raise_descriptor_limit()?;
     broker::serve(settings, file).context("the broker cannot go on")
 }
@@ -379,14 +378,14 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
-    let channel = start_child(child, None)?;
+    let channel = start_child(child, Reader::DeviceProcess)?;
     waiting::processors::count_processors();
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine this worker")?;
     Ok(daemon::worker::run(channel))
 }
 
 fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
-    let channel = start_child(child, None)?;
+    let channel = start_child(child, Reader::DeviceProcess)?;
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine the probe")?;
     let report: ProbeReport = vulkan::probe();
     channel.send(&report, None)?;
@@ -400,18 +399,18 @@ fn become_launcher(
     vm: Option<&str>,
     data: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
-    let channel = start_child(child, vm)?;
+    let channel = start_child(child, Reader::Operators(vm))?;
     let level = child.log_level.as_str().to_ascii_lowercase();
     let program = Program::new(exe, child.confinement.into(), level, cgroup, data);
     Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }
 
-fn start_child(child: Child, vm: Option<&str>) -> anyhow::Result<Channel> {
+fn start_child(child: Child, reader: Reader<'_>) -> anyhow::Result<Channel> {
     let channel = child
         .channel_fd
         .map_or_else(only_standard_input, inherited)
         .context("no channel to the device process")?;
-    start_logging(child.log_level, &vm_field(vm));
+    start_logging(child.log_level, reader);
     Ok(Channel::from_socket(channel))
 }
 

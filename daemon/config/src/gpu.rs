@@ -82,6 +82,19 @@ pub enum Robustness {
     Guest,
 }
 
+impl Protection {
+    /// Returns the options by which a guest meets less than by default.
+    #[must_use]
+    pub fn weaker(&self) -> Vec<&'static str> {
+        let options = [
+            (self.zero_memory, "--zero-memory off"),
+            (self.zero_workgroup_memory, "--zero-workgroup-memory off"),
+            (self.robustness != Robustness::Guest, "--robustness guest"),
+        ];
+        options.into_iter().filter(|(protects, _)| !protects).map(|(_, option)| option).collect()
+    }
+}
+
 impl Default for Protection {
     fn default() -> Self {
         Self { zero_memory: true, zero_workgroup_memory: true, robustness: Robustness::Auto }

@@ -93,12 +93,13 @@ impl Default for DeviceLimits {
 
 impl DeviceLimits {
     /// Returns these limits for a process that may have `files` descriptors open: some are kept for what no guest can do without, the
-    /// others bound what guests hold. Shares are left of them as of everything else.
+    /// others bound what guests hold. Shares are left of them as of everything else. Where a broker has its part in each context
+    /// (`has_broker`), a context needs more of them.
     #[must_use]
-    pub fn within_files(self, files: u64) -> Self {
+    pub fn within_files(self, files: u64, has_broker: bool) -> Self {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         // A channel and an output for each context; for its broker a page and both ends of a doorbell.
-        let workers = self.contexts.saturating_mul(5);
+        let workers = self.contexts.saturating_mul(if has_broker { 5 } else { 2 });
         let kept = FILES_KEPT + workers.min(files / 4);
         let free = files.saturating_sub(kept);
         let worker_backlog_files = self.worker_backlog_files.min(free / 8);
@@ -283,16 +284,18 @@ mod tests {
     #[test]
     fn open_files_bound_what_guests_hold_and_leave_a_session_its_own() {
         let wanted = DeviceLimits::default();
-        assert_eq!(wanted.within_files(1 << 20), wanted);
-        assert_eq!(wanted.within_files(u64::MAX), wanted);
+        assert_eq!(wanted.within_files(1 << 20, true), wanted);
+        assert_eq!(wanted.within_files(u64::MAX, true), wanted);
         for files in [1024, 4096, 20_000, 65_536] {
             let DeviceLimits { resources, memory_pieces, worker_backlog_files, .. } =
-                wanted.within_files(files);
+                wanted.within_files(files, true);
             assert!(
                 resources > 0
                     && resources + memory_pieces + worker_backlog_files + FILES_KEPT <= files as usize
             );
         }
-        assert_eq!(wanted.within_files(0).resources, 0);
+        assert_eq!(wanted.within_files(0, true).resources, 0);
+        let resources = |has_broker| wanted.within_files(4096, has_broker).resources;
+        assert!(resources(false) > resources(true), "a context needs less without a broker");
     }
 }

@@ -172,7 +172,9 @@ impl Connections {
                     );
                     *place = listener;
                 }
-                Err(error) => log::error!("the socket file was removed, and cannot be made again: {error}"),
+                Err(error) => log::error!(
+                    "the socket file was removed, and cannot be made again: {error}; mend that, and reload once more"
+                ),
             }
         }
     }

@@ -31,7 +31,6 @@ pub(super) struct Gpu {
     /// An operator wants it empty.
     pub(super) is_drained: bool,
     is_software: bool,
-    passage: Passage,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
     shares: FxHashMap<TenantId, Share>,
@@ -90,7 +89,6 @@ impl Gpu {
             likeness,
             is_drained: false,
             is_software: software,
-            passage,
             scheduler: Scheduler::new(tuning),
             contexts: FxHashMap::default(),
             shares: FxHashMap::default(),
@@ -281,7 +279,7 @@ impl Gpu {
 
     fn has_work(&self, key: ContextKey, context: &Context) -> bool {
         let usage = self.scheduler.usage(key);
-        let rings = self.passage == Passage::ByGrant && !context.leased;
+        let rings = self.scheduler.shares_out() && !context.leased;
         !rings || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
     }
 

@@ -79,7 +79,9 @@ impl GrantLog {
             && !self.failed
         {
             self.failed = true;
-            log::error!(error:%; "cannot write the log of grants: there will be no more of it until the broker is started again");
+            log::error!(
+                "cannot write the log of grants: {error}; there will be no more of it until the broker is started again"
+            );
         }
     }
 }

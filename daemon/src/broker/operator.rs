@@ -82,31 +82,31 @@ impl Broker {
             Request::Restart { vm, context } => {
                 let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
                 self.admit_restart(index, ctx_id)?;
-                log::info!(vm, context; "an operator restarts context {context}");
+                self.log_order(index, ctx_id, "restarts", None);
                 return Ok(Reply::Restart(index, ctx_id, Restart::Again, None));
             }
             Request::SwapOut { vm, context } => {
                 let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
                 self.admit_restart(index, ctx_id)?;
-                log::info!(vm, context; "an operator swaps context {context} out");
+                self.log_order(index, ctx_id, "swaps out", None);
                 return Ok(Reply::Restart(index, ctx_id, Restart::SwapOut, None));
             }
             Request::Move { vm, context, gpu, from } => {
                 let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
                 self.admit_restart(index, ctx_id)?;
                 let change = self.gpu_change(index, ctx_id, &gpu, from.as_deref())?;
-                log::info!(vm, context, gpu; "an operator moves context {context}");
+                self.log_order(index, ctx_id, "moves", Some(&gpu));
                 return Ok(Reply::Restart(index, ctx_id, Restart::Move, Some(change)));
             }
             Request::Drain { gpu } => {
                 let gpu = self.gpu_named(&gpu)?;
                 self.admit_drain()?;
-                log::info!(gpu = self.gpus[gpu].label().as_str(); "an operator drains a GPU");
+                log::info!(gpu = self.gpus[gpu].label(); "an operator drains a GPU");
                 return Ok(Reply::Drain(gpu));
             }
             Request::Undrain { gpu } => {
                 let gpu = self.gpu_named(&gpu)?;
-                log::info!(gpu = self.gpus[gpu].label().as_str(); "an operator lets contexts begin on a GPU again");
+                log::info!(gpu = self.gpus[gpu].label(); "an operator lets contexts begin on a GPU again");
                 self.undrain(gpu, now);
             }
             Request::Set { vm, change } => {
@@ -116,7 +116,7 @@ impl Broker {
                 }
                 self.vms[index].share = change.apply(self.vms[index].share, self.settings.policy)?;
                 self.groups.set_weight(&self.vms[index]);
-                log::info!(vm, change:?; "an operator has changed a share");
+                self.vms[index].log_share("an operator has changed the VM's share:");
                 self.set_shares(now);
             }
             Request::Kill { vm, context } => {
@@ -127,11 +127,18 @@ impl Broker {
                     return Err(vm.no_such_context(ctx_id));
                 };
                 found.killed.get_or_insert(now);
-                log::info!(vm = vm.name(), context; "an operator ends context {context}");
+                self.log_order(index, ctx_id, "ends", None);
                 self.tell(index, FromBroker::Kill { ctx_id });
             }
         }
         Ok(Reply::Done)
+    }
+
+    /// Logs what an operator does with a context, and to which GPU that brings it.
+    fn log_order(&self, index: usize, ctx_id: ContextId, does: &str, gpu: Option<&str>) {
+        let vm = &self.vms[index];
+        let program = vm.contexts.get(&ctx_id).map(|context| context.name.as_str());
+        log::info!(vm = vm.name(), context = ctx_id.0, program, gpu; "an operator {does} context {ctx_id}");
     }
 
     fn vm_named(&self, name: &str) -> Result<usize, String> {

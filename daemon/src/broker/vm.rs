@@ -5,7 +5,9 @@ use super::connections::Peer;
 use super::process::Process;
 use super::rates::Rate;
 use super::report::status::{KillCounts, RestartCounts};
+use super::report::words::percent;
 use super::settings::VmSettings;
+use super::settings::share::class_name;
 use crate::ipc::{HeldMemory, Placement, RestartStage, Unmovable};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -279,6 +281,13 @@ impl Vm {
         &self.settings.name
     }
 
+    /// Logs the share that the VM has now, and why.
+    pub(super) fn log_share(&self, why: &str) {
+        let Share { weight, class, ceiling } = self.share;
+        let (class, ceiling) = (class_name(class), ceiling.map_or("none".to_owned(), percent));
+        log::info!(vm = self.name(), weight, class, ceiling; "{why}");
+    }
+
     /// The GPUs that the VM is on, each with its index among the VM's: those on which contexts begin, and those on which there are some.
     pub(super) fn places(&self) -> impl Iterator<Item = (u8, &OnGpu)> {
         (0..).zip(&self.gpus).filter(|(place, on)| on.contexts > 0 || self.placement.0.contains(place))
@@ -343,7 +352,8 @@ impl Vm {
     pub(super) fn no_such_context(&self, ctx_id: ContextId) -> String {
         let mut known: Vec<_> = self.contexts.keys().map(|ctx_id| ctx_id.0).collect();
         known.sort_unstable();
-        format!("{}: no such context; {} has {known:?}", self.context_name(ctx_id), self.name())
+        let known: Vec<_> = known.iter().map(u32::to_string).collect();
+        format!("{}: no such context; {} has [{}]", self.context_name(ctx_id), self.name(), known.join(", "))
     }
 
     /// Returns when its device process must have ended what an operator wants ended, if the broker can end that process.

@@ -206,8 +206,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Returns the context whose worker owes most answers, how many, and its program; none if no worker owes any. Of two that owe as many, the
-    /// older one.
+    /// Returns the context whose worker owes most answers, and how many; none if no worker owes any. Of two that owe as many, the older one.
     pub(crate) fn owes_most(&self) -> Option<(ContextId, usize)> {
         let mut owed: FxHashMap<ContextId, usize> = FxHashMap::default();
         for (ctx_id, context) in self.contexts.iter().filter(|(_, context)| context.has_worker()) {

@@ -69,7 +69,9 @@ impl<T> Device<T> {
     pub(crate) fn reset<E: Effects<Ticket = T>>(&mut self, maps: MapsAtReset, effects: &mut E) {
         for (offset, size, resource_id) in self.window.take_all() {
             if maps == MapsAtReset::Unmap && effects.unmap_blob(resource_id, offset, size).is_err() {
-                log::error!(resource_id = resource_id.0, offset; "cannot unmap a blob at reset");
+                log::error!(
+                    "cannot unmap the blob of resource {resource_id} at {offset:#x} of the window as the device is reset"
+                );
             }
         }
         for (ctx_id, context) in self.contexts.drain() {

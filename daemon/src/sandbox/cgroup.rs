@@ -77,7 +77,7 @@ impl Delegated {
                 match lacks.is_empty() {
                     true => log::info!("workers are limited in control groups below {group}"),
                     false => log::warn!(
-                        "{group} lacks the controllers {lacks}: workers have no limits of these kinds"
+                        "{group} lacks the controllers {lacks}: workers have no limits of these kinds; Delegate=yes in the unit gives them"
                     ),
                 }
                 Ok(Some(delegated))

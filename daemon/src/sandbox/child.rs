@@ -59,7 +59,7 @@ impl Program {
         if rustix::process::geteuid().is_root() && confined {
             families[0].1.view.private().for_each(|path| {
                 log::warn!(
-                    "not every user may read {}: workers, which run as nobody, go without it",
+                    "not every user may read {}: workers, which run as the user nobody, go without it; `chmod o+r` lets them read it",
                     path.display()
                 );
             });

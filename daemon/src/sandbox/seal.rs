@@ -77,7 +77,7 @@ fn lay_filter(Policy { mut syscalls, .. }: Policy, options: &Options) -> io::Res
     });
     match seccomp::confine(&syscalls, options.seccomp) {
         Err(error) if options.sandbox == SandboxMode::Degraded && options.seccomp == SeccompMode::Kill => {
-            log::warn!(error:%; "DEGRADED SANDBOX: system calls are not filtered");
+            log::warn!("DEGRADED SANDBOX: system calls are not filtered: {error}");
             Ok(())
         }
         result => result,

@@ -57,7 +57,7 @@ impl Watch {
         match self.watch_folders() {
             Ok(events) => self.events = Some(events),
             Err(error) => log::warn!(
-                "files of drivers are looked at only when a worker starts: {error} (fs.inotify.max_user_instances, max_user_watches)"
+                "files of drivers are looked at only when a worker starts: {error}; raise fs.inotify.max_user_instances and fs.inotify.max_user_watches"
             ),
         }
     }

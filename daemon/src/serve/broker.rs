@@ -44,7 +44,7 @@ impl Broker {
             Ok(()) => {}
             // Seen by who reads the channel.
             Err(SendError::Io(_)) => log::debug!("the broker is gone"),
-            Err(error) => log::warn!(error:%; "the broker cannot be told"),
+            Err(error) => log::warn!("the broker cannot be told: {error}"),
         }
     }
 

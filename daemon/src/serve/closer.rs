@@ -22,7 +22,9 @@ impl Closer {
             if let Some((sender, _)) = &self.0
                 && sender.send(fd).is_err()
             {
-                log::error!("the thread that closes devices is gone");
+                log::error!(
+                    "the thread that closes device nodes is gone, which is a bug: the device thread closes them"
+                );
             }
         }
     }

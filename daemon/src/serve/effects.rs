@@ -11,7 +11,7 @@ use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::{Barred, Strikes};
 use super::logging::aftermath::Aftermath;
-use super::logging::limiter::LogLimiter;
+use super::logging::limiter::{LogLimiter, Subject};
 use super::manager::Told;
 use super::outdated::Outdated;
 use super::rings::Rings;
@@ -94,16 +94,35 @@ impl World {
 
     /// Does the same as [`Self::warn`] at another level. A guest can reset its device as often as it likes, and a frontend connect.
     pub(super) fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
-        if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
-            log::log!(level, suppressed; "{message}");
-        }
+        self.limiter.log(level, kind, Subject::Vm, message);
     }
 
-    /// Does the same as [`Self::warn`] about a context, whose number is a field of the record.
+    /// Does the same as [`Self::warn`] about a context, whose number is a field of the record, and whose program is named if it has a worker.
     pub(super) fn warn_of(&mut self, context: ContextId, kind: &'static str, message: fmt::Arguments<'_>) {
-        if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
-            log::warn!(context = context.0, suppressed; "{message}");
-        }
+        self.log_of(Level::Warn, context, kind, message);
+    }
+
+    /// Does the same as [`Self::warn_of`] at another level.
+    pub(super) fn log_of(
+        &mut self,
+        level: Level,
+        context: ContextId,
+        kind: &'static str,
+        message: fmt::Arguments<'_>,
+    ) {
+        let subject = Subject::Context(context, self.workers.name_of(context));
+        self.limiter.log(level, kind, subject, message);
+    }
+
+    /// Does the same as [`Self::warn_of`] about a context of this program that has no worker.
+    pub(super) fn warn_without_worker(
+        &mut self,
+        context: ContextId,
+        program: &str,
+        kind: &'static str,
+        message: fmt::Arguments<'_>,
+    ) {
+        self.limiter.log(Level::Warn, kind, Subject::Context(context, Some(program)), message);
     }
 
     /// Logs that a program asks for what `--queues` denies: once for each VM, as most programs that ask for it do without.
@@ -111,18 +130,16 @@ impl World {
         if std::mem::replace(&mut self.advised_on_queues, true) {
             return;
         }
-        let context = self.workers.called(ctx_id);
         let say_so = self.workers.gpus().iter().any(|gpu| gpu.queues.say_that_they_draw());
-        match say_so {
+        let what = match say_so {
             true => {
-                log::info!(context = ctx_id.0; "{context} asks for graphics, which --queues nominal refuses: programs that draw fail or do without \
-                 (--queues all lets them draw)")
+                "asks for graphics, which --queues nominal refuses: programs that draw fail or do without (--queues all lets them draw)"
             }
             false => {
-                log::info!(context = ctx_id.0; "{context} looks for a queue, and --queues compute offers none that draws: some programs compute on \
-                 no other (--queues nominal offers one)")
+                "looks for a queue, and --queues compute offers none that draws: some programs compute on no other (--queues nominal offers one)"
             }
-        }
+        };
+        log::info!(context = ctx_id.0, program = self.workers.name_of(ctx_id); "context {ctx_id} {what}");
     }
 
     /// Tells the launcher what it is to keep of what workers lend.
@@ -191,7 +208,7 @@ impl World {
     /// Why not: a name for the log, and in words.
     pub(super) fn may_start(&self, ctx_id: ContextId, program: &str) -> Result<(), (&'static str, String)> {
         if let Some(barred) = self.strikes.held(program, Instant::now()) {
-            return Err(("strikes", self.barred(ctx_id, program, barred)));
+            return Err(("strikes", self.barred(ctx_id, barred)));
         }
         self.outdated.driver().map_or(Ok(()), |what| {
             let until = "until the device process is started anew";
@@ -200,12 +217,24 @@ impl World {
     }
 
     /// Says why a context is refused after too many strikes, and what helps.
-    fn barred(&self, ctx_id: ContextId, program: &str, barred: Barred) -> String {
+    fn barred(&self, ctx_id: ContextId, barred: Barred) -> String {
         let free = self.strikes.free().unwrap_or_default();
         format!(
-            "context {ctx_id} ({program:?}) is refused: limit strikes ({free}) reached, {barred}; raise strikes, or max-submit-time if the \
+            "context {ctx_id} is refused: limit strikes ({free}) reached, {barred}; raise strikes, or max-submit-time if the \
              submissions that were too long are to run"
         )
+    }
+
+    /// Returns whether the frontend has done what it was asked for. That it was not asked, while it has stopped the device, is no line in the log.
+    fn answered_with(
+        &mut self,
+        what: &'static str,
+        done: Result<(), SessionError>,
+    ) -> Result<(), EffectFailed> {
+        match done {
+            Err(SessionError::Stopped) => Err(EffectFailed),
+            done => done.map_err(|error| self.failed(what, &error)),
+        }
     }
 
     fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
@@ -224,8 +253,7 @@ impl Effects for World {
 
     fn refused(&mut self, header: &Header, error: &GuestError) {
         let (command, ctx_id) = (header.command, ContextId(header.ctx_id));
-        let context = self.workers.called(ctx_id);
-        let message = format_args!("{command} of {context} refused: {error}");
+        let message = format_args!("{command} of context {ctx_id} refused: {error}");
         if self.aftermath.explains(header, error, Instant::now()) {
             return self.log(Level::Debug, "explained", message);
         }
@@ -244,7 +272,7 @@ impl Effects for World {
         let printable = String::from_utf8_lossy(debug_name);
         let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
         if let Err((kind, why)) = self.may_start(ctx_id, &printable) {
-            self.warn_of(ctx_id, kind, format_args!("{why}"));
+            self.warn_without_worker(ctx_id, &printable, kind, format_args!("{why}"));
             self.aftermath.refused(ctx_id);
             return Err(EffectFailed);
         }
@@ -390,15 +418,13 @@ impl Effects for World {
         if mapped.as_ref().is_err_and(SessionError::is_refusal) {
             self.lenders.unmapped(offset);
         }
-        mapped.map_err(|e| self.failed("cannot map a blob", &e))
+        self.answered_with("cannot map a blob", mapped)
     }
 
     fn unmap_blob(&mut self, _resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         self.signal();
-        match self.unmap(offset, size) {
-            Err(SessionError::Stopped) => Err(EffectFailed),
-            unmapped => unmapped.map_err(|e| self.failed("cannot unmap a blob", &e)),
-        }
+        let unmapped = self.unmap(offset, size);
+        self.answered_with("cannot unmap a blob", unmapped)
     }
 
     fn random(&mut self) -> Result<[u8; 16], EffectFailed> {

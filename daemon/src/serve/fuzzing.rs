@@ -155,7 +155,6 @@ pub(super) fn options(launcher: Launcher) -> Options {
         swap_every: None,
         swap_after: None,
         broker: None,
-        vm: None,
         manager: Manager::default(),
         shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),

@@ -11,8 +11,9 @@
 
 use super::effects::World;
 use super::patience::Patience;
-use super::window::Window;
-use crate::transport::SessionError;
+use super::window::{Table, Window};
+use crate::transport::{Session, SessionError};
+use outside::Span;
 use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -21,13 +22,26 @@ use std::time::{Duration, Instant};
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
 impl World {
+    /// The session, if its frontend can be asked for something.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the frontend has stopped the device and crashes at requests meanwhile.
+    fn frontend(&self) -> Result<&Session, SessionError> {
+        let session = self.session.as_ref().ok_or(SessionError::Gone)?;
+        match session.announces_maps() && session.is_stopped() && !session.has_ended() {
+            true => Err(SessionError::Stopped),
+            false => Ok(session),
+        }
+    }
+
     /// Has the frontend map a file, and waits until guests reach it.
     ///
     /// # Errors
     ///
     /// It has not.
     pub(super) fn map(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<(), SessionError> {
-        let session = self.session.as_ref().ok_or(SessionError::Gone)?;
+        let session = self.frontend()?;
         let before = session.announced(offset, size);
         let asked = session.map_blob(file, offset, size)?;
         self.answered(asked)?;
@@ -44,12 +58,12 @@ impl World {
     ///
     /// It has not. It will be asked again if the reason is that it has stopped the device.
     pub(super) fn unmap(&mut self, offset: u64, size: u64) -> Result<(), SessionError> {
-        let session = self.session.as_ref().ok_or(SessionError::Gone)?;
-        if session.announces_maps() && session.is_stopped() && !session.has_ended() {
+        if matches!(self.frontend(), Err(SessionError::Stopped)) {
             self.window.owed.push((offset, size));
             return Err(SessionError::Stopped);
         }
         self.window.late.retain(|map| *map != (offset, size));
+        let session = self.frontend()?;
         let before = session.announced(offset, size);
         let asked = session.unmap_blob(offset, size)?;
         self.answered(asked)?;
@@ -63,24 +77,29 @@ impl World {
     /// Waits until the number of regions at this offset of the window is as it should be, if the frontend tells of them.
     fn changed(&mut self, offset: u64, size: u64, is_as_it_should: impl Fn(usize) -> bool) {
         let mut patience = Patience::new(CHANGE_MAX, Instant::now());
-        while !self.window.keeps_table {
-            let Some(session) = &self.session else { return };
+        while self.window.table != Table::Stays {
+            let announces = |session: &&Session| session.announces_maps() && !session.has_ended();
+            let Some(session) = self.session.as_ref().filter(announces) else { return };
             let change = session.table_change();
-            if !session.announces_maps()
-                || session.has_ended()
-                || is_as_it_should(session.announced(offset, size))
-            {
+            let has_changed = is_as_it_should(session.announced(offset, size));
+            if has_changed || patience.is_over(Instant::now(), true) {
+                self.window.table = self.window.table.after(has_changed);
+                if !has_changed {
+                    self.warn_of_table();
+                }
                 return;
-            }
-            if patience.is_over(Instant::now(), true) {
-                self.window.keeps_table = true;
-                log::warn!(
-                    "the frontend's memory table does not change for what it has mapped: guests are told of mappings at once, and may lose what they write \
-                     there first"
-                );
             }
             self.look_around(change.as_fd(), PollFlags::IN);
         }
+    }
+
+    fn warn_of_table(&mut self) {
+        let message = format_args!(
+            "the frontend's memory table has not changed for {} for what the frontend has mapped or unmapped: the guest is told now, and may lose what it \
+             writes there first",
+            Span(CHANGE_MAX)
+        );
+        self.warn("memory table", message);
     }
 
     /// Returns whether the frontend can be asked for what it owes, unless the driver has reset the device.
@@ -93,7 +112,9 @@ impl World {
         for (offset, size) in std::mem::take(&mut self.window.owed) {
             match self.unmap(offset, size) {
                 Ok(()) | Err(SessionError::Stopped) => {}
-                Err(error) => log::error!("cannot unmap a blob: {error}"),
+                Err(error) => log::error!(
+                    "cannot unmap what the frontend could not while it had stopped the device: {error}"
+                ),
             }
         }
     }

@@ -8,6 +8,7 @@ use super::effects::World;
 use super::hangs::Reached;
 use crate::ipc::{FromBroker, ReceiveError};
 use crate::transport::{Asked, SessionError};
+use outside::Span;
 use protocol::ids::ContextId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -54,12 +55,12 @@ impl World {
             };
             if patience.is_over(Instant::now(), !session.is_stopped()) {
                 log::error!(
-                    "limit frontend-timeout ({:?}) reached: the frontend does not answer a request to map or unmap: ending the session; raise it if the \
+                    "limit frontend-timeout ({}) reached: the frontend does not answer a request to map or unmap: ending the session; raise it if the \
                      frontend is that slow",
-                    patience.limit
+                    Span(patience.limit)
                 );
                 session.close();
-                return Err(SessionError::Silent(patience.limit));
+                return Err(SessionError::Silent(Span(patience.limit)));
             }
             self.look_around(asked.as_fd(), asked.events());
         }
@@ -101,7 +102,9 @@ impl World {
     pub(super) fn hear_broker(&mut self) -> Result<(), ReceiveError> {
         let heard = match self.broker.as_ref().map_or(Ok(None), Broker::hear) {
             Err(error) if self.broker.take_if(|broker| !broker.is_parent).is_some() => {
-                log::error!(error:%; "operators are not served any more: start the daemon anew when the VM does not need it");
+                log::error!(
+                    "operators are not served any more: {error}; start the daemon anew when the VM does not need it"
+                );
                 None
             }
             heard => heard?,
@@ -115,7 +118,7 @@ impl World {
             Some(FromBroker::SwapOut { ctx_id }) => self.swaps_wanted.push(ctx_id),
             Some(FromBroker::Place { placement }) => {
                 if let Err(error) = self.workers.place(placement) {
-                    log::error!(error:%; "the broker places contexts where they cannot be");
+                    log::error!("the broker places contexts where they cannot be: {error}");
                 }
             }
             Some(FromBroker::Report) => self.report_due = true,
@@ -150,8 +153,7 @@ impl World {
     }
 
     fn kill_worker(&mut self, ctx_id: ContextId, why: String, hung: bool) {
-        let context = self.workers.called(ctx_id);
-        self.warn_of(ctx_id, "context lost", format_args!("{context} is lost: {why}"));
+        self.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {why}"));
         self.tell_end(ctx_id, Some(why), hung);
         self.workers.kill(ctx_id);
         self.lost.push(ctx_id);

@@ -10,6 +10,7 @@ use super::workers::{SwappedOut, Whose};
 use crate::device::Obstacle;
 use crate::ipc::{GpuChange, Placement, RestartStage, RestartTook, ToBroker, ToDevice, Unmovable};
 use config::MemoryBackEnd;
+use outside::{Quoted, Span};
 use protocol::ids::ContextId;
 use std::collections::BTreeMap;
 use std::io;
@@ -65,7 +66,10 @@ impl Server {
         match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => self.world.handed_over(ctx_id, wanted, Err(failure)),
             Purpose::SwapIn => {
-                self.lose(ctx_id, &format!("it is swapped out, and cannot go on: {}", failure.reason));
+                self.lose(
+                    ctx_id,
+                    &format!("it is swapped out, and cannot go on: {}", Quoted(&failure.reason)),
+                );
             }
         }
     }
@@ -447,8 +451,10 @@ impl World {
                 log::debug!(context = ctx_id.0; "context {ctx_id} is not {done}: {reason:?}");
             }
             Err(Failure { reason, .. }) => {
-                let message =
-                    format_args!("context {ctx_id} is not {done}, and stays with its worker: {reason:?}");
+                let message = format_args!(
+                    "context {ctx_id} is not {done}, and stays with its worker: {}",
+                    Quoted(reason)
+                );
                 self.warn_of(ctx_id, "context not handed over", message);
             }
         }
@@ -466,12 +472,15 @@ impl World {
             Purpose::SwapOut => "is swapped out",
             Purpose::SwapIn => "is swapped in",
         };
-        let message =
-            format_args!("context {ctx_id} {what}: it was paused for {pause:.1?}, of {total:.1?} in all");
+        let message = format_args!(
+            "context {ctx_id} {what}: it was paused for {}, of {} in all",
+            Span(pause),
+            Span(total)
+        );
         match asker {
             // Tests count them.
             Asker::Test => log::info!(context = ctx_id.0; "{message}"),
-            Asker::Operator | Asker::Itself => self.log(log::Level::Info, what, message),
+            Asker::Operator | Asker::Itself => self.log_of(log::Level::Info, ctx_id, what, message),
         }
     }
 

@@ -31,6 +31,7 @@ use crate::transport::{
 };
 use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap};
 use log::Level;
+use outside::Quoted;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use readiness::{self, Event, Events, Reported};
@@ -89,8 +90,6 @@ pub struct Options {
     pub swap_after: Option<Duration>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
-    /// The VM's name, for the log, if it has one.
-    pub vm: Option<String>,
     /// The service manager, if there is one.
     pub manager: Manager,
     /// The GPUs as the broker is told of them.
@@ -181,7 +180,6 @@ impl Server {
             limits: options.context_limits.within(&limits),
             cache_key: options.cache_key,
             waiting_off: options.waiting_off,
-            vm: options.vm,
         };
         let workers = Workers::new(launcher, Arc::clone(&epoll), &limits, worker_options);
         let device = Device::new(DeviceOptions {
@@ -474,7 +472,11 @@ impl Server {
         // Before the look at the queue, which tells of a reset.
         let can_unmap_owed = index == CONTROLQ && self.world.can_unmap_owed();
         for _ in 0..REQUESTS_PER_TURN {
-            match vring.pop(self.generations[index], limit, &mut request) {
+            let popped = vring.pop(self.generations[index], limit, &mut request);
+            if can_unmap_owed && !matches!(popped, Err(NoRequest::Reset(_))) {
+                self.world.unmap_owed();
+            }
+            match popped {
                 Err(NoRequest::Empty) => break,
                 Err(NoRequest::Broken) => {
                     self.world.warn("broken queue", format_args!("the driver broke queue {index}"));
@@ -482,19 +484,11 @@ impl Server {
                     break;
                 }
                 Err(NoRequest::Reset(generation)) => self.reset(index, generation),
-                Ok(pending) => {
-                    if can_unmap_owed {
-                        self.world.unmap_owed();
-                    }
-                    self.handle(&request, pending);
-                }
+                Ok(pending) => self.handle(&request, pending),
             }
             if vring.is_crowded() {
                 self.make_room();
             }
-        }
-        if can_unmap_owed {
-            self.world.unmap_owed();
         }
         self.request = request;
     }
@@ -626,12 +620,11 @@ impl Server {
             }
             ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
             ToDevice::LimitReached { limit } => {
-                let context = self.world.workers.called(ctx_id);
-                let message = format_args!("limit {limit:?} reached: {context} gets no more");
+                let message = format_args!("limit {} reached: context {ctx_id} gets no more", Quoted(&limit));
                 self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
-                let message = format_args!("a shader of context {ctx_id} is refused: {reason:?}");
+                let message = format_args!("a shader of context {ctx_id} is refused: {}", Quoted(&reason));
                 self.world.warn_of(ctx_id, "shader refused", message);
             }
             ToDevice::Undrawn => self.world.advise_on_queues(ctx_id),
@@ -642,7 +635,7 @@ impl Server {
             ToDevice::PreludeBuilt | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
                 self.lose(ctx_id, "an answer to nothing that was asked");
             }
-            ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
+            ToDevice::Lost { reason } => self.lose(ctx_id, &Quoted(&reason).to_string()),
             ToDevice::Hung { limit } => {
                 self.world.kill_hung(ctx_id, self.world.hangs.reached(limit));
                 self.settle();
@@ -654,12 +647,13 @@ impl Server {
     fn overdue(&mut self, ctx_id: ContextId, command: &str, is_blocked: bool) {
         let (waited, what) =
             ("waited for 1 s for a submission that uses what it is about", "command of a context");
+        let command = Quoted(command);
         match is_blocked {
             true => self.world.warn_of(ctx_id, what, format_args!(
-                "{command:?} of context {ctx_id} is refused: it {waited}, and which itself waits for a semaphore or for the scheduler"
+                "{command} of context {ctx_id} is refused: it {waited}, and which itself waits for a semaphore or for the scheduler"
             )),
             false => self.world.warn_of(ctx_id, what, format_args!(
-                "{command:?} of context {ctx_id} has {waited}, and goes on waiting while that runs"
+                "{command} of context {ctx_id} has {waited}, and goes on waiting while that runs"
             )),
         }
     }
@@ -700,7 +694,8 @@ impl Server {
 
     fn refuse_blob(&mut self, ctx_id: ContextId, resource_id: ResourceId, reason: &str) {
         if self.device.pending_export(ctx_id, resource_id).is_some() {
-            let message = format_args!("resource {resource_id} of context {ctx_id} not exported: {reason:?}");
+            let message =
+                format_args!("resource {resource_id} of context {ctx_id} not exported: {}", Quoted(reason));
             self.world.warn_of(ctx_id, "export refused", message);
             self.device.blob_refused(resource_id, &mut self.world);
         }
@@ -732,12 +727,12 @@ impl Server {
             self.device.worker_ended(number, &mut self.world);
             match unexplained {
                 Some(Unexplained { ctx_id, name, how, is_successor: false }) => {
-                    let message = format_args!("context {ctx_id} ({name:?}) is lost: {how}");
-                    self.world.warn_of(ctx_id, "context lost", message);
+                    let message = format_args!("context {ctx_id} is lost: {how}");
+                    self.world.warn_without_worker(ctx_id, &name, "context lost", message);
                 }
-                Some(Unexplained { ctx_id, how, is_successor: true, .. }) => {
+                Some(Unexplained { ctx_id, name, how, is_successor: true }) => {
                     let message = format_args!("the successor of context {ctx_id} took nothing over: {how}");
-                    self.world.warn_of(ctx_id, "successor ended", message);
+                    self.world.warn_without_worker(ctx_id, &name, "successor ended", message);
                 }
                 None => {}
             }
@@ -754,7 +749,7 @@ impl Server {
     /// Does what the broker says. Without one that grants, this process ends.
     fn obey_broker(&mut self) {
         if let Err(error) = self.world.hear_broker() {
-            log::error!(error:%; "ending, as the broker is gone");
+            log::error!("ending, as the broker is gone: {error}");
             self.done = true;
         }
         self.settle();
@@ -788,7 +783,7 @@ impl Server {
         self.world.told.stopping();
         if self.world.restless.is_some() {
             let HandOvers { done, failed, .. } = self.world.handovers;
-            log::info!(done, failed; "contexts were restarted {done} times, and {failed} times not");
+            log::info!("contexts were restarted {done} times, and {failed} times not");
         }
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
             log::warn!("this process ends while a VM is connected: {PLUG_AGAIN}");
@@ -804,8 +799,7 @@ impl Server {
     /// A context cannot go on.
     pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
-            let context = self.world.workers.called(ctx_id);
-            self.world.warn_of(ctx_id, "context lost", format_args!("{context} is lost: {reason:?}"));
+            self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {reason}"));
             self.world.tell_end(ctx_id, Some(reason.to_owned()), false);
             self.world.workers.end(ctx_id);
             self.give_up(ctx_id);

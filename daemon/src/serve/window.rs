@@ -8,6 +8,40 @@ pub(super) struct Window {
     pub late: Vec<(u64, u64)>,
     /// Offset and bytes of what the frontend is to unmap as soon as it does not have the device stopped any more.
     pub owed: Vec<(u64, u64)>,
-    /// The frontend has changed its table for no request, though it announces mappings there: it is not waited for.
-    pub keeps_table: bool,
+    pub table: Table,
+}
+
+/// The frontend's memory table, as far as it is known to follow the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Table {
+    /// No mapping has been waited for yet.
+    #[default]
+    Unknown,
+    /// The frontend has changed the table for a mapping, so it does so for each, however late.
+    Follows,
+    /// The frontend has changed the table for no mapping, though it announces some there: it is not waited for.
+    Stays,
+}
+
+impl Table {
+    /// Returns what is known after the table was waited for, and has changed or not.
+    pub(super) fn after(self, has_changed: bool) -> Self {
+        match self {
+            _ if has_changed => Self::Follows,
+            Self::Unknown => Self::Stays,
+            known => known,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frontend_that_is_late_once_is_waited_for_as_before_and_one_that_announces_nothing_is_not() {
+        let follows = Table::default().after(true);
+        assert_eq!((follows, follows.after(false)), (Table::Follows, Table::Follows));
+        assert_eq!(Table::default().after(false), Table::Stays);
+    }
 }

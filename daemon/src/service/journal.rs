@@ -1,113 +1,98 @@
 //! The log of a process: lines on standard error; or, where that is the journal's (`JOURNAL_STREAM`), records with fields.
 //!
-//! Key-values of a record become fields in upper case, and what is given to [`start_logging`] is in each record. The text has them as well, for
-//! whoever reads the log without asking for fields. The socket is opened before a process confines itself.
+//! Key-values of a record become fields in upper case. The text has them as well, for readers of the log who ask for no fields: `form` says where.
+//! The socket is opened before a process confines itself.
 
+use super::form::{Complete, Line, Text, Time};
 use super::lines::Lines;
 use super::records::{Journal, is_journal};
-use env_logger::Target;
-use log::kv::{self, Key, Source, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use std::fmt::{self, Display, Formatter};
-use std::io::{Write, stderr};
-use std::sync::OnceLock;
+use parking_lot::Mutex;
+use std::fmt::Arguments;
+use std::io::stderr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Set once the log has begun: whether it goes to the journal.
-static TO_JOURNAL: OnceLock<bool> = OnceLock::new();
+/// Libraries that log whatever a guest causes, without limit.
+const NOISY: [&str; 3] = ["virtio_queue", "vhost", "vm_memory"];
+/// The beginning of this program's own modules, which begin like one of the libraries.
+const OWN: &str = "vhost_user_vulkan";
 
-/// A log that goes to the journal, of what passes the filter.
-struct Filtered {
-    filter: env_logger::Logger,
+/// The reader of a process's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader<'a> {
+    /// Operators, in a file, on a terminal or in the journal. Each record is about this VM, if the process serves only one that has a name.
+    Operators(Option<&'a str>),
+    /// The device process, which adds time, VM and context to each line that it hears.
+    DeviceProcess,
+}
+
+/// The log, from a level on.
+struct Logger {
+    level: LevelFilter,
+    vm: Option<String>,
+    way: Way,
+}
+
+/// The way to the reader.
+enum Way {
+    Journal(Records),
+    Lines { lines: Mutex<Lines>, have_times: bool },
+}
+
+/// The journal, as a reader that may stand still.
+struct Records {
     journal: Journal,
-    /// The names of the fields that each record has.
-    each: Vec<String>,
-    /// The end of each record's text.
-    suffix: String,
     /// The number of records that the journal has not taken since the last that it took.
     dropped: AtomicU64,
 }
 
-impl Filtered {
-    /// Sends a record, and returns whether the journal has taken it.
-    fn put(&self, record: &Record<'_>) -> bool {
-        let own = Own { pairs: record.key_values(), each: &self.each };
-        let record = record.to_builder().key_values(&own).build();
-        let text = Text { record: &record, suffix: &self.suffix };
-        self.journal.send(&record.to_builder().args(format_args!("{text}")).build()).is_ok()
-    }
-}
-
-/// The key-values of a record, without those that each record has: the broker of one VM names the VM, as that of several does.
-struct Own<'a> {
-    pairs: &'a dyn Source,
-    each: &'a [String],
-}
-
-impl Source for Own<'_> {
-    fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), kv::Error> {
-        struct Passing<'a, 'kvs>(&'a mut dyn VisitSource<'kvs>, &'a [String]);
-        impl<'kvs> VisitSource<'kvs> for Passing<'_, 'kvs> {
-            fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
-                match self.1.iter().any(|name| name == key.as_str()) {
-                    true => Ok(()),
-                    false => self.0.visit_pair(key, value),
-                }
-            }
-        }
-        self.pairs.visit(&mut Passing(visitor, self.each))
-    }
-}
-
-/// The text of a record: its message, its key-values, and what is part of each record.
-struct Text<'a> {
-    record: &'a Record<'a>,
-    suffix: &'a str,
-}
-
-impl Display for Text<'_> {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}{}", self.record.args(), Pairs(&self.record.key_values()), self.suffix)
-    }
-}
-
-/// Key-values as they stand behind a message, without those that the message itself names.
-struct Pairs<'a>(&'a dyn Source);
-
-/// A key for fields only.
-const IN_MESSAGE: &str = "context";
-
-impl Display for Pairs<'_> {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        struct Writing<'a, 'b>(&'a mut Formatter<'b>);
-        impl<'kvs> VisitSource<'kvs> for Writing<'_, '_> {
-            fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
-                match key.as_str() {
-                    IN_MESSAGE => Ok(()),
-                    key => Ok(write!(self.0, " {key}={value}")?),
-                }
-            }
-        }
-        self.0.visit(&mut Writing(formatter)).map_err(|_| fmt::Error)
-    }
-}
-
-impl Log for Filtered {
+impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.filter.enabled(metadata)
+        let target = metadata.target();
+        let is_noisy = NOISY.iter().any(|library| target.starts_with(library)) && !target.starts_with(OWN);
+        metadata.level() <= self.level && !is_noisy
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.filter.matches(record) {
-            return;
+        if self.enabled(record.metadata()) {
+            let complete = Complete { pairs: record.key_values(), vm: self.vm.as_deref() };
+            self.way.put(&record.to_builder().key_values(&complete).build(), self.vm.as_deref());
         }
-        // A journal that stands still must not stop what serves VMs.
+    }
+
+    fn flush(&self) {}
+}
+
+impl Way {
+    /// Writes a record whose key-values are complete, or drops it: a reader that stands still must not stop what serves VMs.
+    fn put(&self, record: &Record<'_>, vm: Option<&str>) {
+        match self {
+            Self::Journal(records) => records.put(record, vm),
+            Self::Lines { lines, have_times } => {
+                let line = |record: &Record<'_>| {
+                    let time = have_times.then(Time::now);
+                    Line { time, level: record.level(), text: Text(record) }.to_string()
+                };
+                let notice = |dropped: u64| {
+                    let text = format_args!(
+                        "{dropped} lines of this log were dropped, since its reader stood still"
+                    );
+                    noticed(text, vm, line)
+                };
+                let text = line(record);
+                lines.lock().put_line(&text, notice);
+            }
+        }
+    }
+}
+
+impl Records {
+    fn put(&self, record: &Record<'_>, vm: Option<&str>) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
-        let notice =
+        let text =
             format_args!("{dropped} records of this log were dropped, since the journal did not read it");
-        let notice = Record::builder().level(Level::Warn).target("daemon").args(notice).build();
-        let told = dropped == 0 || self.put(&notice);
-        let kept = told && self.put(record);
+        let told = dropped == 0 || noticed(text, vm, |notice| self.send(notice));
+        let kept = told && self.send(record);
         if kept != (dropped == 0) {
             self.journal.wait(kept);
         }
@@ -116,64 +101,63 @@ impl Log for Filtered {
         }
     }
 
-    fn flush(&self) {}
-}
-
-/// Starts the log: of this program's modules from `level` on, and of libraries, without those that log whatever a guest causes. `fields`
-/// are part of each of the journal's records.
-pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
-    let mut logger = env_logger::Builder::new();
-    // These log what a guest can cause, without limit.
-    let noisy = ["virtio_queue", "vhost", "vm_memory"];
-    noisy.into_iter().for_each(|library| _ = logger.filter_module(library, LevelFilter::Off));
-    // Begins like one of them.
-    logger.filter_module("vhost_user_vulkan", level).filter_level(level);
-    logger.format_key_values(|formatter, pairs| write!(formatter, "{}", Pairs(pairs)));
-    logger.target(Target::Pipe(Box::new(Lines::to_stderr())));
-    let journal = is_journal(stderr()).then(|| Journal::open(fields));
-    let is_journal = matches!(journal, Some(Ok(_)));
-    match journal {
-        Some(Ok(journal)) => {
-            let filter = logger.build();
-            let suffix = fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
-            log::set_max_level(filter.filter());
-            let each = fields.iter().map(|(key, _)| (*key).to_owned()).collect();
-            let log = Filtered { filter, journal, each, suffix, dropped: AtomicU64::new(0) };
-            // Nobody has set another.
-            let _ = log::set_boxed_logger(Box::new(log));
-        }
-        Some(Err(error)) => {
-            logger.init();
-            log::warn!(error:%; "the journal's socket cannot be used: log lines have no fields");
-        }
-        None => logger.init(),
+    /// Sends a record, and returns whether the journal has taken it.
+    fn send(&self, record: &Record<'_>) -> bool {
+        let text = format_args!("{}", Text(record));
+        self.journal.send(&record.to_builder().args(text).build()).is_ok()
     }
-    let _ = TO_JOURNAL.set(is_journal);
 }
 
-/// Returns whether the log goes to the journal. Then everything that is said should be logged, so that it has its fields.
-#[must_use]
-pub fn logs_to_journal() -> bool {
-    TO_JOURNAL.get().copied().unwrap_or(false)
+/// Hands on a record of the log about itself.
+fn noticed<T>(text: Arguments<'_>, vm: Option<&str>, put: impl FnOnce(&Record<'_>) -> T) -> T {
+    let none: [(&str, &str); 0] = [];
+    let complete = Complete { pairs: &none, vm };
+    put(&Record::builder().level(Level::Warn).target("daemon").args(text).key_values(&complete).build())
+}
+
+/// Starts the log: of this program's modules from `level` on, and of libraries, without those that log whatever a guest causes.
+pub fn start_logging(level: LevelFilter, reader: Reader<'_>) {
+    let to_journal = is_journal(stderr());
+    let (vm, have_times) = match reader {
+        Reader::Operators(vm) => (vm.map(str::to_owned), !to_journal),
+        Reader::DeviceProcess => (None, false),
+    };
+    let (way, problem) = match to_journal.then(Journal::open).transpose() {
+        Ok(Some(journal)) => (Way::Journal(Records { journal, dropped: AtomicU64::new(0) }), None),
+        opened => (Way::Lines { lines: Mutex::new(Lines::to_stderr()), have_times }, opened.err()),
+    };
+    log::set_max_level(level);
+    // No other was set.
+    let _ = log::set_boxed_logger(Box::new(Logger { level, vm, way }));
+    if let Some(problem) = problem {
+        log::warn!("the journal's socket cannot be used: {problem}; log lines have no fields");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
 
     #[test]
-    fn the_text_has_what_the_fields_have() {
-        let pairs = [("context", 3), ("suppressed", 0)];
-        let record = Record::builder().args(format_args!("context 3 is lost")).key_values(&pairs).build();
-        let text = Text { record: &record, suffix: " vm=web" }.to_string();
-        assert_eq!(text, "context 3 is lost suppressed=0 vm=web");
-    }
-
-    #[test]
-    fn what_each_record_has_no_record_has_twice() {
-        let (pairs, each) = ([("vm", "web"), ("gpu", "llvmpipe")], ["vm".to_owned()]);
-        let own = Own { pairs: &pairs, each: &each };
-        let record = Record::builder().args(format_args!("ready")).key_values(&own).build();
-        assert_eq!(Text { record: &record, suffix: " vm=web" }.to_string(), "ready gpu=llvmpipe vm=web");
+    fn a_line_in_a_file_has_its_time_and_its_vm_and_libraries_that_guests_make_talk_have_none() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let lines = Mutex::new(Lines::to(OwnedFd::from(writer)));
+        let way = Way::Lines { lines, have_times: true };
+        let logger = Logger { level: LevelFilter::Info, vm: Some("web".into()), way };
+        let log = |target, level| {
+            let args = format_args!("a frontend has connected");
+            logger.log(&Record::builder().target(target).level(level).args(args).build());
+        };
+        log("vhost::backend", Level::Error);
+        log("daemon::serve", Level::Debug);
+        log("vhost_user_vulkan", Level::Info);
+        drop(logger);
+        let mut line = String::new();
+        reader.read_to_string(&mut line).unwrap();
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert_eq!(rest, "INFO  vm=web a frontend has connected\n");
+        assert_eq!(time.replace(|c: char| c.is_ascii_digit(), "0"), "0000-00-00T00:00:00Z");
     }
 }

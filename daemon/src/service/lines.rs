@@ -1,14 +1,14 @@
-//! Standard error as a place for lines that nobody has to wait for.
+//! Standard error as a place for lines for which no process waits.
 //!
-//! Whoever reads standard error may stand still: a pipe is full, a terminal is stopped. A process that serves VMs must not stand still with it, so
-//! a line for which there is no room is dropped, and the next one for which there is some comes behind one that says how many were. A flag of the
-//! descriptor would make no wait but hit everybody who has the same file open; hence an open file of our own, or a flag of each call.
+//! The reader of standard error may stand still: a pipe is full, a terminal is stopped. A process that serves VMs must not stand still with it, so
+//! it drops a line for which there is no room, and the next one for which there is some comes behind one that says how many were dropped. A flag of the
+//! descriptor would avoid the wait but change the descriptor for each process that has the same file open; hence an open file of our own, or a flag of each call.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::{Errno, write};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use std::io::{self, IoSlice, Stderr, Write, stderr};
+use std::io::{IoSlice, Stderr, stderr};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Standard error, and the number of lines that have not been written to it.
@@ -52,6 +52,25 @@ impl Lines {
         Self { way, stderr, dropped: 0, is_cut: false }
     }
 
+    /// Writes into this pipe or socket, which does not wait.
+    #[cfg(test)]
+    pub(super) fn to(file: OwnedFd) -> Self {
+        Self { way: Way::Own(file), stderr: stderr(), dropped: 0, is_cut: false }
+    }
+
+    /// Writes a whole line, or drops it. The `notice` that so many were dropped is written with it or not at all, so that it takes no room that a line
+    /// could have.
+    pub(super) fn put_line(&mut self, line: &str, notice: impl FnOnce(u64) -> String) {
+        let written = match self.dropped {
+            0 => self.put(line.as_bytes()),
+            dropped => {
+                let end = if self.is_cut { "\n" } else { "" };
+                self.put([end, notice(dropped).as_str(), line].concat().as_bytes())
+            }
+        };
+        self.dropped = if written.is_ok() { 0 } else { self.dropped + 1 };
+    }
+
     /// Writes all of it at once, or says why nothing, or less, was written.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let written = loop {
@@ -85,33 +104,9 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
-    /// Takes a whole line, and writes or drops it. What says that others were dropped is written with it or not at all, so that it takes no
-    /// room that a line could have.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let written = match self.dropped {
-            0 => self.put(line),
-            dropped => {
-                let end = if self.is_cut { "\n" } else { "" };
-                let notice = format!(
-                    "{end}[WARN  daemon] {dropped} lines of this log were dropped, since nobody read it\n"
-                );
-                self.put(&[notice.as_bytes(), line].concat())
-            }
-        };
-        self.dropped = if written.is_ok() { 0 } else { self.dropped + 1 };
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Writes a line to standard error, or drops it if nobody reads: whoever ends with an error must end.
+/// Writes a line to standard error, or drops it where there is no room: a process that ends with an error must end.
 pub fn print_error(line: &str) {
-    // Taken or dropped, it never fails.
-    let _ = Lines::to_stderr().write(format!("{line}\n").as_bytes());
+    Lines::to_stderr().put_line(&format!("{line}\n"), |_| String::new());
 }
 
 /// Returns whether a write would not wait, as far as one can tell.
@@ -124,33 +119,25 @@ fn has_room(file: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
-
-    /// Lines into this pipe or socket, which does not wait.
-    fn lines(file: OwnedFd) -> Lines {
-        Lines { way: Way::Own(file), stderr: stderr(), dropped: 0, is_cut: false }
-    }
+    use std::io::{self, Read, Write};
 
     #[test]
-    fn what_nobody_reads_is_dropped_and_counted() {
+    fn lines_without_room_are_dropped_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
-        let mut lines = lines(writer.into());
-        let line = [[b'x'; 999].as_slice(), b"\n"].concat();
-        for _ in 0..1000 {
-            lines.write_all(&line).unwrap();
-        }
+        let mut lines = Lines::to(writer.into());
+        let notice = |dropped| format!("{dropped} were dropped\n");
+        let line = "x".repeat(999) + "\n";
+        (0..1000).for_each(|_| lines.put_line(&line, notice));
         let dropped = lines.dropped;
         assert!(dropped > 900 && dropped < 1000, "{dropped}");
         let mut half = vec![0; (1000 - usize::try_from(dropped).unwrap()) * 1000];
         reader.read_exact(&mut half).unwrap();
-        lines.write_all(b"next\n").unwrap();
+        lines.put_line("next\n", notice);
         drop(lines);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        let notice =
-            format!("[WARN  daemon] {dropped} lines of this log were dropped, since nobody read it\nnext\n");
-        assert_eq!(rest, notice);
+        assert_eq!(rest, format!("{dropped} were dropped\nnext\n"));
     }
 
     #[test]

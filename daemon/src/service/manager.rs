@@ -62,7 +62,10 @@ impl Manager {
         match connect(&place) {
             Ok(socket) => Self::new(socket, sd_notify::watchdog_enabled(), Instant::now()),
             Err(error) => {
-                log::warn!(error:%; "the service manager at {} hears nothing of this process", place.display());
+                log::warn!(
+                    "the service manager at {} hears nothing of this process: {error}",
+                    place.display()
+                );
                 Self::default()
             }
         }
@@ -109,7 +112,7 @@ impl Manager {
     pub fn reloading(&mut self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => _ = self.tell(&[NotifyState::Reloading, now], SendFlags::empty()),
-            Err(error) => log::warn!(error:%; "the service manager is not told of the reload"),
+            Err(error) => log::warn!("the service manager is not told of the reload: {error}"),
         }
     }
 
@@ -172,7 +175,7 @@ impl Manager {
                 false
             }
             Err(error) => {
-                log::warn!(error:%; "the service manager is gone, and is told nothing more");
+                log::warn!("the service manager is told nothing more: {error}");
                 self.link = None;
                 false
             }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// The variable that says which device and inode is the journal's; for whoever starts a process whose standard error is another.
+/// The variable that says which device and inode is the journal's; code that starts a process whose standard error is another removes it.
 pub const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// The journal's socket.
@@ -42,8 +42,8 @@ pub(super) fn is_journal(file: impl AsFd) -> bool {
 }
 
 impl Journal {
-    /// Opens a socket whose records have these fields.
-    pub(super) fn open(each: &[(&str, &str)]) -> io::Result<Self> {
+    /// Opens a socket whose records name this program and process.
+    pub(super) fn open() -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(PATIENCE))?;
         // Tells now whether there is a journal; an empty record is none.
@@ -51,7 +51,6 @@ impl Journal {
         let mut fields = Fields::default();
         fields.put("SYSLOG_IDENTIFIER", IDENTIFIER);
         fields.put("SYSLOG_PID", std::process::id());
-        each.iter().for_each(|(name, value)| fields.put(name, value));
         Ok(Self { socket, fields })
     }
 

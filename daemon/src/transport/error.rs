@@ -1,6 +1,6 @@
 //! This file names why a session with a frontend ends or cannot begin.
 
-use std::time::Duration;
+use outside::Span;
 use vhost::vhost_user::Error;
 
 /// The reason why a session cannot go on or could not begin.
@@ -22,8 +22,8 @@ pub(crate) enum SessionError {
     #[error("the frontend's answer is malformed")]
     NoAnswer,
     /// The frontend has not answered.
-    #[error("limit frontend-timeout ({0:?}) reached: the frontend does not answer")]
-    Silent(Duration),
+    #[error("limit frontend-timeout ({0}) reached: the frontend does not answer")]
+    Silent(Span),
     /// The frontend has stopped the device, and is asked for nothing until it goes on.
     #[error("the frontend has stopped the device")]
     Stopped,
@@ -38,8 +38,8 @@ impl SessionError {
         matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
     }
 
-    /// The frontend has answered that it does not do what it was asked for.
+    /// The frontend has answered that it does not do what it was asked for, or was not asked at all.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused)
+        matches!(self, Self::Refused | Self::Stopped)
     }
 }

@@ -99,7 +99,7 @@ impl Drop for PendingResponse {
             if self.vring.count_unanswered(self.generation) == Some(1) {
                 let (command, context) =
                     self.header.map_or((0, 0), |header| (header.command.0, header.ctx_id));
-                log::error!(command, context; "a request of context {context} was dropped unanswered, which is a bug; the guest gets an unspecified error");
+                log::error!(context; "a request of context {context} (command {command:#x}) was dropped unanswered, which is a bug; the guest gets an unspecified error");
             }
             self.finish(&Response::Err(ResponseType::ERR_UNSPEC));
         }

@@ -141,7 +141,9 @@ impl Allowances {
                     self.decline(wanted, granted);
                 }
             }
-            _ => log::error!("an answer to no request"),
+            _ => log::error!(
+                "the device process answers a request that this worker has not made, which is a bug"
+            ),
         }
     }
 

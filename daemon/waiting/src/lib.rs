@@ -37,7 +37,7 @@ pub fn start(off: &[Heuristic]) {
     let tunables =
         off.iter().fold(Tunables::among(processors::processors()), |tunables, off| tunables.without(*off));
     if TUNABLES.set(tunables).is_err() && *self::tunables() != tunables {
-        log::error!("the heuristics of waiting were in use before they were set");
+        log::error!("the heuristics of waiting were in use before they were set, which is a bug");
     }
 }
 

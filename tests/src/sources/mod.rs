@@ -14,6 +14,7 @@ pub mod words;
 
 pub use tree::{Module, Tree, Written};
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,9 @@ pub const PACKAGES: &[&str] = &[
     "protocol/codegen",
     "tests",
 ];
+
+/// Packages that are not part of the product; the code of the others is told from that of their tests.
+pub const TOOLS: &[&str] = &["protocol/codegen", "tests"];
 
 /// One file.
 #[derive(Clone, Debug)]
@@ -106,6 +110,26 @@ pub fn all() -> Vec<Source> {
     let found: Vec<_> = ["daemon", "protocol", "tests", "fuzz"].into_iter().flat_map(below).collect();
     assert!(found.len() > 300, "only {} files found", found.len());
     found
+}
+
+/// The files of the product that people write, and of its examples and fuzz targets. A file of tests, which is one that its parent declares for
+/// tests, whatever its name, is left out; tests at the end of a file are not.
+///
+/// # Panics
+/// A folder cannot be read, or there are next to no files.
+#[must_use]
+pub fn product() -> Vec<Source> {
+    let trees: Vec<_> =
+        PACKAGES.iter().filter(|package| !TOOLS.contains(package)).map(|package| Tree::of(package)).collect();
+    let tests: BTreeSet<&str> = trees.iter().flat_map(|tree| tree.only_for_tests()).collect();
+    assert!(tests.len() > 10, "only {} files of tests were found", tests.len());
+    let other = ["tests/", "protocol/tests/", "protocol/codegen/"];
+    let is_product = |source: &Source| {
+        let is_test = tests.contains(source.path.as_str())
+            || other.iter().any(|folder| source.path.starts_with(folder));
+        !source.is_generated() && !is_test
+    };
+    all().into_iter().filter(is_product).collect()
 }
 
 fn collect(folder: &Path, root: &Path, found: &mut Vec<Source>) {

@@ -81,7 +81,7 @@ fn never_acknowledges(vmm: Vmm) -> Result<()> {
     assert!(guest.session.wait_until_over(PATIENCE), "{vmm:?}");
     drop(held);
     drop(guest);
-    tells(&daemon, "limit frontend-timeout (1s) reached: the frontend does not answer");
+    tells(&daemon, "limit frontend-timeout (1 s) reached: the frontend does not answer");
     serves_the_next(&daemon)
 }
 

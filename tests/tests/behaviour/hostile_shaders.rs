@@ -489,7 +489,7 @@ fn a_driver_that_compiles_for_too_long_costs_the_context() -> Result<()> {
     ensure!(result == SUCCESS, "{result:?}");
     ensure!(setup.pipeline(module, c"main", None).is_err(), "the context is lost");
     setup.daemon.wait_for_workers(0)?;
-    let told = "the driver took longer than 200ms to create pipelines (raise --max-pipeline-time)";
+    let told = "the driver took longer than 200 ms to create pipelines (raise --max-pipeline-time)";
     let is_told = || setup.daemon.log().contains(told);
     ensure!(tests::daemon::eventually(tests::guest::PATIENCE, is_told), "{}", setup.daemon.log());
     Ok(())

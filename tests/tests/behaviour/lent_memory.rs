@@ -8,7 +8,9 @@ use protocol::virtio_gpu::{BlobFlags, Command, ResponseType};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::os::linux::fs::MetadataExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tests::broker::say;
 use tests::daemon::{self, Daemon, eventually, halt, is_alive};
 use tests::daemon_process::{build_example, launcher, patience};
 use tests::frontend::{Options, Session, Vmm};
@@ -156,19 +158,70 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_unmapped_when_the_guest_goes_on() 
     for blob in blobs {
         guest.call(&Command::ResourceUnmapBlob { resource_id: blob.resource_id }, None)?;
     }
-    // A reset drops everything by itself.
+    ensure!(guest.session.window.violations().is_empty(), "{:?}", guest.session.window.violations());
+    Ok(())
+}
+
+/// The frontend drops what it has mapped when the guest is reset: it is asked for nothing of that afterwards.
+#[test]
+fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> Result<()> {
+    let daemon = start()?;
+    let mut guest = daemon.guest_with(Options::of(Vmm::Qemu))?;
     let context = guest.create_context("lender")?;
     let worker = daemon.wait_for_workers(1)?[0];
     lent(&guest, context)?;
     let asked = guest.session.window.unmaps_asked();
-    let bases = guest.session.stop()?;
+    guest.session.stop()?;
     kill_process(worker, Signal::KILL)?;
     daemon.wait_for_workers(0)?;
-    guest.session.cont(bases)?;
-    ensure!(eventually(PATIENCE, || guest.session.window.live() == 0), "{}", daemon.log());
-    assert_eq!(guest.session.window.unmaps_asked(), asked + 1);
+    ensure!(eventually(PATIENCE, || daemon.log().contains("is lost")), "{}", daemon.log());
+    stays(daemon.id(), 2);
     guest.session.reset()?;
+    // A mapping of the new guest comes behind all that is left of the old.
+    let context = guest.create_context("lender")?;
+    let blob = lent(&guest, context)?;
+    assert_eq!((guest.session.window.live(), guest.session.window.unmaps_asked()), (1, asked));
+    assert!(eventually(PATIENCE, || anchors(daemon.id()) == 2), "kept alive");
+    guest.destroy_blob(blob)?;
     ensure!(guest.session.window.violations().is_empty(), "{:?}", guest.session.window.violations());
+    Ok(())
+}
+
+/// A mapping that the device process took from the queue before the pause is asked for no more than an unmapping.
+#[test]
+fn a_mapping_whose_turn_comes_in_a_pause_is_refused() -> Result<()> {
+    let daemon = start_with(&[&OPTIONS[..], &["--log-level", "debug"]].concat())?;
+    let mut guest = daemon.guest_with(Options::of(Vmm::Qemu))?;
+    let window = Arc::clone(&guest.session.window);
+    let (victim, other) = (guest.create_context("victim")?, guest.create_context("other")?);
+    let (_lent, first, second) = (lent(&guest, victim)?, lent(&guest, other)?, lent(&guest, other)?);
+    let (resource_id, (offset, _)) = (second.resource_id, second.mapping.as_ref().context("mapped")?);
+    let map = Command::ResourceMapBlob { resource_id, offset: *offset };
+    guest.call(&Command::ResourceUnmapBlob { resource_id }, None)?;
+    let (asked, unmaps) = (window.asked(), window.unmaps_asked());
+    // The device process waits until the first is unmapped, and hears meanwhile that the victim is to end.
+    let announcements = window.hold_announcements();
+    let unref = guest.start(&Command::ResourceUnref { resource_id: first.resource_id }, None, None);
+    let mapped = guest.start(&map, None, None);
+    ensure!(eventually(PATIENCE, || window.live() == 1), "{}", daemon.log());
+    say(&daemon.control(), &["kill", &format!("socket/{}", victim.0)])?;
+    daemon.wait_for_workers(1)?;
+    // Before it does what it takes from the queue next, it has what the victim lent unmapped. The pause begins then.
+    let held = window.hold_unmaps();
+    drop(announcements);
+    ensure!(eventually(PATIENCE, || window.unmaps_asked() == unmaps + 2), "{}", daemon.log());
+    let bases = guest.session.stop()?;
+    drop(held);
+    let refused = || daemon.log().contains("RESOURCE_MAP_BLOB of context 0 refused");
+    ensure!(eventually(PATIENCE, || refused() || window.asked() > asked), "{}", daemon.log());
+    assert_eq!(window.asked(), asked, "QEMU would have crashed");
+    guest.session.cont(bases)?;
+    unref.wait(PATIENCE)?;
+    ensure!(mapped.wait(PATIENCE).is_err());
+    ensure!(!daemon.log().contains("cannot map a blob"), "{}", daemon.log());
+    guest.call(&map, None)?;
+    assert_eq!((window.live(), window.asked()), (1, asked + 1));
+    ensure!(window.violations().is_empty(), "{:?}", window.violations());
     Ok(())
 }
 
@@ -280,8 +333,8 @@ fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it(
             &["--device-memory", "8GiB", "--window-size", "8GiB"][..],
             "remedy: --window-size 16GiB or --device-memory",
         ),
-        (&["--device-memory", "1GiB", "--map-device-memory", "never"], "window=8192MiB"),
-        (&["--device-memory", "1GiB", "--swap-after", "60min"], "window=8192MiB"),
+        (&["--device-memory", "1GiB", "--map-device-memory", "never"], "a window of 8192 MiB"),
+        (&["--device-memory", "1GiB", "--swap-after", "60min"], "a window of 8192 MiB"),
     ] {
         let daemon = start_with(options)?;
         let guest = daemon.guest()?;
@@ -299,6 +352,6 @@ fn by_default_the_window_holds_the_gpus_memory() -> Result<()> {
     let guest = daemon.guest()?;
     let context = guest.create_context("lender")?;
     guest.destroy_blob(lent(&guest, context)?)?;
-    ensure!(daemon.log().contains("window=16384MiB"), "{}", daemon.log());
+    ensure!(daemon.log().contains("a window of 16384 MiB"), "{}", daemon.log());
     Ok(())
 }

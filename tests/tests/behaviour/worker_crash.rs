@@ -158,7 +158,7 @@ fn how_a_worker_died_is_told_once() -> Result<()> {
         let worker = daemon.wait_for_workers(1)?[0];
         guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
         ensure!(die_by(worker, signal), "{signal:?} ends nobody");
-        let lost = format!("context {context} (\"victim\") is lost: ");
+        let lost = format!(" program=victim context {context} is lost: ");
         let lines = || daemon.log().lines().filter(|line| line.contains(&lost)).count();
         ensure!(eventually(PATIENCE, || lines() > 0), "nothing is told of {signal:?}\n{}", daemon.log());
         ensure!(daemon.log().contains(&format!("{lost}its worker ended ({told}")), "{}", daemon.log());

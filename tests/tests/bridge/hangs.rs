@@ -98,7 +98,7 @@ fn an_endless_submission_ends_at_the_limit_and_its_neighbour_computes_on() -> Re
         .with_context(|| format!("round {round}"))?;
         ensure!(neighbour()? == expected, "another one after");
     }
-    lost(&setup, "a submission ran longer than max-submit-time (2s)", 3)?;
+    lost(&setup, "a submission ran longer than max-submit-time (2 s)", 3)?;
     setup.check_for_leaks(before).map(drop)
 }
 
@@ -135,7 +135,7 @@ fn an_endless_submission_makes_room_sooner_for_one_that_waits_and_who_waited_is_
     first.ends(setup.daemon())?;
     thread::sleep(Duration::from_secs(3));
     ensure!(second.lives(), "it waited for the first, and nobody waits for it\n{}", setup.daemon().log());
-    lost(&setup, "max-submit-time-contended (1s)", 1)
+    lost(&setup, "max-submit-time-contended (1 s)", 1)
 }
 
 /// A VM whose program has hung as often as it may, and is held back for so long.

@@ -5,4 +5,5 @@ mod gate;
 mod layering;
 mod modules;
 mod readme;
+mod texts;
 mod tidy;

@@ -150,6 +150,12 @@ impl Scheduler {
         orders
     }
 
+    /// Returns whether the scheduler grants submissions; otherwise it only counts them ([`Tuning::leases_for_all`]).
+    #[must_use]
+    pub fn shares_out(&self) -> bool {
+        !self.tuning.leases_for_all
+    }
+
     /// Returns when [`Self::decide`] is to be called though nothing happens; `None` if never.
     #[must_use]
     pub fn next_look(&self) -> Option<Nanos> {

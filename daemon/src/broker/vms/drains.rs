@@ -161,7 +161,7 @@ impl Broker {
     fn drained(&mut self, now: Nanos) {
         let Some(Draining { peer, gpu, moved, .. }) = self.draining.take() else { return };
         let left = u32::try_from(self.gpus[gpu].contexts()).unwrap_or(u32::MAX);
-        log::info!(gpu = self.gpus[gpu].label().as_str(), moved, left; "a GPU is drained");
+        log::info!(gpu = self.gpus[gpu].label(); "a GPU is drained: {moved} contexts were moved, {left} are left");
         let line = control::line(&Answer::Drained { moved, left });
         self.connections.stream(peer, &line, true, &self.epoll, now);
     }

@@ -20,7 +20,7 @@ use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN, Passage};
 use log::Level;
-use outside::visible;
+use outside::{Span, visible};
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
 use sched::{ContextKey, Nanos};
@@ -95,7 +95,7 @@ impl Broker {
     }
 
     fn cannot_start(&mut self, index: usize, error: &io::Error, now: Nanos) {
-        log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
+        log::error!(vm = self.vms[index].name(); "cannot start the device process: {error}");
         self.was_started(index);
         self.has_ended(index, Duration::ZERO, now);
     }
@@ -145,7 +145,7 @@ impl Broker {
         let pause = vm.backoff.pause_after(life);
         vm.past.restarts += 1;
         vm.start_at = Some(now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
-        log::info!(vm = vm.name(), pause:?; "the device process is started again after a pause");
+        log::info!(vm = vm.name(); "the device process is started again after {}", Span(pause));
     }
 
     /// A device process has ended.
@@ -166,7 +166,8 @@ impl Broker {
             log::info!(vm = vm.name(); "the device process has ended ({status})");
         } else {
             let consequence = if process.connected { PLUG_AGAIN } else { "no VM was connected to it" };
-            log::error!(vm = vm.name(), life:?; "the device process has ended ({status}): {consequence}");
+            let life = Span(life);
+            log::error!(vm = vm.name(); "the device process has ended ({status}) after {life}: {consequence}");
         }
         for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
             self.context_ended(index, &context, now);
@@ -314,7 +315,7 @@ impl Broker {
         self.place(index);
         self.vms[index].memory.limits = Some(limits);
         let names: Vec<_> = places[..seen].iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
-        log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
+        log::info!(vm = self.vms[index].name(), gpu = names.join(", "); "the VM's device is ready");
         self.set_shares(now);
         self.was_started(index);
         Ok(())

@@ -80,7 +80,9 @@ impl OneVm {
         let mut broker = self.broker(Process::own(ours))?;
         let run = move || {
             if let Err(error) = broker.run() {
-                log::error!(error:%; "the control socket is not served any more");
+                log::error!(
+                    "the control socket is not served any more: {error}; start the daemon anew when the VM does not need it"
+                );
             }
         };
         std::thread::Builder::new().name(THREAD.into()).spawn(run)?;

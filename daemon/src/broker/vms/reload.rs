@@ -96,7 +96,7 @@ impl Broker {
     fn act(&mut self, action: Action, told: &mut Reloaded, later: &mut Vec<Later>, now: Nanos) {
         match action {
             Action::Policy(policy) => {
-                log::info!(policy:?; "VMs share GPUs by another policy");
+                log::info!("VMs share GPUs by another policy: {}", policy.name());
                 if policy == Policy::Equal {
                     // Nor has an operator given any weight.
                     for vm in self.vms.iter_mut() {
@@ -173,7 +173,7 @@ impl Broker {
         vm.settings.share = reshare.apply(vm.settings.share);
         self.groups.set_weight(&self.vms[index]);
         let vm = &self.vms[index];
-        log::info!(vm = vm.name(), share:? = vm.share; "the file changes the VM's share");
+        vm.log_share("the file changes the VM's share:");
     }
 
     /// The VM gets a device process with these settings when the one that it has has ended.

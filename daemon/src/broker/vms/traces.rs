@@ -19,7 +19,7 @@ impl Broker {
     /// Begins a trace that was admitted.
     pub(in crate::broker) fn begin_trace(&mut self, peer: Peer, wanted: Wanted, now: Nanos) {
         let (seconds, Some(vm)) = (wanted.seconds, self.vms.get(wanted.index)) else { return };
-        log::info!(vm = vm.name(), seconds; "an operator takes a trace");
+        log::info!(vm = vm.name(); "an operator takes a trace of {seconds} s");
         let begin = page_clock();
         let mut trace = Trace::new(peer, vm.tenant, wanted, begin);
         let mut lines = control::line(&Answer::Tracing { begin });

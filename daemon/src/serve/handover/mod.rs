@@ -13,6 +13,7 @@
 pub(super) mod idle;
 pub(super) mod restless;
 
+use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
@@ -238,7 +239,7 @@ impl HandOvers {
         let Some(hand_over) = self.under_way.get_mut(&ctx_id) else { return Ok(()) };
         let (first, again) = (*hand_over.first.get_or_insert(now), now + AGAIN_AFTER);
         if again > first + self.asked_for {
-            return Err(format!("{reason}, for {:?}", self.asked_for));
+            return Err(format!("{reason}, for {}", Span(self.asked_for)));
         }
         (hand_over.stage, hand_over.until) = (Stage::Waits, again);
         Ok(())
@@ -301,22 +302,24 @@ impl HandOvers {
         let over = self.under_way.iter().filter(|(_, hand_over)| hand_over.until <= now);
         let due = |hand_over: &HandOver| match hand_over.stage {
             Stage::Starts => {
-                Due::CallOff(format!("the successor has not come to life within {START_PATIENCE:?}"))
+                Due::CallOff(format!("the successor has not come to life within {}", Span(START_PATIENCE)))
             }
             Stage::Prepares { .. } => Due::CallOff(format!(
-                "the successor has not created devices and pipelines within {PREPARE_PATIENCE:?}"
+                "the successor has not created devices and pipelines within {}",
+                Span(PREPARE_PATIENCE)
             )),
             Stage::Waits => Due::Again,
             Stage::Rests => Due::CallOff(format!(
-                "its submissions have not completed within {:?}, or its worker does not come to rest",
-                self.rest_patience
+                "its submissions have not completed within {}, or its worker does not come to rest",
+                Span(self.rest_patience)
             )),
             Stage::Moves { handed_over: false, .. } => {
-                Due::CallOff(format!("its worker has not written everything within {MOVE_PATIENCE:?}"))
+                Due::CallOff(format!("its worker has not written everything within {}", Span(MOVE_PATIENCE)))
             }
-            Stage::Moves { .. } => {
-                Due::CallOff(format!("the successor has not built everything up within {MOVE_PATIENCE:?}"))
-            }
+            Stage::Moves { .. } => Due::CallOff(format!(
+                "the successor has not built everything up within {}",
+                Span(MOVE_PATIENCE)
+            )),
         };
         over.map(|(ctx_id, hand_over)| (*ctx_id, due(hand_over))).collect()
     }
@@ -416,7 +419,7 @@ mod tests {
             now = all.next_due().unwrap();
             assert_eq!(all.due(now), [(CONTEXT, Due::Again)]);
         };
-        assert_eq!((reason.as_str(), asked), ("it waits for a semaphore, for 10s", 201));
+        assert_eq!((reason.as_str(), asked), ("it waits for a semaphore, for 10 s", 201));
         // The pause is the last one's.
         all.rests(CONTEXT, now);
         all.moves(CONTEXT, now);
@@ -437,7 +440,7 @@ mod tests {
         assert!(all.prepares(CONTEXT, now) && !all.prepares(CONTEXT, now), "once");
         late(&all, PREPARE_PATIENCE, "devices and pipelines");
         all.rests(CONTEXT, now);
-        late(&all, 30 * SECOND + REST_PATIENCE, "submissions have not completed within 40s");
+        late(&all, 30 * SECOND + REST_PATIENCE, "submissions have not completed within 40 s");
         all.moves(CONTEXT, now);
         late(&all, MOVE_PATIENCE, "not written");
         all.handed_over(CONTEXT);

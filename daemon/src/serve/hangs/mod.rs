@@ -12,6 +12,7 @@ pub(super) mod strikes;
 
 use crate::blame::{self, goes_first, in_the_way};
 use config::HangLimits;
+use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use shm::StatusPage;
@@ -111,10 +112,11 @@ impl Hangs {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
         match reached {
             Reached::Contended => format!(
-                "a submission ran longer than max-submit-time-contended ({max_submit_time_contended:?}) while another context waited{REMEDY}"
+                "a submission ran longer than max-submit-time-contended ({}) while another context waited{REMEDY}",
+                Span(max_submit_time_contended)
             ),
             Reached::Alone => {
-                format!("a submission ran longer than max-submit-time ({max_submit_time:?}){REMEDY}")
+                format!("a submission ran longer than max-submit-time ({}){REMEDY}", Span(max_submit_time))
             }
         }
     }
@@ -343,11 +345,11 @@ mod tests {
         world.pass(SECOND, &[(0, 9 * SECOND), (1, 8 * SECOND)]);
         let limit = world.workers[0].limit();
         let why = world.hangs.killed(ContextId(0), world.hangs.reached(limit));
-        assert!(why.contains("max-submit-time-contended (10s)"), "{why}");
+        assert!(why.contains("max-submit-time-contended (10 s)"), "{why}");
         assert_eq!((world.workers[0].restarts(), world.workers[1].restarts()), (0, 1));
         assert!(world.hangs.ends(ContextId(0)).is_some());
         let why = world.hangs.killed(ContextId(1), world.hangs.reached(LIMITS.0));
-        assert!(why.contains("max-submit-time (30s)"), "{why}");
+        assert!(why.contains("max-submit-time (30 s)"), "{why}");
         assert!(world.hangs.ends(ContextId(1)).is_some());
         assert_eq!(world.hangs.next_look(), None);
     }
@@ -375,7 +377,7 @@ mod tests {
             assert!(ran >= LIMITS.1 - SECOND, "ended after {ran:?}");
             let limit = world.workers[endless].limit();
             let why = world.hangs.killed(ContextId(endless as u32), world.hangs.reached(limit));
-            assert!(why.contains("max-submit-time-contended (10s)"), "{why}");
+            assert!(why.contains("max-submit-time-contended (10 s)"), "{why}");
             assert_eq!(world.workers[short].restarts(), 1);
         }
     }

@@ -5,6 +5,7 @@
 //! process, and with it the session and all workers. Time in which the whole process stood still, as on a machine that was suspended, does
 //! not count: looks are counted, not seconds.
 
+use outside::Span;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,8 +50,9 @@ impl Progress {
                 std::thread::sleep(LOOK);
             }
             log::error!(
-                "limit frontend-timeout ({limit:?}) reached: the device process stands still at what the frontend gave it: ending it; raise it if the \
-                 frontend is that slow"
+                "limit frontend-timeout ({}) reached: the device process stands still at what the frontend gave it: ending it; raise it if the \
+                 frontend is that slow",
+                Span(limit)
             );
             std::process::exit(1);
         })?;

@@ -7,6 +7,7 @@
 //! Knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
 
 use config::HangLimits;
+use outside::Span;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -45,8 +46,8 @@ struct Record {
 impl fmt::Display for Barred {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Program(left) => write!(f, "programs of its name may start no context for {left:.1?}"),
-            Self::Vm(left) => write!(f, "no program of the VM may start a context for {left:.1?}"),
+            Self::Program(left) => write!(f, "programs of its name may start no context for {}", Span(*left)),
+            Self::Vm(left) => write!(f, "no program of the VM may start a context for {}", Span(*left)),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Log lines that a guest can cause, a few per kind and minute.
 
+use log::Level;
+use protocol::ids::ContextId;
 use std::collections::HashMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Lines per kind that may come at once.
@@ -21,9 +24,35 @@ struct Kind {
     suppressed: u64,
 }
 
+/// The part of the VM that a line is about.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::serve) enum Subject<'a> {
+    /// The device as a whole.
+    Vm,
+    /// A context, and the name of its program if that is known.
+    Context(ContextId, Option<&'a str>),
+}
+
 impl LogLimiter {
+    /// Logs a line of a kind if one may be logged now. The line says how many were not since the last.
+    pub(in crate::serve) fn log(
+        &mut self,
+        level: Level,
+        kind: &'static str,
+        subject: Subject<'_>,
+        message: fmt::Arguments<'_>,
+    ) {
+        let Some(suppressed) = self.allow(kind, Instant::now()) else { return };
+        let suppressed = (suppressed > 0).then_some(suppressed);
+        let (context, program) = match subject {
+            Subject::Vm => (None, None),
+            Subject::Context(context, program) => (Some(context.0), program),
+        };
+        log::log!(level, context, program, suppressed; "{message}");
+    }
+
     /// Returns how many lines of this kind were not logged since the last, if one may be logged now.
-    pub(in crate::serve) fn allow(&mut self, kind: &'static str, now: Instant) -> Option<u64> {
+    fn allow(&mut self, kind: &'static str, now: Instant) -> Option<u64> {
         let kind = self.kinds.entry(kind).or_insert(Kind { left: BURST, refilled: now, suppressed: 0 });
         let periods = now.saturating_duration_since(kind.refilled).as_secs() / REFILL.as_secs();
         if periods > 0 {

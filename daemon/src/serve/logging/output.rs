@@ -1,14 +1,13 @@
 //! The device process brings into its log, within limits, what workers, the probe and their drivers print.
 //!
-//! Each of them has a socket of its own for standard output and error, so nobody else's lines can be changed, held up or forged. What comes is
-//! read as far as it is there, never waited for, and whatever is too much is read and dropped, so that a driver that prints waits for
-//! nobody either. A line is logged as one of ours that says who printed what, without control characters.
+//! Each of them has a socket of its own for standard output and error, so it can change, hold up or forge no line of another. The device process
+//! reads what is there, waits for no more, and drops what is too much, so that a driver that prints waits for no reader either. A line is logged as one of ours that says who printed what, without control characters.
 
 use config::SHARE;
 use protocol::ids::ContextId;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use std::fmt::Write;
+use std::fmt::{self, Display, Formatter, Write};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -32,13 +31,28 @@ pub(in crate::serve) struct Budget {
     dropped: u64,
 }
 
+/// The process that prints, as the log names it.
+#[derive(Clone, Debug)]
+pub(in crate::serve) enum Printer {
+    /// The process that asks the driver for its GPUs.
+    Probe,
+    /// The worker of a context whose program has this name.
+    Worker(ContextId, String),
+}
+
+impl Display for Printer {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Probe => write!(formatter, "the probe"),
+            Self::Worker(context, _) => write!(formatter, "the worker of context {context}"),
+        }
+    }
+}
+
 /// The end at which one process is heard.
 #[derive(Debug)]
 pub(in crate::serve) struct Output {
-    /// The name of the process that prints, for the log.
-    name: String,
-    /// The context, if the process is a worker.
-    context: Option<ContextId>,
+    printer: Printer,
     socket: OwnedFd,
     line: Vec<u8>,
     /// The rest of the line is not shown.
@@ -66,7 +80,10 @@ impl Budget {
     fn allow(&mut self, (period, used): &mut (u64, u32), now: Instant) -> bool {
         if now.saturating_duration_since(self.begun) >= PERIOD {
             if self.dropped > 0 {
-                log::warn!("{} lines that workers printed were dropped: limit max-log-lines", self.dropped);
+                log::warn!(
+                    "limit max-log-lines reached: {} lines that workers printed were dropped; raise it to see them",
+                    self.dropped
+                );
             }
             *self = Self { limit: self.limit, begun: now, period: self.period + 1, used: 0, dropped: 0 };
         }
@@ -90,25 +107,24 @@ impl Budget {
 }
 
 impl Output {
-    /// Makes the end at which a process called `name` is heard, a worker if it has a context, and the end to be given to that process.
+    /// Makes the end at which a process is heard, and the end to be given to that process.
     ///
     /// # Errors
     ///
     /// No descriptor is left.
-    pub(in crate::serve) fn new(name: String, context: Option<ContextId>) -> io::Result<(Self, OwnedFd)> {
+    pub(in crate::serve) fn new(printer: Printer) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let output = Self { name, context, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
+        let output = Self { printer, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
         Ok((output, theirs.into()))
     }
 
     /// Logs what has come; a bounded part of it.
     pub(in crate::serve) fn hear(&mut self, budget: &mut Budget) -> Heard {
-        let context = self.context;
-        self.read(|name, line, used| log_line((name, context), line, used, budget))
+        self.read(|printer, line, used| log_line(printer, line, used, budget))
     }
 
-    /// Hands complete lines on, with the name and the count of who printed them.
-    fn read(&mut self, mut put: impl FnMut(&str, &[u8], &mut (u64, u32))) -> Heard {
+    /// Hands complete lines on, with the process that printed them and its count.
+    fn read(&mut self, mut put: impl FnMut(&Printer, &[u8], &mut (u64, u32))) -> Heard {
         let mut bytes = [0; 4096];
         for _ in 0..TURN_BYTES / bytes.len() {
             match recv(&self.socket, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
@@ -123,7 +139,7 @@ impl Output {
         Heard::More
     }
 
-    fn take(&mut self, bytes: &[u8], put: &mut impl FnMut(&str, &[u8], &mut (u64, u32))) {
+    fn take(&mut self, bytes: &[u8], put: &mut impl FnMut(&Printer, &[u8], &mut (u64, u32))) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
             let room = LINE_BYTES.saturating_sub(self.line.len());
@@ -135,12 +151,12 @@ impl Output {
         }
     }
 
-    fn put(&mut self, put: &mut impl FnMut(&str, &[u8], &mut (u64, u32))) {
+    fn put(&mut self, put: &mut impl FnMut(&Printer, &[u8], &mut (u64, u32))) {
         if std::mem::take(&mut self.cut) {
             self.line.extend_from_slice(b" ...");
         }
         if !self.line.is_empty() {
-            put(&self.name, &self.line, &mut self.used);
+            put(&self.printer, &self.line, &mut self.used);
         }
         self.line.clear();
     }
@@ -152,26 +168,21 @@ impl AsFd for Output {
     }
 }
 
-fn log_line(
-    (name, context): (&str, Option<ContextId>),
-    line: &[u8],
-    used: &mut (u64, u32),
-    budget: &mut Budget,
-) {
+fn log_line(printer: &Printer, line: &[u8], used: &mut (u64, u32), budget: &mut Budget) {
     if budget.allow(used, Instant::now()) {
-        let line = shown(line);
-        match context {
-            Some(context) => log::warn!(context = context.0; "{name} prints: {line}"),
-            None => log::warn!("{name} prints: {line}"),
-        }
+        let (context, program) = match printer {
+            Printer::Probe => (None, None),
+            Printer::Worker(context, program) => (Some(context.0), Some(program.as_str())),
+        };
+        log::warn!(context, program; "{printer} prints: {}", shown(line));
     } else if budget.drops_first() {
         log::warn!(
-            "limit max-log-lines reached: lines that {name} and others print are dropped for up to a minute"
+            "limit max-log-lines reached: lines that {printer} and others print are dropped for up to a minute"
         );
     }
 }
 
-/// A line as nobody can take for another: without what moves a cursor or changes the order of characters, and backslashes doubled.
+/// A line that no reader takes for another: without what moves a cursor or changes the order of characters, and backslashes doubled.
 fn shown(line: &[u8]) -> String {
     let mut shown = String::with_capacity(line.len());
     for character in String::from_utf8_lossy(line).chars() {
@@ -197,7 +208,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let (output, theirs) = Output::new("a worker".into(), None).unwrap();
+            let (output, theirs) = Output::new(Printer::Probe).unwrap();
             let theirs = UnixStream::from(theirs);
             theirs.set_nonblocking(true).unwrap();
             Self { output, theirs, lines: Vec::new() }

@@ -2,7 +2,7 @@
 
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
-use crate::serve::logging::output::{Budget, Heard, Output};
+use crate::serve::logging::output::{Budget, Heard, Output, Printer};
 use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd, hexadecimal, meant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -91,7 +91,7 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     let failed = |e: &dyn fmt::Display| NoGpu::Probe(e.to_string());
     let (channel, theirs) = Channel::pair().map_err(|e| failed(&e))?;
     let theirs = theirs.into_socket();
-    let (mut output, printed) = Output::new("the probe".into(), None).map_err(|e| failed(&e))?;
+    let (mut output, printed) = Output::new(Printer::Probe).map_err(|e| failed(&e))?;
     launcher.launch(PROBE, ChildRole::Probe, DriverFamily::Any, &theirs, &printed).map_err(|e| failed(&e))?;
     drop((theirs, printed));
     let mut printing = Budget::new(DeviceLimits::default().log_lines);
@@ -224,7 +224,7 @@ fn choices(chosen: &[&GpuInfo], memory: Option<MemoryBackEnd>) -> Result<Vec<Cho
 }
 
 /// Returns the name of a back end, as on the command line.
-fn back_end(memory: MemoryBackEnd) -> &'static str {
+pub fn back_end(memory: MemoryBackEnd) -> &'static str {
     match memory {
         MemoryBackEnd::Memfd => "memfd",
         MemoryBackEnd::DmaBuf => "dma-buf",

@@ -5,7 +5,7 @@ mod offer;
 mod socket;
 mod state;
 
-pub use gpu::{Chosen, List, NoGpu, Selected, family, probe, select};
+pub use gpu::{Chosen, List, NoGpu, Selected, back_end, family, probe, select};
 pub use offer::{WINDOW_MAX, decide_window};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

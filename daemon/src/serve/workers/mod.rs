@@ -8,7 +8,7 @@ mod successors;
 use self::backlogs::Backlogs;
 pub(super) use self::successors::HANDS_OVER_TOKEN;
 use self::successors::Successor;
-use super::logging::output::{Budget, Heard, Output};
+use super::logging::output::{Budget, Heard, Output, Printer};
 use crate::device::Owner;
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, GpuChange, Outbox, OutboxError, Placement, ReceiveError, ToDevice,
@@ -88,8 +88,6 @@ pub(super) struct Workers {
     /// The ends at which the output of workers is read, by their serial numbers; those of workers that have ended are included.
     outputs: FxHashMap<u32, Output>,
     printing: Budget,
-    /// The VM, for the log.
-    vm: Option<String>,
 }
 
 #[derive(Debug)]
@@ -159,8 +157,6 @@ pub(super) struct WorkerOptions {
     pub cache_key: CacheKey,
     /// The heuristics of waiting that are turned off.
     pub waiting_off: Vec<Heuristic>,
-    /// The VM's name among those of a broker, for the log.
-    pub vm: Option<String>,
 }
 
 /// The way in which a worker ended that had not said why its context was lost.
@@ -202,7 +198,7 @@ impl Workers {
         device_limits: &DeviceLimits,
         options: WorkerOptions,
     ) -> Self {
-        let WorkerOptions { family, gpus, seen, limits, cache_key, waiting_off, vm } = options;
+        let WorkerOptions { family, gpus, seen, limits, cache_key, waiting_off } = options;
         Self {
             launcher,
             family,
@@ -222,7 +218,6 @@ impl Workers {
             ending: VecDeque::new(),
             outputs: FxHashMap::default(),
             printing: Budget::new(device_limits.log_lines),
-            vm,
         }
     }
 
@@ -256,8 +251,7 @@ impl Workers {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
         self.watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))?;
-        let vm = self.vm.as_ref().map(|vm| format!(" of {vm}")).unwrap_or_default();
-        let (output, printed) = Output::new(format!("the worker of context {ctx_id}{vm}"), Some(ctx_id))?;
+        let (output, printed) = Output::new(Printer::Worker(ctx_id, name.clone()))?;
         self.watch(output.as_fd(), OUTPUT_TOKEN | u64::from(serial))?;
         self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket(), &printed)?;
         self.outputs.insert(serial, output);
@@ -361,7 +355,7 @@ impl Workers {
         let fits = placement.0.len() == self.placement.0.len();
         match fits && placement.0.iter().enumerate().all(known) {
             true => Ok(()),
-            false => Err(format!("there are no GPUs {:?} of {}", placement.0, self.gpus.len())),
+            false => Err(format!("{} places among {} GPUs do not fit", placement.0.len(), self.gpus.len())),
         }
     }
 
@@ -373,12 +367,6 @@ impl Workers {
     /// Returns the name of the program whose context has a worker, as the guest says it.
     pub(super) fn name_of(&self, ctx_id: ContextId) -> Option<&str> {
         self.running.get(&ctx_id).map(|worker| worker.name.as_str())
-    }
-
-    /// A context as the log calls it: by its number, and the name of its program while it has a worker.
-    pub(super) fn called(&self, ctx_id: ContextId) -> String {
-        self.name_of(ctx_id)
-            .map_or_else(|| format!("context {ctx_id}"), |name| format!("context {ctx_id} ({name:?})"))
     }
 
     /// Returns whether a context's worker has no driver.
@@ -676,7 +664,7 @@ impl Process {
 fn watch_again(epoll: &OwnedFd, worker: &Worker, events: Events) {
     let token = CHANNEL_TOKEN | u64::from(worker.serial);
     if let Err(error) = readiness::watch_for(epoll, &worker.channel, token, events) {
-        log::error!(error:%; "cannot watch a worker: killing it");
+        log::error!("cannot watch a worker: {error}; it is killed");
         worker.process.kill();
     }
 }

@@ -146,7 +146,7 @@ impl Workers {
         match worker.held.keep(message, fd, &mut bound) {
             Ok(()) => self.awaited.push(ctx_id),
             Err(limit) => {
-                log::warn!(context = ctx_id.0; "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
+                log::warn!(context = ctx_id.0, program = worker.name.as_str(); "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
                 worker.killed = true;
                 worker.process.kill();
             }
@@ -318,7 +318,7 @@ impl Workers {
         let held = self.end_successor(ctx_id, has_gone);
         let (Some(mut held), Some(worker)) = (held, self.running.get_mut(&ctx_id)) else { return };
         if let Err(limit) = worker.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None) {
-            log::warn!(context = ctx_id.0; "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
+            log::warn!(context = ctx_id.0, program = worker.name.as_str(); "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
         }
         worker.outbox.append(&mut held);
         worker.flush(&self.epoll, &mut self.backlogs);

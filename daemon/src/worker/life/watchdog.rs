@@ -8,6 +8,7 @@ use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
+use outside::Span;
 use rustix::process::{Resource, getrlimit};
 use shm::StatusPage;
 use std::hint::black_box;
@@ -52,7 +53,8 @@ impl Watchdog {
                 }
                 Some(Reached::Compilation(limit)) => {
                     context.lose(&ContextLost::new(format!(
-                        "the driver took longer than {limit:?} to create pipelines (raise --max-pipeline-time)"
+                        "the driver took longer than {} to create pipelines (raise --max-pipeline-time)",
+                        Span(limit)
                     )));
                 }
                 Some(Reached::Memory) => context.lose(&ContextLost::new(

@@ -2,9 +2,9 @@
 //!
 //! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
 //! waits in the held queue (`vulkan::submit::held_queue`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
-//! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
+//! what is ready passes: a submission that waits for one which the program has not made yet would keep other contexts from the GPU.
 //!
-//! Where nobody shares the GPU out ([`Passage::Counted`]), everything passes at once, as if there were no gate, which then has no thread: it
+//! Where no broker shares the GPU out ([`Passage::Counted`]), everything passes at once, as if there were no gate, which then has no thread: it
 //! counts, measures now and then what a submission costs, and notes each while a trace is taken.
 //!
 //! Lock order: the turn, held queues and submissions of queues, the counts of the gate.

@@ -423,7 +423,7 @@ impl Timeline for Queue {
         if let Some(Waiter { fences, thread }) = self.waiter.lock().take() {
             drop(fences);
             if thread.join().is_err() {
-                log::error!("a queue's waiter panicked");
+                log::error!("the thread that waits for a queue has panicked, which is a bug");
             }
         }
     }

@@ -30,7 +30,7 @@ impl Watcher {
     pub(crate) fn end(self) {
         drop(self.watched);
         if self.thread.join().is_err() {
-            log::error!("a queue's watcher panicked");
+            log::error!("the thread that watches a queue has panicked, which is a bug");
         }
     }
 }
