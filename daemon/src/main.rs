@@ -75,7 +75,9 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
         }
         Some(Role::Drain { gpu, control }) => operate(broker::drain(&control.path()?, &gpu)),
         Some(Role::Undrain { gpu, control }) => operate(broker::undrain(&control.path()?, &gpu)),
-        Some(Role::Reload { remove, control }) => operate(broker::reload(&control.path_of_broker(), remove)),
+        Some(Role::Reload { now, dry_run, control }) => {
+            operate(broker::reload(&control.path_of_broker(), now, dry_run))
+        }
         Some(Role::Trace { vm, seconds, output, names, max_events, control }) => {
             let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
             trace::take(&control.path()?, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)

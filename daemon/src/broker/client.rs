@@ -284,13 +284,13 @@ fn refused(error: &str) -> ClientError {
 }
 
 /// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait. With
-/// `remove`, VMs that are missing in the file are meant to be removed, though their guests are connected or no VM is left.
+/// `now`, nothing waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and what would become of it is shown.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong or VMs are missing in it, and nothing has changed; or what it says cannot be written.
-pub fn reload(socket: &Path, remove: bool) -> Result<(), ClientError> {
-    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { remove })? else {
+/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or what it says cannot be written.
+pub fn reload(socket: &Path, now: bool, dry_run: bool) -> Result<(), ClientError> {
+    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { now, dry_run })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));
     };
     let lines: String = reloaded.notes.iter().map(|note| format!("{note}\n")).collect();

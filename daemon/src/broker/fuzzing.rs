@@ -6,7 +6,7 @@ use super::control::{self, Answer, REQUEST_BYTES, Request};
 use super::http::{self, Asked};
 use super::operator::Reply;
 use super::process::Process;
-use super::reload::model;
+use super::reload::{How, model};
 use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
@@ -474,8 +474,10 @@ impl<'a> World<'a> {
             // Its device process is asked to end, and goes on as it likes.
             bad.arguments = vec![format!("--mode={}", u.arbitrary::<u8>()?).into()];
         }
-        let told = self.broker.adopt(settings, self.now);
-        assert!(told.unchanged.contains(&"good".to_owned()) && told.notes.is_empty(), "{told:?}");
+        let how = How { now: weight % 2 == 0, dry_run: false };
+        let told = self.broker.adopt(settings, how, self.now);
+        assert!(told.unchanged.contains(&"good".to_owned()), "{told:?}");
+        assert!(told.notes.len() == told.pending.len() && told.pending.len() <= usize::from(!how.now), "{told:?}");
         Ok(())
     }
 

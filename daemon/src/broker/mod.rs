@@ -38,7 +38,7 @@ pub use control::{Answer, Request};
 pub use reload::Reloaded;
 pub use report::counted;
 pub use report::status::{
-    ContextStatus, GpuStatus, KillCounts, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
+    ContextStatus, GpuStatus, KillCounts, PendingStatus, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
 };
 pub use report::words::{bytes, percent};
 pub use run::serve;

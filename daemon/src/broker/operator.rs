@@ -4,9 +4,10 @@ use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
 use super::http;
 use super::process::{Process, own_cpu_time, thread_cpu_time};
-use super::reload::{Asker, Removal};
+use super::reload::plan::Pending;
+use super::reload::{Asker, How};
 use super::report::metrics;
-use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::report::status::{ContextStatus, GpuStatus, PendingStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
 use super::traces::Wanted;
@@ -30,8 +31,8 @@ pub(super) enum Reply {
     Done,
     /// The status, when device processes have said what they hold.
     Status,
-    /// The result of reading the file again, by which VMs may be removed in any case if that is so.
-    Reloaded(Removal),
+    /// The result of reading the file again, in this way.
+    Reload(How),
     /// A trace, line by line.
     Trace(Wanted),
     /// The draining of the GPU with this index, context by context.
@@ -55,7 +56,7 @@ impl Broker {
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
-                Ok(Reply::Reloaded(removal)) => self.read_again(Some(Asker { peer, removal }), now),
+                Ok(Reply::Reload(how)) => self.read_again(Asker { peer: Some(peer), how }, now),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
                 Ok(Reply::Restart(index, ctx_id, what, change)) => {
@@ -71,10 +72,7 @@ impl Broker {
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
-            Request::Reload { remove } => {
-                return Ok(Reply::Reloaded(if remove { Removal::Meant } else { Removal::Doubtful }));
-            }
-
+            Request::Reload { now, dry_run } => return Ok(Reply::Reload(How { now, dry_run })),
             Request::Trace { vm, seconds, names } => {
                 let index = self.vm_named(&vm)?;
                 return self.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);
@@ -247,6 +245,7 @@ impl Broker {
             queued: usage.ready,
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
+            pending: vm.pending.as_ref().map(pending),
             kills: vm.past.kills,
             context_restarts: vm.past.context_restarts,
             gpus,
@@ -323,6 +322,14 @@ pub(super) fn state(vm: &Vm) -> &'static str {
         Some(process) if process.connected => "connected",
         Some(process) if process.ready => "waiting",
         Some(_) => "starting",
+    }
+}
+
+/// Returns what the file says of a VM and what takes effect when its frontend has disconnected.
+fn pending(pending: &Pending) -> PendingStatus {
+    match pending {
+        Pending::Replace(_, keys) => PendingStatus::Restart { keys: keys.clone() },
+        Pending::Remove => PendingStatus::Removal,
     }
 }
 

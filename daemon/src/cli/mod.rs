@@ -265,11 +265,14 @@ pub(crate) enum Role {
     },
     /// Check whether this host can serve VMs, or whether this VM can use its GPU, and say what helps if not
     Doctor(Doctor),
-    /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
+    /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing. What would end the GPU of a VM in use waits until the VM is off
     Reload {
-        /// Remove VMs that are missing in the file even if their guests are connected or no VM is left
+        /// Do at once what ends the GPUs of VMs in use, such as another --device-memory, and take a file without any VM
+        #[arg(long, alias = "remove")]
+        now: bool,
+        /// Print what would happen, and change nothing
         #[arg(long)]
-        remove: bool,
+        dry_run: bool,
         #[command(flatten)]
         control: Control,
     },

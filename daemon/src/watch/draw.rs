@@ -44,6 +44,10 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let status = &moment.status;
     let mut first = Line::default();
     first.push(&counted(status.vms.iter().map(|vm| vm.state.as_str())), Style::BOLD);
+    let pending = status.vms.iter().filter(|vm| vm.pending.is_some()).count();
+    if pending > 0 {
+        first.push(&format!("   {pending} pending"), Style::toned(Tone::Attention));
+    }
     let policy = format!("   policy {}", status.policy);
     if !status.policy.is_empty() && first.width() + policy.chars().count() <= size.width {
         first.push(&policy, Style::toned(Tone::Quiet));
@@ -117,7 +121,7 @@ mod tests {
     use super::super::moment::tests::status;
     use super::super::view::Question;
     use super::*;
-    use crate::broker::{ContextStatus, Status, VmStatus};
+    use crate::broker::{ContextStatus, PendingStatus, Status, VmStatus};
 
     fn text(status: Status, view: &mut View, width: usize, height: usize) -> Vec<String> {
         let moment = Moment::new(status, None);
@@ -156,6 +160,14 @@ mod tests {
         assert_eq!(words[6][..3], ["▾", "web", "connected"]);
         assert_eq!(words[7][..3], ["3", "llama-ser…", "running"]);
         assert!(lines[13].starts_with("q quit   ↑↓ choose"), "{}", lines[13]);
+    }
+
+    #[test]
+    fn vms_of_which_something_waits_until_they_are_off_are_counted() {
+        let mut status = status();
+        status.vms[0].pending = Some(PendingStatus::Removal);
+        let lines = text(status, &mut View::default(), 80, 14);
+        assert_eq!(lines[0].trim_end(), "3 VMs: 3 connected   1 pending   policy best-effort");
     }
 
     #[test]

@@ -61,14 +61,13 @@ impl<P> Reader<P> {
         Ok(Self { wanted, read, current: None, next: None, _listener: listener })
     }
 
-    /// Has the file read, and notes who waits for the result, if anybody. What is asked for during a reading is read after it, once for
-    /// all who ask.
-    pub(in crate::broker) fn ask(&mut self, who: Option<P>) {
+    /// Has the file read, and notes who wants the result. What is asked for during a reading is read after it, once for all who ask.
+    pub(in crate::broker) fn ask(&mut self, who: P) {
         if self.current.is_none() {
             self.begin();
-            self.current = Some(who.into_iter().collect());
+            self.current = Some(vec![who]);
         } else {
-            self.next.get_or_insert_default().extend(who);
+            self.next.get_or_insert_default().push(who);
         }
     }
 
@@ -123,10 +122,7 @@ mod tests {
         let epoll = Arc::new(readiness::instance().unwrap());
         let file = VmsFile::new(path.path().to_owned(), command, "info".into());
         let mut reader = Reader::new(file, Vec::new(), &epoll, 0).unwrap();
-        reader.ask(Some(1));
-        reader.ask(Some(2));
-        reader.ask(None);
-        reader.ask(Some(3));
+        (1..=3).for_each(|who| reader.ask(who));
         std::fs::write(path.path(), "[vm.a]\nsocket-path = \"/a\"").unwrap();
         assert_eq!(next(&mut reader).0, [1]);
         let (who, read) = next(&mut reader);

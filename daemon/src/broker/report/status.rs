@@ -1,6 +1,7 @@
 //! The status that an operator is told: every GPU, VM and context, and what they have used.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -105,6 +106,9 @@ pub struct VmStatus {
     pub device_cpu_seconds: f64,
     /// Times its device process was started again.
     pub restarts: u64,
+    /// What the file says of the VM and what takes effect when its VMM has disconnected, if there is something.
+    #[serde(default)]
+    pub pending: Option<PendingStatus>,
     /// Contexts that were ended.
     pub kills: KillCounts,
     /// Contexts that were given another worker.
@@ -112,6 +116,28 @@ pub struct VmStatus {
     pub context_restarts: RestartCounts,
     /// The VM's contexts, by number.
     pub contexts: Vec<ContextStatus>,
+}
+
+/// What becomes of a VM when its VMM has disconnected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum PendingStatus {
+    /// It gets a new device process.
+    Restart {
+        /// The keys that have changed for it in the file.
+        keys: Vec<String>,
+    },
+    /// It is removed, as the file does not name it any more.
+    Removal,
+}
+
+impl fmt::Display for PendingStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restart { keys } => write!(f, "restart pending when the VM is off: {}", keys.join(", ")),
+            Self::Removal => f.write_str("removal pending when the VM is off"),
+        }
+    }
 }
 
 /// A VM on one of its GPUs.

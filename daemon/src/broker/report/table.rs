@@ -2,7 +2,7 @@
 
 use super::status::{GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::words::{bytes, percent, seconds};
-use outside::visible;
+use outside::{lines_for_terminal, visible};
 use std::fmt::Write;
 
 const HEAD: [&str; 14] = [
@@ -28,7 +28,8 @@ const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
 /// The column of restarts: how many a VM's contexts had, and whether a context can be restarted.
 const RESTART: usize = 13;
 
-/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU.
+/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU. Below the table are the VMs of which
+/// something waits until they are off.
 #[must_use]
 pub(in crate::broker) fn table(status: &Status) -> String {
     let mut rows: Vec<Row> = vec![HEAD.map(str::to_owned)];
@@ -56,7 +57,8 @@ pub(in crate::broker) fn table(status: &Status) -> String {
         }
     }
     rows.extend(status.gpus.iter().map(|gpu| gpu_row(status, gpu)));
-    aligned(&rows)
+    let waits = status.vms.iter().filter_map(|vm| Some(format!("{}: {}\n", vm.name, vm.pending.as_ref()?)));
+    aligned(&rows) + &lines_for_terminal(&waits.collect::<String>())
 }
 
 type Row = [String; 14];
@@ -179,7 +181,7 @@ fn aligned(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::ContextStatus;
+    use super::super::status::{ContextStatus, PendingStatus};
     use super::*;
 
     fn on(uuid: &str, gpu_seconds: f64) -> VmGpuStatus {
@@ -228,6 +230,23 @@ mod tests {
         assert_eq!((lines[1][12].as_str(), lines[2].last().map(String::as_str)), ("0", Some("yes")));
         assert_eq!(lines[4][..5], ["TOTAL", "GPU", "200", "50.0%", "4.00s"]);
         assert_eq!(lines[4].len(), 12, "processes and memory are summed");
+    }
+
+    #[test]
+    fn what_waits_until_a_vm_is_off_is_told_below_the_table() {
+        let keys = vec!["device-memory".to_owned(), "window-size".to_owned()];
+        let mut vms = ["a", "b", "c"].map(|name| vm(name, vec![], vec![]));
+        vms[1].pending = Some(PendingStatus::Restart { keys });
+        vms[2].pending = Some(PendingStatus::Removal);
+        let table = table(&Status { vms: vms.into(), ..Status::default() });
+        let below: Vec<_> = table.lines().skip(4).collect();
+        assert_eq!(
+            below,
+            [
+                "b: restart pending when the VM is off: device-memory, window-size",
+                "c: removal pending when the VM is off"
+            ]
+        );
     }
 
     #[test]

@@ -246,6 +246,19 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Puts a VM in the place of the one with its name, or among the others by its name.
+    pub(super) fn put(&mut self, vm: VmSettings) {
+        match self.vms.iter_mut().find(|before| before.name == vm.name) {
+            Some(before) => *before = vm,
+            None => self.vms.insert(self.vms.partition_point(|other| other.name < vm.name), vm),
+        }
+    }
+
+    /// Takes the VM of this name out.
+    pub(super) fn take_out(&mut self, name: &str) {
+        self.vms.retain(|vm| vm.name != name);
+    }
+
     /// Checks that our own sockets are nobody else's.
     fn check_own_sockets(&self, file: &Table) -> Result<(), Problem> {
         let metrics = match &self.metrics {

@@ -108,6 +108,8 @@ impl Broker {
         if self.is_ending {
             return;
         }
+        self.take_effect(index);
+        let vm = &mut self.vms[index];
         if vm.is_leaving {
             self.forget(index, now);
         } else if was_asked {
@@ -255,6 +257,9 @@ impl Broker {
                     process.connected = connected;
                 }
                 self.manager.status_changed();
+                if !connected {
+                    self.frontend_gone(index, now);
+                }
                 Ok(())
             }
             ToBroker::ContextBegins { ctx_id, debug_name } => {
