@@ -317,7 +317,8 @@ fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow:
     let file = VmsFile::new(file, Serve::command(), level.as_str().to_ascii_lowercase());
     let settings = file.read()?;
     if check_only {
-        return Ok(());
+        let valid = format!("{}, valid\n", broker::number_of_vms(settings.vms.len()));
+        return print(&valid).map(drop);
     }
     if service::activation().context("LISTEN_FDS and LISTEN_PID")? != Activation::None {
         bail!(

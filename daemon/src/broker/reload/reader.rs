@@ -1,7 +1,7 @@
 //! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system takes as long as it
 //! likes, and the broker waits for nobody.
 
-use super::super::settings::{Problem, Settings, VmsFile};
+use super::super::settings::{Problems, Settings, VmsFile};
 use super::listener::{Made, made_again};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use outside::SocketFile;
@@ -27,7 +27,7 @@ pub(in crate::broker) struct Reader<P> {
 #[derive(Debug)]
 pub(in crate::broker) struct Reading {
     /// The file's content, or what is wrong with it.
-    pub(in crate::broker) settings: Result<Settings, Problem>,
+    pub(in crate::broker) settings: Result<Settings, Problems>,
     /// The sockets that were made again.
     pub(in crate::broker) made: Vec<Made>,
 }
