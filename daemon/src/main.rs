@@ -1,6 +1,7 @@
 //! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the broker of several VMs, the
 //! device process of one, its launcher, a worker or a probe; or an operator's end of the broker.
 
+mod checked;
 mod cli;
 mod diagnosis;
 mod interpose;
@@ -205,9 +206,11 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Returns the bytes of the GPUs' own memory that the VM may have.
+/// Returns the bytes of the GPUs' own memory that the VM may have, and warns if it may have more than there is.
 fn device_memory_seen(options: &Serve, gpus: &[Chosen]) -> u64 {
     let all = gpus.iter().map(|(gpu, _)| gpu.device_memory).sum();
+    let warning = serve::more_than_there_is(options.quotas.device_memory, all);
+    warning.into_iter().for_each(|warning| log::warn!(target: LOG, "{warning}"));
     options.quotas.device_memory.map_or(all, |bytes| bytes.min(all))
 }
 
@@ -317,6 +320,8 @@ fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow:
     let file = VmsFile::new(file, Serve::command(), level.as_str().to_ascii_lowercase());
     let settings = file.read()?;
     if check_only {
+        let warnings = checked::warnings(&settings).into_iter();
+        warnings.for_each(|warning| service::print_error(&format!("vhost-user-vulkan: {warning}")));
         let valid = format!("{}, valid\n", broker::number_of_vms(settings.vms.len()));
         return print(&valid).map(drop);
     }

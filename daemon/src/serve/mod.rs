@@ -41,6 +41,6 @@ pub use broker::Broker;
 pub use outdated::End;
 pub use run::{Options, serve, take_signals};
 pub use setup::{
-    Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, cache_key, decide_window, family, probe,
-    select,
+    Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, cache_key, decide_window, family,
+    more_than_there_is, probe, select, small_window,
 };
