@@ -60,12 +60,12 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
             Some(file) => become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS),
             None => become_device(serve),
         },
-        Some(Role::Status { watch: true, json: false, control }) if is_interactive() => {
+        Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
             watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Some(Role::Status { watch, json, control }) => {
+        Some(Role::Status { vm, watch, json, control }) => {
             let watch = if watch { Watch::EverySecond } else { Watch::Once };
-            operate(broker::show_status(&control.path()?, json, watch))
+            operate(broker::show_status(&control.path()?, vm.as_deref(), json, watch))
         }
         Some(Role::Set { vm, words, control }) => operate(broker::set(&control.path()?, &vm, &words)),
         Some(Role::Kill { context, control }) => operate(broker::kill(&control.path()?, &context)),
@@ -219,6 +219,7 @@ fn shown(options: &Serve, listen: &Listen, contexts: usize) -> OneVmOptions {
     OneVmOptions {
         name: options.vm_name.clone(),
         socket_path: listen.path(),
+        given: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
         device_memory: options.quotas.device_memory,
         contexts,
     }
@@ -340,8 +341,8 @@ fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
 }
 
 fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
-    let GpuInfo { uuid, name, software, pci_address, likeness, device_memory: memory, .. } = gpu;
-    SharedGpu { uuid, name, software, memory, pci_address, likeness, spare }
+    let GpuInfo { uuid, name, software, pci_address, likeness, device_memory: memory, driver, .. } = gpu;
+    SharedGpu { uuid, name, software, memory, pci_address, likeness, spare, driver }
 }
 
 /// Says loudly what a guest does not meet, or refuses to start without it.

@@ -14,7 +14,7 @@ use super::settings::{Settings, VmSettings, VmsFile};
 pub use super::traces::fuzzing::traced;
 use super::traces::{self, TraceEvent, Traces};
 use super::vm::Vms;
-use crate::ipc::{Channel, HeldMemory, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
+use crate::ipc::{Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
 use config::GPUS_MAX;
@@ -323,7 +323,7 @@ impl<'a> World<'a> {
         (0..2).for_each(|vm| world.start(vm));
         let gpus = vec![SharedGpu { name: "GPU".into(), memory: 1 << 30, ..SharedGpu::default() }];
         let limits = HeldMemory::default();
-        world.say(1, &ToBroker::Ready { gpus, limits }, None);
+        world.say(1, &ToBroker::Ready { gpus, limits, in_force: InForce::default() }, None);
         let begins = ToBroker::ContextBegins { ctx_id: GOOD, debug_name: "good".into() };
         world.say(1, &begins, Some(&Doorbell::new().expect("a doorbell").into()));
         world.say(1, &ToBroker::ContextComes { ctx_id: GOOD, gpu: 0 }, Some(&page));
@@ -606,7 +606,7 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         gpus.push(SharedGpu { uuid, name, software, memory, spare, ..SharedGpu::default() });
     }
     let limits = HeldMemory { device: u.arbitrary()?, host: u.arbitrary()? };
-    Ok(ToBroker::Ready { gpus, limits })
+    Ok(ToBroker::Ready { gpus, limits, in_force: InForce::default() })
 }
 
 fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
@@ -618,6 +618,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         0..=2 => ToBroker::Frontend { connected: u.arbitrary()? },
         3..=5 => ToBroker::ContextBegins { ctx_id, debug_name: u.arbitrary()? },
         6..=9 => ToBroker::ContextComes { ctx_id, gpu: gpu(u)? },
+        10 if u.ratio(1, 8)? => ToBroker::Replaced { what: Replaced::Program(u.arbitrary()?) },
         10 => ToBroker::ContextLeaves { ctx_id, gpu: gpu(u)? },
         11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
         13 if u.arbitrary()? => ToBroker::Restarting { ctx_id, stage: RestartStage::Rests },
@@ -710,7 +711,8 @@ mod tests {
         let mut broker = broker();
         let mut world = World::new(&mut broker);
         let gpus = vec![SharedGpu { name: "GPU".into(), memory: 1 << 30, ..SharedGpu::default() }];
-        world.say(0, &ToBroker::Ready { gpus, limits: HeldMemory::default() }, None);
+        let (limits, in_force) = (HeldMemory::default(), InForce::default());
+        world.say(0, &ToBroker::Ready { gpus, limits, in_force }, None);
         let page = grant_page().unwrap();
         let begins = ToBroker::ContextBegins { ctx_id: ContextId(1), debug_name: "bad".into() };
         world.say(0, &begins, Some(&Doorbell::new().unwrap().into()));

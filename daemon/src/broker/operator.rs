@@ -7,12 +7,12 @@ use super::process::{Process, own_cpu_time, thread_cpu_time};
 use super::reload::plan::Pending;
 use super::reload::{Asker, How};
 use super::report::metrics;
-use super::report::status::{ContextStatus, GpuStatus, PendingStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::report::status::{ContextStatus, FORM, GpuStatus, PendingStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
 use super::traces::Wanted;
 use super::vm::{OnGpu, Restart, Vm};
-use crate::ipc::{FromBroker, GpuChange, HeldMemory, Unmovable};
+use crate::ipc::{FromBroker, GpuChange, HeldMemory, Replaced, Unmovable};
 use config::{Passage, hexadecimal};
 use protocol::ids::ContextId;
 use readiness::Events;
@@ -194,7 +194,11 @@ impl Broker {
             Passage::ByGrant => own_cpu_time(),
             Passage::Counted => thread_cpu_time(),
         };
-        Status { gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
+        let (form, version) = (FORM, env!("CARGO_PKG_VERSION").to_owned());
+        let mut processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
+        let upgrade = processes.find_map(|process| process.replaced.iter().find(|what| what.is_program()));
+        let upgrade = upgrade.map(shown);
+        Status { form, version, upgrade, gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
     }
 
     fn gpu_status(&self, index: usize, vms: &[VmStatus]) -> GpuStatus {
@@ -205,6 +209,7 @@ impl Broker {
             utilisation: on_it.map(|on| on.share).sum::<f64>().min(1.0),
             uuid,
             name: gpu.name.clone(),
+            driver: gpu.driver.clone(),
             device_memory: gpu.memory,
             weights: self.weights_on(index),
             drained: gpu.is_drained,
@@ -230,6 +235,8 @@ impl Broker {
         let gpus: Vec<_> = gpus.map(|on| self.vm_gpu_status(vm, on, now)).collect();
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
+        let replaced = vm.process.iter().flat_map(|process| &process.replaced);
+        let replaced = replaced.filter(|what| !what.is_program()).map(shown).collect();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
@@ -246,6 +253,9 @@ impl Broker {
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
             pending: vm.pending.as_ref().map(pending),
+            options: vm.settings.options().map(str::to_owned).collect(),
+            in_force: vm.process.as_ref().and_then(|process| process.in_force.clone()),
+            replaced,
             kills: vm.past.kills,
             context_restarts: vm.past.context_restarts,
             gpus,
@@ -323,6 +333,11 @@ pub(super) fn state(vm: &Vm) -> &'static str {
         Some(process) if process.ready => "waiting",
         Some(_) => "starting",
     }
+}
+
+/// Returns what was replaced, in words. A device process says what it likes.
+fn shown(what: &Replaced) -> String {
+    what.to_string().chars().map(outside::visible).collect()
 }
 
 /// Returns what the file says of a VM and what takes effect when its frontend has disconnected.

@@ -170,6 +170,9 @@ pub(crate) struct Serve {
 pub(crate) enum Role {
     /// Show the VMs served by a running daemon, their contexts, and what they use
     Status {
+        /// Show this VM only, in full: the options that are in force for it, its GPU and driver, and what waits until it is off
+        #[arg(value_name = "VM")]
+        vm: Option<String>,
         /// Repeat once a second: on a terminal as a view with bars, in which keys sort, unfold and kill contexts; else line by line
         #[arg(long)]
         watch: bool,

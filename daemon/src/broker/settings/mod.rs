@@ -90,6 +90,12 @@ impl VmSettings {
         self.parts.iter().filter_map(|word| word.to_str())
     }
 
+    /// The options of its tables and for its part of what there is for all VMs, as `KEY=VALUE`, without its socket's path.
+    pub(super) fn options(&self) -> impl Iterator<Item = &str> {
+        let words = self.words().chain(self.part_words()).filter_map(|word| word.strip_prefix("--"));
+        words.filter(|option| !option.starts_with("socket-path="))
+    }
+
     /// The GPU memory that the VM may hold, in bytes, if its tables or its part of what there is for all bound it.
     pub(super) fn device_memory(&self) -> Option<u64> {
         let value = |word: &str| word.strip_prefix("--device-memory=").and_then(bytes);

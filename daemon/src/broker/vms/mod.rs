@@ -16,7 +16,7 @@ use super::run::Broker;
 use super::settings::share::effective;
 use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
-use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
+use crate::ipc::{FromBroker, HeldMemory, InForce, Placement, Replaced, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN, Passage};
 use log::Level;
@@ -251,7 +251,15 @@ impl Broker {
         now: Nanos,
     ) -> Result<(), String> {
         match message {
-            ToBroker::Ready { gpus, limits } => self.ready(index, &gpus, limits, now),
+            ToBroker::Ready { gpus, limits, in_force } => {
+                self.ready(index, &gpus, limits, now)?;
+                self.settled(index, in_force);
+                Ok(())
+            }
+            ToBroker::Replaced { what } => {
+                self.replaced(index, what);
+                Ok(())
+            }
             ToBroker::Frontend { connected } => {
                 if let Some(process) = &mut self.vms[index].process {
                     process.connected = connected;
@@ -325,6 +333,27 @@ impl Broker {
         Ok(())
     }
 
+    /// Notes what a device process has settled at its start.
+    fn settled(&mut self, index: usize, in_force: InForce) {
+        let InForce { memory, queues, .. } = &in_force;
+        let (memory, queues) = (printable(memory), printable(queues));
+        let process = self.vms[index].process.as_mut();
+        process.into_iter().for_each(|process| {
+            process.in_force = Some(InForce { memory, queues, ..in_force });
+        });
+    }
+
+    /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, and the log tells it once.
+    fn replaced(&mut self, index: usize, what: Replaced) {
+        let mut processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
+        let is_known = processes.any(|process| process.replaced.iter().any(Replaced::is_program));
+        if self.passage() == Passage::ByGrant && what.is_program() && !is_known {
+            log::info!("{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU");
+        }
+        let process = self.vms[index].process.as_mut();
+        process.into_iter().for_each(|process| process.note_replaced(what));
+    }
+
     /// Notes what has become of a start, for the service manager.
     fn was_started(&mut self, index: usize) {
         self.vms[index].was_started = true;
@@ -335,7 +364,8 @@ impl Broker {
     fn gpu(&mut self, shared: &SharedGpu) -> usize {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
-            let gpu = SharedGpu { name: printable(&shared.name), ..shared.clone() };
+            let (name, driver) = (printable(&shared.name), printable(&shared.driver));
+            let gpu = SharedGpu { name, driver, ..shared.clone() };
             self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.passage()));
             self.gpus.len() - 1
         })
