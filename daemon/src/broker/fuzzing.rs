@@ -618,7 +618,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         0..=2 => ToBroker::Frontend { connected: u.arbitrary()? },
         3..=5 => ToBroker::ContextBegins { ctx_id, debug_name: u.arbitrary()? },
         6..=9 => ToBroker::ContextComes { ctx_id, gpu: gpu(u)? },
-        10 if u.ratio(1, 8)? => ToBroker::Replaced { what: Replaced::Program(u.arbitrary()?) },
+        10 if u.ratio(1, 8)? => ToBroker::Replaced { what: Replaced::Program(u.arbitrary::<String>()?.into()) },
         10 => ToBroker::ContextLeaves { ctx_id, gpu: gpu(u)? },
         11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
         13 if u.arbitrary()? => ToBroker::Restarting { ctx_id, stage: RestartStage::Rests },

@@ -335,12 +335,10 @@ impl Broker {
 
     /// Notes what a device process has settled at its start.
     fn settled(&mut self, index: usize, in_force: InForce) {
-        let InForce { memory, queues, .. } = &in_force;
-        let (memory, queues) = (printable(memory), printable(queues));
-        let process = self.vms[index].process.as_mut();
-        process.into_iter().for_each(|process| {
+        let (memory, queues) = (printable(&in_force.memory), printable(&in_force.queues));
+        if let Some(process) = &mut self.vms[index].process {
             process.in_force = Some(InForce { memory, queues, ..in_force });
-        });
+        }
     }
 
     /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, and the log tells it once.
@@ -350,8 +348,9 @@ impl Broker {
         if self.passage() == Passage::ByGrant && what.is_program() && !is_known {
             log::info!("{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU");
         }
-        let process = self.vms[index].process.as_mut();
-        process.into_iter().for_each(|process| process.note_replaced(what));
+        if let Some(process) = &mut self.vms[index].process {
+            process.note_replaced(what);
+        }
     }
 
     /// Notes what has become of a start, for the service manager.
