@@ -7,7 +7,7 @@ use daemon::serve::small_window;
 
 /// Returns a sentence for each VM whose window is smaller than the memory that its guests could map.
 pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
-    let warning = |vm: &VmSettings| Some(format!("[vm.{}] window-size: {}", vm.name, warning(vm)?));
+    let warning = |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(vm)?));
     settings.vms.iter().filter_map(warning).collect()
 }
 
@@ -27,7 +27,11 @@ mod tests {
 
     fn of(keys: &str) -> Vec<String> {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), format!("device-memory = \"8GiB\"\n[vm.a]\nsocket-path = \"/a\"\n{keys}")).unwrap();
+        std::fs::write(
+            file.path(),
+            format!("device-memory = \"8GiB\"\n[vm.a]\nsocket-path = \"/a\"\n{keys}"),
+        )
+        .unwrap();
         let settings = VmsFile::new(file.path().to_owned(), Serve::command(), "info".into()).read();
         warnings(&settings.unwrap())
     }

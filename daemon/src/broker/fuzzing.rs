@@ -14,7 +14,9 @@ use super::settings::{Settings, VmSettings, VmsFile};
 pub use super::traces::fuzzing::traced;
 use super::traces::{self, TraceEvent, Traces};
 use super::vm::Vms;
-use crate::ipc::{Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
+use crate::ipc::{
+    Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable,
+};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
 use config::GPUS_MAX;
@@ -478,7 +480,10 @@ impl<'a> World<'a> {
         let how = How { now: weight % 2 == 0, dry_run: false };
         let told = self.broker.adopt(settings, how, self.now);
         assert!(told.unchanged.contains(&"good".to_owned()), "{told:?}");
-        assert!(told.notes.len() == told.pending.len() && told.pending.len() <= usize::from(!how.now), "{told:?}");
+        assert!(
+            told.notes.len() == told.pending.len() && told.pending.len() <= usize::from(!how.now),
+            "{told:?}"
+        );
         Ok(())
     }
 
@@ -618,7 +623,9 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         0..=2 => ToBroker::Frontend { connected: u.arbitrary()? },
         3..=5 => ToBroker::ContextBegins { ctx_id, debug_name: u.arbitrary()? },
         6..=9 => ToBroker::ContextComes { ctx_id, gpu: gpu(u)? },
-        10 if u.ratio(1, 8)? => ToBroker::Replaced { what: Replaced::Program(u.arbitrary::<String>()?.into()) },
+        10 if u.ratio(1, 8)? => {
+            ToBroker::Replaced { what: Replaced::Program(u.arbitrary::<String>()?.into()) }
+        }
         10 => ToBroker::ContextLeaves { ctx_id, gpu: gpu(u)? },
         11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
         13 if u.arbitrary()? => ToBroker::Restarting { ctx_id, stage: RestartStage::Rests },

@@ -36,11 +36,11 @@ pub use client::{
 };
 pub use control::{Answer, Request};
 pub use reload::Reloaded;
-pub use report::{counted, vms as number_of_vms};
 pub use report::status::{
     ContextStatus, GpuStatus, KillCounts, PendingStatus, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
 };
 pub use report::words::{bytes, percent};
+pub use report::{counted, vms as number_of_vms};
 pub use run::serve;
 pub use settings::places::{
     Ambiguous, brokers_control_socket, control_socket_beside, operators_control_socket,

@@ -7,7 +7,9 @@ use super::process::{Process, own_cpu_time, thread_cpu_time};
 use super::reload::plan::Pending;
 use super::reload::{Asker, How};
 use super::report::metrics;
-use super::report::status::{ContextStatus, FORM, GpuStatus, PendingStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::report::status::{
+    ContextStatus, FORM, GpuStatus, PendingStatus, Status, Used, VmGpuStatus, VmStatus,
+};
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
 use super::traces::Wanted;

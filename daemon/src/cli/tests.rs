@@ -12,7 +12,9 @@ fn settings(text: &str) -> Result<Settings, String> {
     file.write_all(text.as_bytes()).unwrap();
     VmsFile::new(file.path().to_owned(), Serve::command(), "warn".into()).read().map_err(|error| {
         let said = error.to_string();
-        said.trim_start_matches(&format!("{}: line ", file.path().display())).trim_start_matches(char::is_numeric).to_owned()
+        said.trim_start_matches(&format!("{}: line ", file.path().display()))
+            .trim_start_matches(char::is_numeric)
+            .to_owned()
     })
 }
 

@@ -258,7 +258,8 @@ impl InForce {
     /// What holds for these GPUs of a VM, with a window of so many bytes.
     #[must_use]
     pub fn new(gpus: &[GpuChoice], window_size: u64) -> Self {
-        let maps = |gpu: &GpuChoice| gpu.memory == MemoryBackEnd::DmaBuf || gpu.trial.driver_mapped.types != 0;
+        let maps =
+            |gpu: &GpuChoice| gpu.memory == MemoryBackEnd::DmaBuf || gpu.trial.driver_mapped.types != 0;
         let first = gpus.first();
         Self {
             window_size,

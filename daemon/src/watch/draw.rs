@@ -60,7 +60,8 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     for gpu in &status.gpus[..shown] {
         let held = status.held_on(gpu).filter(|_| gpu.device_memory > 0);
         let memory = held.map(|held| format!("  {} of {}", bytes(held), bytes(gpu.device_memory)));
-        let memory = memory.filter(|text| name_width + 10 + BAR_MIN + text.len() <= size.width).unwrap_or_default();
+        let memory =
+            memory.filter(|text| name_width + 10 + BAR_MIN + text.len() <= size.width).unwrap_or_default();
         let for_bar = size.width.saturating_sub(name_width + 10 + memory.len()).min(BAR_MAX);
         let mut line = Line::default();
         line.push(&left(&gpu.name, name_width), Style::PLAIN).push("  ", Style::PLAIN);

@@ -335,6 +335,9 @@ fn all_that_is_wrong_with_a_file_is_told_with_its_lines() -> Result<()> {
     }
     std::fs::write(file.path(), vms)?;
     let checked = tests::broker::vhost_user_vulkan()?.args(["--check-config", "--config", &path]).output()?;
-    assert_eq!((checked.status.code(), String::from_utf8(checked.stdout)?), (Some(0), "2 VMs, valid\n".to_owned()));
+    assert_eq!(
+        (checked.status.code(), String::from_utf8(checked.stdout)?),
+        (Some(0), "2 VMs, valid\n".to_owned())
+    );
     Ok(())
 }

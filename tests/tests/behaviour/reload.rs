@@ -146,7 +146,10 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
     broker.rewrite("policy = \"fair\"", &[("a", "gup = \"x\"")])?;
     let said = String::from_utf8(broker.operate(&["reload"])?.stderr)?;
     let lines: Vec<_> = said.lines().collect();
-    ensure!(lines.len() == 4 && lines[0].ends_with(": 2 mistakes:") && lines[3] == "nothing has changed", "{said}");
+    ensure!(
+        lines.len() == 4 && lines[0].ends_with(": 2 mistakes:") && lines[3] == "nothing has changed",
+        "{said}"
+    );
     ensure!(logged("the file was read again:   line 2: policy: \"fair\" is none of "), "{}", broker.log());
     broker.rewrite("metrics = \"/tmp/nowhere/metrics\"", &[("a", "max-maps = 7")])?;
     hang_up(&broker)?;

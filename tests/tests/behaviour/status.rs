@@ -23,7 +23,10 @@ fn one_vm_is_shown_with_what_is_in_force_for_it_and_the_memory_of_its_gpu() -> R
     ensure!(fact(&text, "state")?.starts_with("waiting, device process "), "{text}");
     assert_eq!(fact(&text, "socket")?, broker.path("a").display().to_string());
     ensure!(fact(&text, "window")?.starts_with("1.0GiB of memfd; guests "), "{text}");
-    assert_eq!((fact(&text, "queues")?, fact(&text, "device memory")?), ("all".into(), "0B held, of 64.0MiB".into()));
+    assert_eq!(
+        (fact(&text, "queues")?, fact(&text, "device memory")?),
+        ("all".into(), "0B held, of 64.0MiB".into())
+    );
     ensure!(fact(&text, "options")?.split(' ').any(|option| option == "max-contexts=7"), "{text}");
     ensure!(fact(&text, "GPU")?.contains(", driver ") && !text.contains("driver unknown"), "{text}");
     ensure!(fact(&text, "daemon")?.starts_with("version ") && !text.contains("pending"), "{text}");
@@ -34,10 +37,19 @@ fn one_vm_is_shown_with_what_is_in_force_for_it_and_the_memory_of_its_gpu() -> R
     assert_eq!((&in_force["window_size"], &in_force["queues"]), (&json!(1 << 30), &json!("all")));
     let output = broker.operate(&["status", "c"])?;
     let said = String::from_utf8(output.stderr)?;
-    assert_eq!((output.status.code(), said.as_str()), (Some(1), "vhost-user-vulkan: c: no such VM; there are a, b\n"));
+    assert_eq!(
+        (output.status.code(), said.as_str()),
+        (Some(1), "vhost-user-vulkan: c: no such VM; there are a, b\n")
+    );
     // The memory of the GPU is below the table of all.
     let table = broker.say(&["status"])?;
-    ensure!(table.lines().last().is_some_and(|line| line.contains(": VMs hold 0B of ") && line.contains(" are free, ")), "{table}");
+    ensure!(
+        table
+            .lines()
+            .last()
+            .is_some_and(|line| line.contains(": VMs hold 0B of ") && line.contains(" are free, ")),
+        "{table}"
+    );
     Ok(())
 }
 

@@ -158,11 +158,15 @@ fn what_ends_the_gpu_of_a_vm_in_use_waits_and_the_rest_does_not() {
     new.vms = vec![VmSettings { arguments: Vec::new(), ..vm("a") }, changed.clone(), vm("d")];
     new.policy = Policy::Fixed;
     let actions = sparing(plan(&settings(), &new), |name| name != "a");
-    let [policy, gone, replaced, share_of_b, later, added] = actions.as_slice() else { panic!("{actions:?}") };
+    let [policy, gone, replaced, share_of_b, later, added] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
     assert_eq!(*policy, Action::Policy(Policy::Fixed));
     assert_eq!(*gone, Action::Postpone("c".into(), Pending::Remove));
     assert!(matches!(replaced, Action::Replace(vm, ..) if vm.name == "a"), "it is not in use: {replaced:?}");
-    assert!(matches!(share_of_b, Action::Reshare(name, reshare) if name == "b" && reshare.apply(share) == share));
+    assert!(
+        matches!(share_of_b, Action::Reshare(name, reshare) if name == "b" && reshare.apply(share) == share)
+    );
     let keys = ["gpu", "max-maps", "socket-path"].map(str::to_owned).into();
     assert_eq!(*later, Action::Postpone("b".into(), Pending::Replace(Box::new(changed), keys)));
     assert_eq!(*added, Action::Add(vm("d")));

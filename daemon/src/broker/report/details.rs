@@ -29,7 +29,8 @@ fn facts(status: &Status, vm: &VmStatus) -> Vec<(&'static str, String)> {
     if let Some(in_force) = &vm.in_force {
         let maps = if in_force.maps_device_memory { "map" } else { "cannot map" };
         let window = bytes(in_force.window_size);
-        facts.push(("window", format!("{window} of {}; guests {maps} the GPU's own memory", in_force.memory)));
+        facts
+            .push(("window", format!("{window} of {}; guests {maps} the GPU's own memory", in_force.memory)));
         facts.push(("queues", in_force.queues.clone()));
     }
     facts.push(("device memory", held(vm.used.device_memory, vm.device_memory_limit)));

@@ -6,12 +6,12 @@ use std::fmt;
 
 /// The number of the form that a status has. It rises when something that is there gets another name, meaning or unit, or goes away; what is new
 /// comes without.
-pub const FORM: u32 = 1;
+pub(in crate::broker) const FORM: u32 = 1;
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The form of this, [`FORM`]; 0 if the broker is an older one.
+    /// The number of the form of this, 1; 0 if the broker is an older one.
     #[serde(default)]
     pub form: u32,
     /// The version of the daemon that answers; empty if it is an older one.
@@ -54,7 +54,9 @@ impl Status {
     #[must_use]
     pub fn held_on(&self, gpu: &GpuStatus) -> Option<u64> {
         let mut on_it = self.vms.iter().filter(|vm| vm.is_on(gpu));
-        on_it.try_fold(0_u64, |sum, vm| (vm.gpus.len() == 1).then(|| sum.saturating_add(vm.used.device_memory)))
+        on_it.try_fold(0_u64, |sum, vm| {
+            (vm.gpus.len() == 1).then(|| sum.saturating_add(vm.used.device_memory))
+        })
     }
 }
 

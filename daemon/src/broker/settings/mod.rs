@@ -79,6 +79,12 @@ impl VmSettings {
         self.max_submit_time_contended.unwrap_or(usual)
     }
 
+    /// The name of its table, as its heading has it.
+    #[must_use]
+    pub fn table(&self) -> String {
+        table_of_vm(&self.name)
+    }
+
     /// The options of its tables.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> + Clone {
         // They were text in the file.
@@ -305,12 +311,7 @@ impl Draft<'_> {
     }
 }
 
-fn vms<'a>(
-    file: &'a Table,
-    options: &VmOptions<'a>,
-    policy: Policy,
-    found: &mut Found,
-) -> Vec<Draft<'a>> {
+fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy, found: &mut Found) -> Vec<Draft<'a>> {
     let no_table = |other: &Value| format!("{} is not a table", shown(other));
     let defaults = table(file, "defaults", no_table, found);
     let own = defaults.keys().filter(|key| OWN_PATHS.contains(&key.as_str()));
@@ -324,12 +325,18 @@ fn vms<'a>(
         found.add(Problem::of_key("", "vm", format!("{} VMs are more than {VMS}", vms.len())));
         return Vec::new();
     }
-    let draft = |(name, table): (&'a String, &'a Value)| draft(name, table, &defaults, options, policy, found);
+    let draft =
+        |(name, table): (&'a String, &'a Value)| draft(name, table, &defaults, options, policy, found);
     vms.iter().filter_map(draft).collect()
 }
 
 /// A table of the file; one without keys if there is none, or what is no table.
-fn table<'a>(file: &'a Table, key: &str, wrong: impl FnOnce(&Value) -> String, found: &mut Found) -> &'a Table {
+fn table<'a>(
+    file: &'a Table,
+    key: &str,
+    wrong: impl FnOnce(&Value) -> String,
+    found: &mut Found,
+) -> &'a Table {
     static NONE: LazyLock<Table> = LazyLock::new(Table::new);
     match file.get(key) {
         None => &NONE,

@@ -27,7 +27,10 @@ pub(super) fn check(vms: &[Draft<'_>]) -> Vec<Problem> {
 pub(super) fn sockets_of_vms(file: &Table) -> BTreeMap<PathBuf, String> {
     let vms = file.get("vm").and_then(Value::as_table).into_iter().flatten();
     let own = |(name, vm): (&String, &Value)| {
-        Some((meant(Path::new(vm.get("socket-path")?.as_str()?)), format!("socket-path of [{}]", table_of_vm(name))))
+        Some((
+            meant(Path::new(vm.get("socket-path")?.as_str()?)),
+            format!("socket-path of [{}]", table_of_vm(name)),
+        ))
     };
     vms.filter_map(own).collect()
 }

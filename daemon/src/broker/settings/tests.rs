@@ -125,7 +125,10 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
             "[vm.\"a/b\"]\nsocket-path = \"b\"",
             "[vm] a/b: a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space",
         ),
-        ("[vm.a.b]\nsocket-path = \"b\"\n[vm.a]\nsocket-path = \"a\"", "[vm.a] b: is a table, and no key has one; quote"),
+        (
+            "[vm.a.b]\nsocket-path = \"b\"\n[vm.a]\nsocket-path = \"a\"",
+            "[vm.a] b: is a table, and no key has one; quote",
+        ),
         (
             "colour = 3",
             "colour: unknown; allowed are anticipation, cgroup, control-socket, defaults, device-memory",
@@ -206,7 +209,8 @@ mode = 3
 [defaults]
 scanouts = 7";
     let said = parse(text).unwrap_err().to_string();
-    let lines: Vec<_> = said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
+    let lines: Vec<_> =
+        said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
     let expected = [
         "8 mistakes:",
         "  line 1: policy: ",
@@ -237,7 +241,8 @@ fn a_vm_may_be_called_as_in_libvirt() {
     for name in ["Web01", "a_b", "a.b", "Windows 10", "größe", "a+b@c:d", "x".repeat(63).as_str()] {
         assert_eq!(parse(&file(name)).unwrap().vms[0].name, name);
     }
-    for name in ["", ".", "..", ".a", "-a", " a", "a ", "a/b", "a\nb", "a\u{202e}b", "x".repeat(64).as_str()] {
+    for name in ["", ".", "..", ".a", "-a", " a", "a ", "a/b", "a\nb", "a\u{202e}b", "x".repeat(64).as_str()]
+    {
         assert!(mistake(&file(name)).contains(NO_NAME), "{name:?}");
     }
 }

@@ -343,10 +343,13 @@ impl Broker {
 
     /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, and the log tells it once.
     fn replaced(&mut self, index: usize, what: Replaced) {
-        let mut processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
-        let is_known = processes.any(|process| process.replaced.iter().any(Replaced::is_program));
+        let knows =
+            |vm: &Vm| vm.process.iter().any(|process| process.replaced.iter().any(Replaced::is_program));
+        let is_known = self.vms.iter().any(knows);
         if self.passage() == Passage::ByGrant && what.is_program() && !is_known {
-            log::info!("{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU");
+            log::info!(
+                "{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU"
+            );
         }
         if let Some(process) = &mut self.vms[index].process {
             process.note_replaced(what);

@@ -118,7 +118,8 @@ impl OneVmOptions {
         let socket = self.socket_path.as_ref().map(absolute);
         let socket = socket.map(|path| option_with("--socket-path", &path));
         let memory = self.device_memory.map(|bytes| format!("--device-memory={bytes}").into());
-        let is_said = |word: &String| word.starts_with("--socket-path=") || word.starts_with("--device-memory=");
+        let is_said =
+            |word: &String| word.starts_with("--socket-path=") || word.starts_with("--device-memory=");
         let others = options_of(&self.given).into_iter().filter(|word| !is_said(word)).map(OsString::from);
         VmSettings {
             name: self.name(),
@@ -154,7 +155,8 @@ mod tests {
 
     #[test]
     fn each_option_of_a_command_line_is_one_word_and_nothing_is_said_twice() {
-        let given = "--socket-path a --gpu=x --device-memory 1GiB --quiet --queues all".split(' ').map(str::to_owned);
+        let given =
+            "--socket-path a --gpu=x --device-memory 1GiB --quiet --queues all".split(' ').map(str::to_owned);
         let options = OneVmOptions {
             name: None,
             socket_path: Some("/run/a".into()),

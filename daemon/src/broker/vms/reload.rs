@@ -65,7 +65,8 @@ impl Broker {
             _ if self.is_ending => Answer::Error { error: "the broker ends".into() },
             Ok(settings) => Answer::Reloaded(self.adopt(settings, how, now)),
             Err(why) => {
-                let error = format!("{why}{}nothing has changed", if why.contains('\n') { "\n" } else { "; " });
+                let error =
+                    format!("{why}{}nothing has changed", if why.contains('\n') { "\n" } else { "; " });
                 if !how.dry_run {
                     error.lines().for_each(|line| log::error!("the file was read again: {line}"));
                 }

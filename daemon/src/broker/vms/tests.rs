@@ -614,7 +614,9 @@ fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
     world.broker.vms[0].settings.arguments = ["--socket-path=/a", "--queues=all"].map(Into::into).into();
     world.say(0, &ready());
     let program = || Replaced::Program("/usr/bin/pro\u{1b}gram".into());
-    for what in [program(), Replaced::Driver("/usr/lib/driver".into()), program(), Replaced::Driver("/x".into())] {
+    for what in
+        [program(), Replaced::Driver("/usr/lib/driver".into()), program(), Replaced::Driver("/x".into())]
+    {
         world.say(0, &ToBroker::Replaced { what });
     }
     assert_eq!(world.broker.vms[0].process.as_ref().unwrap().replaced.len(), 2, "each kind once");
@@ -622,7 +624,10 @@ fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
     assert_eq!((status.form, status.version.is_empty()), (1, false));
     assert_eq!(status.upgrade.as_deref(), Some("the program was replaced (/usr/bin/pro?gram)"));
     let [a, b] = status.vms.as_slice() else { panic!("{:?}", status.vms) };
-    assert_eq!((&a.options[..], &a.replaced[..]), (&["queues=all".to_owned()][..], &["the GPU's driver was replaced (/usr/lib/driver)".to_owned()][..]));
+    assert_eq!(
+        (&a.options[..], &a.replaced[..]),
+        (&["queues=all".to_owned()][..], &["the GPU's driver was replaced (/usr/lib/driver)".to_owned()][..])
+    );
     assert_eq!(a.in_force.as_ref().map(|device| device.queues.as_str()), Some("all"));
     assert!(b.in_force.is_none() && b.replaced.is_empty());
 }

@@ -23,7 +23,9 @@ pub fn decide_window(
     let exports = gpus.iter().any(|gpu| gpu.memory == MemoryBackEnd::DmaBuf);
     let short = match offer_mapped(gpus, map_device_memory, window_size, device_memory) {
         true => Some(small_window(window_size, device_memory)),
-        false if exports && window_size < device_memory => Some(small_for_exports(window_size, device_memory)),
+        false if exports && window_size < device_memory => {
+            Some(small_for_exports(window_size, device_memory))
+        }
         false => None,
     };
     (window_size, short)
@@ -146,7 +148,10 @@ mod tests {
         assert_eq!((advice(None), advice(Some(128 * GIB))), (None, None));
         let said = advice(Some(8 * GIB)).unwrap();
         assert!(said.starts_with("the window of 8.0GiB does not hold the 80.0GiB "), "{said}");
-        assert!(said.ends_with("; remedy: --window-size 128GiB or --device-memory of at most 8191MiB"), "{said}");
+        assert!(
+            said.ends_with("; remedy: --window-size 128GiB or --device-memory of at most 8191MiB"),
+            "{said}"
+        );
     }
 
     #[test]
