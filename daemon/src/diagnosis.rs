@@ -6,9 +6,9 @@ use clap::FromArgMatches;
 use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
 use daemon::broker::{self, Answer, Request, Settings, VmSettings, VmsFile};
 use daemon::sandbox::{self, Launcher, SandboxMode};
-use daemon::serve::{self, NoGpu, Selected};
+use daemon::serve::{self, Advice, NoGpu, Selected};
 use doctor::bug_report::BugReport;
-use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm, Window};
+use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Small, Vm, Window};
 use doctor::report::{Place, Report};
 use doctor::system::System;
 use rustix::process::{Resource, getrlimit};
@@ -223,9 +223,10 @@ fn window(serve: &Serve, selected: &Selected) -> Window {
     let device_memory = selected.device_memory(serve.quotas.device_memory);
     let mut choices: Vec<GpuChoice> = selected.gpus.iter().map(|(_, choice)| *choice).collect();
     let maps = serve.maps_device_memory();
-    let (bytes, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);
+    let (_, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);
     let maps_device_memory = choices.iter().any(GpuChoice::maps_device_memory);
-    Window { bytes, device_memory, maps_device_memory, remedy: advice.map(|advice| advice.remedy) }
+    let small = advice.map(|Advice { what, remedy }| Small { what, remedy });
+    Window { maps_device_memory, small }
 }
 
 /// Asks the broker how many VMs it has.
@@ -273,15 +274,20 @@ mod tests {
 
     #[test]
     fn the_window_of_a_configured_vm_is_the_one_that_its_daemon_decides_on() {
-        let usual = decided(&[]);
-        assert_eq!((usual.bytes, usual.device_memory, usual.remedy), (128 << 30, 80 << 30, None));
-        assert!(usual.maps_device_memory);
+        let maps = Window { maps_device_memory: true, small: None };
+        assert_eq!(decided(&[]), maps);
+        assert_eq!(decided(&["--window-size", "8GiB", "--device-memory", "4GiB"]), maps);
+        assert_eq!(
+            decided(&["--map-device-memory", "never"]),
+            Window { maps_device_memory: false, small: None }
+        );
         let small = decided(&["--window-size", "8GiB"]);
         assert!(!small.maps_device_memory);
-        assert!(small.remedy.unwrap().starts_with("--window-size 128GiB or --device-memory"));
-        let part = decided(&["--window-size", "8GiB", "--device-memory", "4GiB"]);
-        assert_eq!((part.device_memory, part.maps_device_memory, part.remedy), (4 << 30, true, None));
-        let unwanted = decided(&["--map-device-memory", "never"]);
-        assert_eq!((unwanted.maps_device_memory, unwanted.remedy), (false, None));
+        let Small { what, remedy } = small.small.unwrap();
+        assert!(
+            what.starts_with("the window of 8.0GiB does not hold the 80.0GiB of the GPU's own memory"),
+            "{what}"
+        );
+        assert!(remedy.starts_with("--window-size 128GiB or --device-memory"), "{remedy}");
     }
 }

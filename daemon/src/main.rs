@@ -1,6 +1,7 @@
 //! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the broker of several VMs, the
 //! device process of one, its launcher, a worker or a probe; or an operator's end of the broker.
 
+mod checked;
 mod cli;
 mod diagnosis;
 mod interpose;
@@ -59,12 +60,12 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
             Some(file) => become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS),
             None => become_device(serve),
         },
-        Some(Role::Status { watch: true, json: false, control }) if is_interactive() => {
+        Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
             watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Some(Role::Status { watch, json, control }) => {
+        Some(Role::Status { vm, watch, json, control }) => {
             let watch = if watch { Watch::EverySecond } else { Watch::Once };
-            operate(broker::show_status(&control.path()?, json, watch))
+            operate(broker::show_status(&control.path()?, vm.as_deref(), json, watch))
         }
         Some(Role::Set { vm, words, control }) => operate(broker::set(&control.path()?, &vm, &words)),
         Some(Role::Kill { context, control }) => operate(broker::kill(&control.path()?, &context)),
@@ -75,7 +76,9 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyh
         }
         Some(Role::Drain { gpu, control }) => operate(broker::drain(&control.path()?, &gpu)),
         Some(Role::Undrain { gpu, control }) => operate(broker::undrain(&control.path()?, &gpu)),
-        Some(Role::Reload { remove, control }) => operate(broker::reload(&control.path_of_broker(), remove)),
+        Some(Role::Reload { now, dry_run, control }) => {
+            operate(broker::reload(&control.path_of_broker(), now, dry_run))
+        }
         Some(Role::Trace { vm, seconds, output, names, max_events, control }) => {
             let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
             trace::take(&control.path()?, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
@@ -148,6 +151,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let selected =
         serve::select(&serve::probe(&launcher)?, &options.gpu, &options.spare_gpu, options.memory.0)?;
     let device_memory = selected.device_memory(options.quotas.device_memory);
+    let too_much = selected.too_much(options.quotas.device_memory);
     let serve::Selected { gpus, seen } = selected;
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
@@ -167,6 +171,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     if !weaker.is_empty() {
         log::warn!(target: LOG, "protections are off: {}", weaker.join(", "));
     }
+    too_much.into_iter().for_each(|warning| log::warn!(target: LOG, "{warning}"));
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
     let (window_size, advice) =
@@ -215,6 +220,7 @@ fn shown(options: &Serve, listen: &Listen, contexts: usize) -> OneVmOptions {
     OneVmOptions {
         name: options.vm_name.clone(),
         socket_path: listen.path(),
+        given: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
         device_memory: options.quotas.device_memory,
         contexts,
     }
@@ -309,7 +315,10 @@ fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow:
     let file = VmsFile::new(file, Serve::command(), level.as_str().to_ascii_lowercase());
     let settings = file.read()?;
     if check_only {
-        return Ok(());
+        let warnings = checked::warnings(&settings).into_iter();
+        warnings.for_each(|warning| service::print_error(&format!("vhost-user-vulkan: {warning}")));
+        let valid = format!("{}, valid\n", broker::number_of_vms(settings.vms.len()));
+        return print(&valid).map(drop);
     }
     if service::activation().context("LISTEN_FDS and LISTEN_PID")? != Activation::None {
         bail!(
@@ -326,8 +335,8 @@ fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
 }
 
 fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
-    let GpuInfo { uuid, name, software, pci_address, likeness, device_memory: memory, .. } = gpu;
-    SharedGpu { uuid, name, software, memory, pci_address, likeness, spare }
+    let GpuInfo { uuid, name, software, pci_address, likeness, device_memory: memory, driver, .. } = gpu;
+    SharedGpu { uuid, name, software, memory, pci_address, likeness, spare, driver }
 }
 
 /// Says loudly what a guest does not meet, or refuses to start without it.

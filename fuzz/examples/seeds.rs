@@ -5,8 +5,8 @@ use config::{
     Queues,
 };
 use daemon::ipc::{
-    Fence, FromBroker, GpuChange, HeldMemory, MapInfo, Placement, ResourceKind, RestartStage, RestartTook,
-    SharedGpu, ToBroker, ToDevice, ToWorker, Unmovable, WorkerSetup,
+    Fence, FromBroker, GpuChange, HeldMemory, InForce, MapInfo, Placement, ResourceKind, RestartStage,
+    RestartTook, SharedGpu, ToBroker, ToDevice, ToWorker, Unmovable, WorkerSetup,
 };
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -326,11 +326,14 @@ fn packets() -> Vec<Vec<u8>> {
         pci_address,
         likeness: Likeness { parts: [1, 2, 3, 4, 5, u64::MAX] },
         spare,
+        driver: reason(),
     };
+    let in_force = InForce { window_size: size, memory: reason(), maps_device_memory: true, queues: reason() };
     let to_broker = [
         ToBroker::Ready {
             gpus: vec![gpu(Some("0000:01:00.0".to_owned()), false), gpu(None, true)],
             limits: held,
+            in_force,
         },
         ToBroker::ContextBegins { ctx_id, debug_name: reason() },
         ToBroker::ContextComes { ctx_id, gpu: 1 },

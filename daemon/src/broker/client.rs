@@ -2,7 +2,7 @@
 
 use super::control::{Answer, Request};
 use super::report::status::Status;
-use super::report::table;
+use super::report::{details, table};
 use super::settings::share::Change;
 use outside::Reader;
 use serde::de::DeserializeOwned;
@@ -103,18 +103,18 @@ impl Stream {
     }
 }
 
-/// Shows how things are, as a table or as JSON.
+/// Shows how things are, as a table or as JSON; or `vm` alone, in full.
 ///
 /// # Errors
 ///
-/// As [`ask`], or what it says cannot be written.
-pub fn show_status(socket: &Path, json: bool, watch: Watch) -> Result<(), ClientError> {
+/// As [`ask`], or there is no such VM, or what it says cannot be written.
+pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) -> Result<(), ClientError> {
     loop {
         let Answer::Status(status) = ask(socket, &Request::Status)? else {
             return Err(ClientError::Protocol(socket.to_owned(), "no status".into()));
         };
         let clear = watch == Watch::EverySecond && !json && io::stdout().is_terminal();
-        let text = shown(&status, json);
+        let text = shown(status, vm, json)?;
         let reader = outside::print(&if clear { format!("{CLEAR}{text}") } else { text });
         let reader = reader.map_err(ClientError::Output)?;
         if watch == Watch::Once || reader == Reader::Gone {
@@ -136,10 +136,17 @@ pub fn status_table(socket: &Path) -> Result<String, ClientError> {
     }
 }
 
-fn shown(status: &Status, json: bool) -> String {
-    if !json {
-        return table::table(status);
-    }
+fn shown(status: Status, vm: Option<&str>, json: bool) -> Result<String, ClientError> {
+    let found = vm.map(|name| status.vm(name).map_err(ClientError::Refused)).transpose()?;
+    Ok(match (found, json) {
+        (None, false) => table::table(&status),
+        (Some(vm), false) => details::details(&status, vm),
+        (None, true) => as_json(&status),
+        (Some(vm), true) => as_json(&status.only(vm)),
+    })
+}
+
+fn as_json(status: &Status) -> String {
     outside::json_for_terminal(&serde_json::to_string(status).unwrap_or_default()) + "\n"
 }
 
@@ -296,13 +303,13 @@ fn refused(error: &str) -> ClientError {
 }
 
 /// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait. With
-/// `remove`, VMs that are missing in the file are meant to be removed, though their guests are connected or no VM is left.
+/// `now`, nothing waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and what would become of it is shown.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong or VMs are missing in it, and nothing has changed; or what it says cannot be written.
-pub fn reload(socket: &Path, remove: bool) -> Result<(), ClientError> {
-    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { remove })? else {
+/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or what it says cannot be written.
+pub fn reload(socket: &Path, now: bool, dry_run: bool) -> Result<(), ClientError> {
+    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { now, dry_run })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));
     };
     let lines: String = reloaded.notes.iter().map(|note| format!("{note}\n")).collect();

@@ -65,9 +65,12 @@ pub enum Request {
     },
     /// The operator wants the configuration file to be read again, and what it says to hold.
     Reload {
-        /// The file may leave out VMs whose guests are connected, or all VMs: they are meant to be removed.
+        /// The file may take the GPUs of VMs in use away, and name no VM at all: that is meant. `remove` is an older name.
+        #[serde(default, alias = "remove", skip_serializing_if = "std::ops::Not::not")]
+        now: bool,
+        /// The operator wants to know what would happen, and nothing does.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        remove: bool,
+        dry_run: bool,
     },
     /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
     /// them. Whatever is sent meanwhile ends the trace, and so does the end of what is sent.
@@ -173,9 +176,12 @@ mod tests {
         assert_eq!(read(text), Ok(moved(Some("H100".into()))));
         assert_eq!(read(br#"{"request":"drain","gpu":"ab"}"#), Ok(Request::Drain { gpu: "ab".into() }));
         assert_eq!(read(br#"{"request":"undrain","gpu":"ab"}"#), Ok(Request::Undrain { gpu: "ab".into() }));
-        assert_eq!(read(br#"{"request":"reload"}"#), Ok(Request::Reload { remove: false }));
-        assert_eq!(read(br#"{"request":"reload","remove":true}"#), Ok(Request::Reload { remove: true }));
-        let plain = serde_json::to_string(&Request::Reload { remove: false }).unwrap();
+        let reload = |now, dry_run| Request::Reload { now, dry_run };
+        assert_eq!(read(br#"{"request":"reload"}"#), Ok(reload(false, false)));
+        assert_eq!(read(br#"{"request":"reload","now":true}"#), Ok(reload(true, false)));
+        assert_eq!(read(br#"{"request":"reload","remove":true}"#), Ok(reload(true, false)), "its older name");
+        assert_eq!(read(br#"{"request":"reload","dry_run":true}"#), Ok(reload(false, true)));
+        let plain = serde_json::to_string(&reload(false, false)).unwrap();
         assert_eq!(plain, r#"{"request":"reload"}"#, "an older broker understands it");
         let trace = Request::Trace { vm: "web".into(), seconds: 10, names: false };
         assert_eq!(read(br#"{"request":"trace","vm":"web","seconds":10}"#), Ok(trace));
@@ -190,6 +196,7 @@ mod tests {
             r#"{"request":"set","vm":"web"}"#,
             r#"{"request":"set","vm":"web","change":{"colour":7}}"#,
             r#"{"request":"kill","vm":"web","context":-1}"#,
+            r#"{"request":"reload","soon":true}"#,
         ] {
             let error = read(wrong.as_bytes()).unwrap_err();
             assert!(error.starts_with("not a request: "), "{error}");

@@ -6,7 +6,7 @@ use super::control::{self, Answer, REQUEST_BYTES, Request};
 use super::http::{self, Asked};
 use super::operator::Reply;
 use super::process::Process;
-use super::reload::model;
+use super::reload::{How, model};
 use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
@@ -14,7 +14,9 @@ use super::settings::{Settings, VmSettings, VmsFile};
 pub use super::traces::fuzzing::traced;
 use super::traces::{self, TraceEvent, Traces};
 use super::vm::Vms;
-use crate::ipc::{Channel, HeldMemory, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
+use crate::ipc::{
+    Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable,
+};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
 use config::GPUS_MAX;
@@ -111,7 +113,7 @@ fn check_share(share: &Share) {
 }
 
 /// Configuration files, one or, behind a zero byte, another that takes its place: what is accepted can be started, and what is shared out is
-/// no more than there is; what is refused is refused with one line; what follows from the second makes of the first what it says. Returns
+/// no more than there is; what is refused is refused with a line for each mistake; what follows from the second makes of the first what it says. Returns
 /// how many VMs there were.
 pub fn fuzz_settings(bytes: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
@@ -126,9 +128,10 @@ fn settings_of(text: &str) -> Option<Settings> {
     let command = command();
     let settings = match Settings::parse(text, &command, "info") {
         Ok(settings) => settings,
-        Err(problem) => {
-            let said = problem.to_string();
-            assert!(!said.is_empty() && !said.contains(char::is_control), "{said:?}");
+        Err(problems) => {
+            let said = problems.to_string();
+            assert!(!said.is_empty() && said.lines().count() < 30, "{said:?}");
+            assert!(!said.lines().any(|line| line.contains(char::is_control)), "{said:?}");
             return None;
         }
     };
@@ -322,7 +325,7 @@ impl<'a> World<'a> {
         (0..2).for_each(|vm| world.start(vm));
         let gpus = vec![SharedGpu { name: "GPU".into(), memory: 1 << 30, ..SharedGpu::default() }];
         let limits = HeldMemory::default();
-        world.say(1, &ToBroker::Ready { gpus, limits }, None);
+        world.say(1, &ToBroker::Ready { gpus, limits, in_force: InForce::default() }, None);
         let begins = ToBroker::ContextBegins { ctx_id: GOOD, debug_name: "good".into() };
         world.say(1, &begins, Some(&Doorbell::new().expect("a doorbell").into()));
         world.say(1, &ToBroker::ContextComes { ctx_id: GOOD, gpu: 0 }, Some(&page));
@@ -474,8 +477,13 @@ impl<'a> World<'a> {
             // Its device process is asked to end, and goes on as it likes.
             bad.arguments = vec![format!("--mode={}", u.arbitrary::<u8>()?).into()];
         }
-        let told = self.broker.adopt(settings, self.now);
-        assert!(told.unchanged.contains(&"good".to_owned()) && told.notes.is_empty(), "{told:?}");
+        let how = How { now: weight % 2 == 0, dry_run: false };
+        let told = self.broker.adopt(settings, how, self.now);
+        assert!(told.unchanged.contains(&"good".to_owned()), "{told:?}");
+        assert!(
+            told.notes.len() == told.pending.len() && told.pending.len() <= usize::from(!how.now),
+            "{told:?}"
+        );
         Ok(())
     }
 
@@ -603,7 +611,7 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         gpus.push(SharedGpu { uuid, name, software, memory, spare, ..SharedGpu::default() });
     }
     let limits = HeldMemory { device: u.arbitrary()?, host: u.arbitrary()? };
-    Ok(ToBroker::Ready { gpus, limits })
+    Ok(ToBroker::Ready { gpus, limits, in_force: InForce::default() })
 }
 
 fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
@@ -615,6 +623,9 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         0..=2 => ToBroker::Frontend { connected: u.arbitrary()? },
         3..=5 => ToBroker::ContextBegins { ctx_id, debug_name: u.arbitrary()? },
         6..=9 => ToBroker::ContextComes { ctx_id, gpu: gpu(u)? },
+        10 if u.ratio(1, 8)? => {
+            ToBroker::Replaced { what: Replaced::Program(u.arbitrary::<String>()?.into()) }
+        }
         10 => ToBroker::ContextLeaves { ctx_id, gpu: gpu(u)? },
         11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
         13 if u.arbitrary()? => ToBroker::Restarting { ctx_id, stage: RestartStage::Rests },
@@ -707,7 +718,8 @@ mod tests {
         let mut broker = broker();
         let mut world = World::new(&mut broker);
         let gpus = vec![SharedGpu { name: "GPU".into(), memory: 1 << 30, ..SharedGpu::default() }];
-        world.say(0, &ToBroker::Ready { gpus, limits: HeldMemory::default() }, None);
+        let (limits, in_force) = (HeldMemory::default(), InForce::default());
+        world.say(0, &ToBroker::Ready { gpus, limits, in_force }, None);
         let page = grant_page().unwrap();
         let begins = ToBroker::ContextBegins { ctx_id: ContextId(1), debug_name: "bad".into() };
         world.say(0, &begins, Some(&Doorbell::new().unwrap().into()));

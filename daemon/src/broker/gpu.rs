@@ -23,6 +23,8 @@ pub(super) struct Gpu {
     pub(super) uuid: [u8; 16],
     /// The GPU's name, as the first device process on it said.
     pub(super) name: String,
+    /// The name and the version of its driver, as that process said.
+    pub(super) driver: String,
     /// Bytes of its own memory, as that process said.
     pub(super) memory: u64,
     /// PCI address as `0000:01:00.0`, if its driver tells, and what it is like for programs; as that process said.
@@ -79,11 +81,12 @@ pub(super) struct Context {
 impl Gpu {
     /// A GPU that nobody uses yet, whose time is shared out or only counted.
     pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, passage: Passage) -> Self {
-        let SharedGpu { uuid, name, software, memory, pci_address, likeness, spare: _ } = gpu;
+        let SharedGpu { uuid, name, software, memory, pci_address, likeness, driver, spare: _ } = gpu;
         let tuning = Tuning { leases_for_all: passage == Passage::Counted, ..tuning(software, anticipation) };
         Self {
             uuid,
             name,
+            driver,
             memory,
             pci_address,
             likeness,

@@ -36,11 +36,19 @@ impl Groups {
     }
 
     /// Divides what there is among these VMs. It holds for processes that are started from now on: to take memory from workers that have
-    /// it would end them. Returns whether VMs without limits of their own get something else than before.
-    pub(super) fn divide(&mut self, vms: &[VmSettings]) -> bool {
+    /// it would end them.
+    pub(super) fn divide(&mut self, vms: &[VmSettings]) {
+        self.part = self.part_among(vms);
+    }
+
+    /// Returns whether [`Self::divide`] would give VMs without limits of their own something else than before.
+    pub(super) fn divides_anew(&self, vms: &[VmSettings]) -> bool {
+        self.part_among(vms) != self.part
+    }
+
+    fn part_among(&self, vms: &[VmSettings]) -> GroupLimits {
         let own: Vec<_> = vms.iter().map(|vm| vm.group_limits).collect();
-        let part = self.delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default();
-        std::mem::replace(&mut self.part, part) != part
+        self.delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default()
     }
 
     /// Makes the group of a VM, and answers what its device process has to know of it.

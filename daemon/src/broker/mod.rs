@@ -36,16 +36,16 @@ pub use client::{
 };
 pub use control::{Answer, Request};
 pub use reload::Reloaded;
-pub use report::counted;
 pub use report::status::{
-    ContextStatus, GpuStatus, KillCounts, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
+    ContextStatus, GpuStatus, KillCounts, PendingStatus, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
 };
 pub use report::words::{bytes, percent};
+pub use report::{counted, vms as number_of_vms};
 pub use run::serve;
 pub use settings::places::{
     Ambiguous, brokers_control_socket, control_socket_beside, control_sockets, operators_control_socket,
 };
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile};
+pub use settings::{MetricsAddress, Problems, Settings, VmSettings, VmsFile};
 pub use traces::{Holder, Submission, TraceEvent};
 pub use vms::one_vm::{OneVm, OneVmOptions};

@@ -4,14 +4,17 @@ use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
 use super::http;
 use super::process::{Process, own_cpu_time, thread_cpu_time};
-use super::reload::{Asker, Removal};
+use super::reload::plan::Pending;
+use super::reload::{Asker, How};
 use super::report::metrics;
-use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::report::status::{
+    ContextStatus, FORM, GpuStatus, PendingStatus, Status, Used, VmGpuStatus, VmStatus,
+};
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
 use super::traces::Wanted;
 use super::vm::{OnGpu, Restart, Vm};
-use crate::ipc::{FromBroker, GpuChange, HeldMemory, Unmovable};
+use crate::ipc::{FromBroker, GpuChange, HeldMemory, Replaced, Unmovable};
 use config::{Passage, hexadecimal};
 use protocol::ids::ContextId;
 use readiness::Events;
@@ -30,8 +33,8 @@ pub(super) enum Reply {
     Done,
     /// The status, when device processes have said what they hold.
     Status,
-    /// The result of reading the file again, by which VMs may be removed in any case if that is so.
-    Reloaded(Removal),
+    /// The result of reading the file again, in this way.
+    Reload(How),
     /// A trace, line by line.
     Trace(Wanted),
     /// The draining of the GPU with this index, context by context.
@@ -55,7 +58,7 @@ impl Broker {
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
-                Ok(Reply::Reloaded(removal)) => self.read_again(Some(Asker { peer, removal }), now),
+                Ok(Reply::Reload(how)) => self.read_again(Asker { peer: Some(peer), how }, now),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
                 Ok(Reply::Restart(index, ctx_id, what, change)) => {
@@ -71,10 +74,7 @@ impl Broker {
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
-            Request::Reload { remove } => {
-                return Ok(Reply::Reloaded(if remove { Removal::Meant } else { Removal::Doubtful }));
-            }
-
+            Request::Reload { now, dry_run } => return Ok(Reply::Reload(How { now, dry_run })),
             Request::Trace { vm, seconds, names } => {
                 let index = self.vm_named(&vm)?;
                 return self.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);
@@ -203,7 +203,11 @@ impl Broker {
             Passage::ByGrant => own_cpu_time(),
             Passage::Counted => thread_cpu_time(),
         };
-        Status { gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
+        let (form, version) = (FORM, env!("CARGO_PKG_VERSION").to_owned());
+        let mut processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
+        let upgrade = processes.find_map(|process| process.replaced.iter().find(|what| what.is_program()));
+        let upgrade = upgrade.map(shown);
+        Status { form, version, upgrade, gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
     }
 
     fn gpu_status(&self, index: usize, vms: &[VmStatus]) -> GpuStatus {
@@ -214,6 +218,7 @@ impl Broker {
             utilisation: on_it.map(|on| on.share).sum::<f64>().min(1.0),
             uuid,
             name: gpu.name.clone(),
+            driver: gpu.driver.clone(),
             device_memory: gpu.memory,
             weights: self.weights_on(index),
             drained: gpu.is_drained,
@@ -239,6 +244,8 @@ impl Broker {
         let gpus: Vec<_> = gpus.map(|on| self.vm_gpu_status(vm, on, now)).collect();
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
+        let replaced = vm.process.iter().flat_map(|process| &process.replaced);
+        let replaced = replaced.filter(|what| !what.is_program()).map(shown).collect();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
@@ -254,6 +261,10 @@ impl Broker {
             queued: usage.ready,
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
+            pending: vm.pending.as_ref().map(pending),
+            options: vm.settings.options().map(str::to_owned).collect(),
+            in_force: vm.process.as_ref().and_then(|process| process.in_force.clone()),
+            replaced,
             kills: vm.past.kills,
             context_restarts: vm.past.context_restarts,
             gpus,
@@ -330,6 +341,19 @@ pub(super) fn state(vm: &Vm) -> &'static str {
         Some(process) if process.connected => "connected",
         Some(process) if process.ready => "waiting",
         Some(_) => "starting",
+    }
+}
+
+/// Returns what was replaced, in words. A device process says what it likes.
+fn shown(what: &Replaced) -> String {
+    what.to_string().chars().map(outside::visible).collect()
+}
+
+/// Returns what the file says of a VM and what takes effect when its frontend has disconnected.
+fn pending(pending: &Pending) -> PendingStatus {
+    match pending {
+        Pending::Replace(_, keys) => PendingStatus::Restart { keys: keys.clone() },
+        Pending::Remove => PendingStatus::Removal,
     }
 }
 

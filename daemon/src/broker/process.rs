@@ -1,7 +1,7 @@
 //! One device process as the broker holds it: its channel, its end. Whoever took it over can send what he likes, and
 //! need not read what he is sent; nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
 
-use crate::ipc::{AtMost, Channel, FromBroker, Outbox, ToBroker};
+use crate::ipc::{AtMost, Channel, FromBroker, InForce, Outbox, Replaced, ToBroker};
 use crate::sandbox::start_device_process;
 use config::BROKER_BACKLOG;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -25,6 +25,10 @@ pub(super) struct Process {
     pub(super) ready: bool,
     /// A frontend is connected.
     pub(super) connected: bool,
+    /// What the process settled at its start.
+    pub(super) in_force: Option<InForce>,
+    /// Files that it depends on and that were replaced, at most one of each kind.
+    pub(super) replaced: Vec<Replaced>,
 }
 
 /// The way in which a device process lives and ends.
@@ -72,8 +76,25 @@ impl Process {
     }
 
     fn new(life: Life, channel: Channel) -> Self {
-        let (outbox, started) = (Outbox::default(), Instant::now());
-        Self { life, channel, outbox, started, dying: false, ready: false, connected: false }
+        Self {
+            life,
+            channel,
+            outbox: Outbox::default(),
+            started: Instant::now(),
+            dying: false,
+            ready: false,
+            connected: false,
+            in_force: None,
+            replaced: Vec::new(),
+        }
+    }
+
+    /// Notes that a file was replaced, if that is new.
+    pub(super) fn note_replaced(&mut self, what: Replaced) {
+        let is_known = |known: &Replaced| std::mem::discriminant(known) == std::mem::discriminant(&what);
+        if !self.replaced.iter().any(is_known) {
+            self.replaced.push(what);
+        }
     }
 
     /// Returns the process's channel.

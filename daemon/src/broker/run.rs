@@ -5,9 +5,9 @@ use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
 use super::operator::state;
-use super::reload::Asker;
 use super::reload::listener::at;
 use super::reload::reader::Reader;
+use super::reload::{Asker, How};
 use super::report::counted;
 use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
@@ -228,7 +228,7 @@ impl Broker {
                 Some(Source::Hangup) => {
                     let hangups = self.upkeep.as_ref().map(|upkeep| &upkeep.hangups);
                     hangups.into_iter().for_each(|mut hangups| _ = hangups.read(&mut [0; 16]));
-                    self.read_again(None, now);
+                    self.read_again(Asker { peer: None, how: How::default() }, now);
                 }
                 Some(Source::Read) => self.take_read(now),
                 Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),

@@ -4,6 +4,7 @@ use super::backoff::Backoff;
 use super::connections::Peer;
 use super::process::Process;
 use super::rates::Rate;
+use super::reload::plan::Pending;
 use super::report::status::{KillCounts, RestartCounts};
 use super::report::words::percent;
 use super::settings::VmSettings;
@@ -50,6 +51,8 @@ pub(super) struct Vm {
     pub(super) ending: Option<Nanos>,
     /// The VM is gone from the file: it is forgotten when its device process has ended.
     pub(super) is_leaving: bool,
+    /// The part of the file that takes effect when no frontend is connected any more.
+    pub(super) pending: Option<Pending>,
     /// Paths that the device process, or the one that is being started, may have to itself.
     pub(super) taken: Vec<PathBuf>,
     pub(super) backoff: Backoff,
@@ -269,6 +272,7 @@ impl Vm {
             is_starting: false,
             ending: None,
             is_leaving: false,
+            pending: None,
             taken: Vec::new(),
             backoff: Backoff::default(),
             memory: Asked::default(),

@@ -170,6 +170,9 @@ pub(crate) struct Serve {
 pub(crate) enum Role {
     /// Show the VMs served by a running daemon, their contexts, and what they use
     Status {
+        /// Show this VM only, in full: the options that are in force for it, its GPU and driver, and what waits until it is off
+        #[arg(value_name = "VM")]
+        vm: Option<String>,
         /// Repeat once a second: on a terminal as a view with bars, in which keys sort, unfold and kill contexts; else line by line
         #[arg(long)]
         watch: bool,
@@ -265,11 +268,14 @@ pub(crate) enum Role {
     },
     /// Check whether this host can serve VMs, or whether this VM can use its GPU, and say what helps if not
     Doctor(Doctor),
-    /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
+    /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing. What would end the GPU of a VM in use waits until the VM is off
     Reload {
-        /// Remove VMs that are missing in the file even if their guests are connected or no VM is left
+        /// Do at once what ends the GPUs of VMs in use, such as another --device-memory, and take a file without any VM
+        #[arg(long, alias = "remove")]
+        now: bool,
+        /// Print what would happen, and change nothing
         #[arg(long)]
-        remove: bool,
+        dry_run: bool,
         #[command(flatten)]
         control: Control,
     },

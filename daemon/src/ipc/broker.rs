@@ -1,6 +1,8 @@
 //! Messages between the broker, which serves several VMs, and the device process of one of them.
 
-use config::Likeness;
+use super::launch::Replaced;
+use clap::ValueEnum;
+use config::{GpuChoice, Likeness, MemoryBackEnd};
 use protocol::ids::ContextId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -84,6 +86,8 @@ pub enum ToBroker {
         gpus: Vec<SharedGpu>,
         /// The most memory that the VM may hold; `u64::MAX` of what has no bound.
         limits: HeldMemory,
+        /// What the options and the GPUs have led to.
+        in_force: InForce,
     },
     /// A frontend has come or gone.
     Frontend {
@@ -142,6 +146,11 @@ pub enum ToBroker {
         ctx_id: ContextId,
         /// The time that it took, or why the context stays with its worker.
         outcome: Result<RestartTook, String>,
+    },
+    /// A file that the device process depends on was replaced.
+    Replaced {
+        /// The file.
+        what: Replaced,
     },
 }
 
@@ -228,6 +237,42 @@ pub struct SharedGpu {
     pub likeness: Likeness,
     /// The VM's guest does not see it: contexts can be moved to it.
     pub spare: bool,
+    /// Driver name and version for people.
+    pub driver: String,
+}
+
+/// What a device process has settled at its start by its options and its GPUs, for operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// Bytes of the guest's window.
+    pub window_size: u64,
+    /// The kind of memory that guests map, as the option `--memory` names it.
+    pub memory: String,
+    /// Guests can map the GPU's own memory.
+    pub maps_device_memory: bool,
+    /// The capabilities of queues, as the option `--queues` names them.
+    pub queues: String,
+}
+
+impl InForce {
+    /// What holds for these GPUs of a VM, with a window of so many bytes.
+    #[must_use]
+    pub fn new(gpus: &[GpuChoice], window_size: u64) -> Self {
+        let maps =
+            |gpu: &GpuChoice| gpu.memory == MemoryBackEnd::DmaBuf || gpu.trial.driver_mapped.types != 0;
+        let first = gpus.first();
+        Self {
+            window_size,
+            memory: first.map(|gpu| named(&gpu.memory)).unwrap_or_default(),
+            maps_device_memory: gpus.iter().any(maps),
+            queues: first.map(|gpu| named(&gpu.queues)).unwrap_or_default(),
+        }
+    }
+}
+
+/// The name of a choice on the command line.
+fn named(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Memory by where it is.

@@ -112,6 +112,16 @@ pub enum Replaced {
     Driver(PathBuf),
     /// The socket file: nobody can connect any more.
     Socket(PathBuf),
+    /// This program: processes that run, and those that they start, go on with the old one.
+    Program(PathBuf),
+}
+
+impl Replaced {
+    /// Returns whether it is this program, which is the same for all VMs.
+    #[must_use]
+    pub fn is_program(&self) -> bool {
+        matches!(self, Self::Program(_))
+    }
 }
 
 impl fmt::Display for Replaced {
@@ -119,6 +129,7 @@ impl fmt::Display for Replaced {
         match self {
             Self::Driver(path) => write!(f, "the GPU's driver was replaced ({})", path.display()),
             Self::Socket(path) => write!(f, "the socket file {} was removed", path.display()),
+            Self::Program(path) => write!(f, "the program was replaced ({})", path.display()),
         }
     }
 }

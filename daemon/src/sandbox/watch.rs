@@ -1,4 +1,4 @@
-//! Notices that files which a device process depends on are others than when it started: its driver's, and its socket's.
+//! Notices that files which a device process depends on are others than when it started: its driver's, its socket's, and the program's.
 //!
 //! Such a file has been replaced if its place leads to another file, or to the same with other content. The kernel wakes the launcher
 //! when something changes in the folders of these files (inotify), so nobody looks while nothing happens. Where the user's inotify instances are used
@@ -10,8 +10,10 @@ use doctor::system::System;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,8 @@ pub(super) struct Watch {
     /// Files of drivers as they were at the start.
     drivers: Vec<File>,
     socket: Option<File>,
+    /// The file that this program was started from.
+    program: Option<File>,
     /// Events of their folders, once somebody wants to hear of them.
     events: Option<OwnedFd>,
     /// The driver counts from now on.
@@ -46,7 +50,7 @@ impl Watch {
         let files = manifests::files(&System::below(Path::new("/"))).into_iter();
         let drivers =
             files.flat_map(|(manifest, library)| [Some(manifest), library]).flatten().map(File::new);
-        Self { drivers: drivers.collect(), socket: None, events: None, is_wanted: false }
+        Self { drivers: drivers.collect(), socket: None, program: program(), events: None, is_wanted: false }
     }
 
     /// Has the files of this family's drivers watched, and this socket file.
@@ -86,12 +90,15 @@ impl Watch {
         if let Some(file) = self.socket.take_if(|file| file.is_replaced()) {
             found.push(Replaced::Socket(file.path));
         }
+        if let Some(file) = self.program.take_if(|file| file.is_replaced()) {
+            found.push(Replaced::Program(file.path));
+        }
         found
     }
 
     fn watch_folders(&self) -> Result<OwnedFd, Errno> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let files = self.drivers.iter().chain(&self.socket);
+        let files = self.drivers.iter().chain(&self.socket).chain(&self.program);
         // Both where a symbolic link lies and where it leads.
         let places =
             files.flat_map(|file| [Some(file.path.clone()), file.path.canonicalize().ok()]).flatten();
@@ -126,6 +133,14 @@ impl File {
     }
 }
 
+/// The place of the program that runs, and what it is, which may be another file than the one that is there now.
+fn program() -> Option<File> {
+    const OWN: &str = "/proc/self/exe";
+    let place = std::fs::read_link(OWN).ok()?.into_os_string();
+    let place = place.as_bytes().strip_suffix(b" (deleted)").unwrap_or(place.as_bytes());
+    Some(File { path: OsStr::from_bytes(place).into(), was: identity(Path::new(OWN)) })
+}
+
 fn identity(path: &Path) -> Option<Identity> {
     let file = path.metadata().ok()?;
     Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
@@ -151,7 +166,7 @@ mod tests {
             fs::write(folder.join(name), "1").unwrap();
             File::new(folder.join(name))
         });
-        Watch { drivers: files.into(), socket: None, events: None, is_wanted: false }
+        Watch { drivers: files.into(), socket: None, program: None, events: None, is_wanted: false }
     }
 
     #[test]
@@ -170,6 +185,21 @@ mod tests {
         assert_eq!(watch.look(), [Replaced::Driver(driver)]);
         fs::remove_file(&socket).unwrap();
         assert_eq!(watch.look(), [Replaced::Socket(socket)]);
+        assert_eq!(watch.look(), []);
+    }
+
+    #[test]
+    fn a_program_that_takes_the_place_of_the_one_that_runs_is_seen_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watch = watched(folder.path());
+        let own = program().unwrap();
+        assert_eq!((&own.path, own.is_replaced()), (&std::env::current_exe().unwrap(), false));
+        let path = folder.path().join("program");
+        // As it was when another came, also if that came before this one looked for the first time.
+        watch.program = Some(File { path: path.clone(), ..own });
+        fs::write(&path, "another").unwrap();
+        watch.begin(DriverFamily::Any, None);
+        assert_eq!(watch.look(), [Replaced::Program(path)]);
         assert_eq!(watch.look(), []);
     }
 

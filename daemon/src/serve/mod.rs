@@ -41,6 +41,6 @@ pub use broker::Broker;
 pub use outdated::End;
 pub use run::{Options, serve, take_signals};
 pub use setup::{
-    Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, back_end, cache_key, decide_window,
-    family, probe, select,
+    Advice, Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, back_end, cache_key,
+    decide_window, family, probe, select, small_window,
 };

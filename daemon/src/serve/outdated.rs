@@ -1,11 +1,11 @@
-//! Files that this process depends on have been replaced under it: its GPU's driver, or its socket file.
+//! Files that this process depends on have been replaced under it: its GPU's driver, its socket file, or the program.
 //!
 //! Contexts that run keep what they have loaded. A new one would load another driver than the one that was tried out when the process started,
 //! whose kernel module, memory types or GPUs may be others; so it is refused. What helps is another device process. Where somebody would start
 //! it (a broker, a service manager), the process ends as soon as no frontend is connected.
 
 use super::effects::World;
-use crate::ipc::Replaced;
+use crate::ipc::{Replaced, ToBroker};
 
 /// The reason why a device process has ended in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,21 @@ impl World {
             true => "the device process is started anew as soon as no frontend is connected",
             false => BY_HAND,
         };
+        if let Some(broker) = &self.broker {
+            broker.tell(&ToBroker::Replaced { what: what.clone() }, None);
+        }
         match &what {
             Replaced::Driver(_) => {
                 log::warn!(
                     "{what}: contexts that run go on with the old one, new ones are refused; {again}; {KERNEL}"
                 );
                 self.outdated.driver = Some(what);
+            }
+            // Workers are started from the old one as well, so nothing is missing. A broker that is another process says it for all VMs.
+            Replaced::Program(_) if self.broker.as_ref().is_some_and(|broker| broker.is_parent) => return,
+            Replaced::Program(_) => {
+                log::info!("{what}: the daemon goes on with the old one; to upgrade it, {BY_HAND}");
+                return;
             }
             Replaced::Socket(_) => {
                 log::error!(

@@ -23,7 +23,7 @@ use super::workers::{
     CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
 };
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
+use crate::ipc::{self, DriverFamily, HeldMemory, InForce, ReceiveError, SharedGpu, ToBroker, ToDevice};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
 use crate::service::Manager;
 use crate::transport::{
@@ -169,7 +169,8 @@ impl Server {
         if let Some(broker) = &options.broker {
             watch(&epoll, broker, TOKEN_BROKER)?;
             let limits = HeldMemory { device: limits.device_memory, host: limits.host_memory };
-            broker.tell(&ToBroker::Ready { gpus: options.shared_gpus, limits }, None);
+            let in_force = InForce::new(&options.gpus[..options.gpus_seen], options.window_size);
+            broker.tell(&ToBroker::Ready { gpus: options.shared_gpus, limits, in_force }, None);
         }
         let memory = options.gpus.first().map(|gpu| gpu.memory).ok_or(io::ErrorKind::InvalidInput)?;
         let lenders = Lenders::new(options.gpus.iter().map(|gpu| gpu.trial.driver_mapped));

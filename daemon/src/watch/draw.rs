@@ -4,12 +4,13 @@ use super::columns::{Room, bar, cells, headings, rooms};
 use super::moment::Moment;
 use super::screen::{Line, Size, Style, Tone, left, right};
 use super::view::View;
-use crate::broker::{counted, percent};
+use crate::broker::{bytes, counted, percent};
 
 /// Lines of GPUs at most.
 const GPUS_MAX: usize = 4;
-/// Characters of the bar of a GPU at most.
+/// Characters of the bar of a GPU at most, and at least where its memory is told beside it.
 const BAR_MAX: usize = 34;
+const BAR_MIN: usize = 8;
 /// The keys and what they do, the most important first.
 const KEYS: [(&str, &str); 7] = [
     ("q", "quit"),
@@ -44,6 +45,10 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let status = &moment.status;
     let mut first = Line::default();
     first.push(&counted(status.vms.iter().map(|vm| vm.state.as_str())), Style::BOLD);
+    let pending = status.vms.iter().filter(|vm| vm.pending.is_some()).count();
+    if pending > 0 {
+        first.push(&format!("   {pending} pending"), Style::toned(Tone::Attention));
+    }
     let policy = format!("   policy {}", status.policy);
     if !status.policy.is_empty() && first.width() + policy.chars().count() <= size.width {
         first.push(&policy, Style::toned(Tone::Quiet));
@@ -53,11 +58,16 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let longest = status.gpus.iter().map(|gpu| gpu.name.chars().count()).max().unwrap_or(0);
     let name_width = longest.min(size.width / 2);
     for gpu in &status.gpus[..shown] {
-        let for_bar = size.width.saturating_sub(name_width + 10).min(BAR_MAX);
+        let held = status.held_on(gpu).filter(|_| gpu.device_memory > 0);
+        let memory = held.map(|held| format!("  {} of {}", bytes(held), bytes(gpu.device_memory)));
+        let memory =
+            memory.filter(|text| name_width + 10 + BAR_MIN + text.len() <= size.width).unwrap_or_default();
+        let for_bar = size.width.saturating_sub(name_width + 10 + memory.len()).min(BAR_MAX);
         let mut line = Line::default();
         line.push(&left(&gpu.name, name_width), Style::PLAIN).push("  ", Style::PLAIN);
         line.append(bar(for_bar, gpu.utilisation, None, Style::toned(Tone::Time)));
         line.push(&right(&percent(gpu.utilisation), 7), Style::PLAIN);
+        line.push(&memory, Style::toned(Tone::Memory));
         lines.push(line);
     }
     if shown > 0 && shown < status.gpus.len() {
@@ -117,7 +127,7 @@ mod tests {
     use super::super::moment::tests::status;
     use super::super::view::Question;
     use super::*;
-    use crate::broker::{ContextStatus, Status, VmStatus};
+    use crate::broker::{ContextStatus, PendingStatus, Status, VmStatus};
 
     fn text(status: Status, view: &mut View, width: usize, height: usize) -> Vec<String> {
         let moment = Moment::new(status, None);
@@ -147,6 +157,7 @@ mod tests {
         let lines = text(status(), &mut view, 80, 14);
         assert_eq!(lines[0].trim_end(), "3 VMs: 3 connected   policy best-effort");
         assert!(lines[1].starts_with("A GPU ") && lines[1].contains(" 87.5%"), "{}", lines[1]);
+        assert!(lines[1].trim_end().ends_with("87.5%  9.0GiB of 80.0GiB"), "{}", lines[1]);
         let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(words[3], ["VM▲", "STATE", "SHARE", "OF", "GPU", "DEVICE", "MEM", "WAITING", "QUEUE"]);
         assert_eq!(words[4][..2], ["nightly", "connected"]);
@@ -156,6 +167,14 @@ mod tests {
         assert_eq!(words[6][..3], ["▾", "web", "connected"]);
         assert_eq!(words[7][..3], ["3", "llama-ser…", "running"]);
         assert!(lines[13].starts_with("q quit   ↑↓ choose"), "{}", lines[13]);
+    }
+
+    #[test]
+    fn vms_of_which_something_waits_until_they_are_off_are_counted() {
+        let mut status = status();
+        status.vms[0].pending = Some(PendingStatus::Removal);
+        let lines = text(status, &mut View::default(), 80, 14);
+        assert_eq!(lines[0].trim_end(), "3 VMs: 3 connected   1 pending   policy best-effort");
     }
 
     #[test]

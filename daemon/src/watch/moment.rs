@@ -267,6 +267,7 @@ pub(super) mod tests {
             uuid: "ff".into(),
             name: "A GPU".into(),
             utilisation: 0.875,
+            device_memory: 80 << 30,
             ..GpuStatus::default()
         }];
         Status { gpus, vms, policy: "best-effort".into(), ..Status::default() }

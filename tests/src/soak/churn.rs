@@ -176,14 +176,15 @@ fn reload(stage: &Stage, event: Event) -> Result<()> {
         let device = stage.broker.device(last)?;
         return disturbed(stage, last, || {
             stage.end_vmm(last);
-            stage.broker.say(&["reload"])?;
+            // The broker may not have heard yet that nobody is connected.
+            stage.broker.say(&["reload", "--now"])?;
             let back = || stage.broker.device(last).is_ok_and(|now| now != device) && stage.serves(last);
             ensure!(eventually(PATIENCE, back), "{last} does not come back");
             Ok(())
         });
     }
     // The VM that goes may have a guest.
-    stage.broker.say(&["reload", "--remove"])?;
+    stage.broker.say(&["reload", "--now"])?;
     let settled = || match event {
         Event::Member if new.has_guest => stage.broker.listens(GUEST),
         Event::Member => stage.broker.vm(GUEST).is_err(),

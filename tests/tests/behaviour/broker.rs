@@ -302,7 +302,7 @@ fn a_wrong_file_is_refused_in_one_line_and_nothing_starts() -> Result<()> {
     for arguments in [&[][..], &["--check-config"]] {
         let said = refused(arguments, file.path())?;
         ensure!(
-            said.starts_with(&format!("vhost-user-vulkan: {path}: [vm.web] gup: unknown; allowed are ")),
+            said.starts_with(&format!("vhost-user-vulkan: {path}: line 3: [vm.web] gup: unknown")),
             "{said}"
         );
         assert_eq!(said.lines().count(), 1);
@@ -311,7 +311,33 @@ fn a_wrong_file_is_refused_in_one_line_and_nothing_starts() -> Result<()> {
     let said = refused(&["--gpu", "x"], file.path())?;
     assert_eq!(said, "vhost-user-vulkan: --gpu cannot stand beside --config: write it in the file\n");
     let checked = tests::broker::vhost_user_vulkan()?.args(["--check-config", "--config", &path]).output()?;
-    ensure!(checked.status.success() && checked.stderr.is_empty() && checked.stdout.is_empty());
+    ensure!(checked.status.success() && checked.stderr.is_empty());
+    assert_eq!(String::from_utf8(checked.stdout)?, "1 VM, valid\n");
     ensure!(!socket.path().join("gpu").exists());
+    Ok(())
+}
+
+#[test]
+fn all_that_is_wrong_with_a_file_is_told_with_its_lines() -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    let path = file.path().display().to_string();
+    let vms = "[vm.\"Web_01.x\"]\nsocket-path = \"/nowhere/a\"\n[vm.b]\nsocket-path = \"/nowhere/b\"\n";
+    std::fs::write(file.path(), vms.replace("socket-path = \"/nowhere/b\"", "weight = 0"))?;
+    for arguments in [&[][..], &["--check-config"]] {
+        let said = refused(arguments, file.path())?;
+        let heading = format!("vhost-user-vulkan: {path}: 2 mistakes:");
+        let lines = [
+            heading.as_str(),
+            "  line 3: [vm.b] socket-path: is needed",
+            "  line 4: [vm.b] weight: 0 is not a whole number from 1 to 10000",
+        ];
+        assert_eq!(said.lines().collect::<Vec<_>>(), lines);
+    }
+    std::fs::write(file.path(), vms)?;
+    let checked = tests::broker::vhost_user_vulkan()?.args(["--check-config", "--config", &path]).output()?;
+    assert_eq!(
+        (checked.status.code(), String::from_utf8(checked.stdout)?),
+        (Some(0), "2 VMs, valid\n".to_owned())
+    );
     Ok(())
 }

@@ -42,6 +42,7 @@ mod scanout;
 mod sessions;
 mod several_gpus;
 mod shares;
+mod status;
 mod submissions;
 mod swaps;
 mod systemd;

@@ -42,6 +42,14 @@ fn reports(broker: &Broker, arguments: &[&str]) -> Result<Vec<String>> {
     Ok(broker.say(arguments)?.lines().map(str::to_owned).collect())
 }
 
+/// A frontend of a VM, of which the broker knows.
+fn connected(broker: &Broker, vm: &str) -> Result<Session> {
+    let session = Session::connect(&broker.path(vm), Options::default())?;
+    let is_connected = || broker.vm(vm).is_ok_and(|vm| vm["state"] == "connected");
+    ensure!(eventually(PATIENCE, is_connected), "{}", broker.log());
+    Ok(session)
+}
+
 #[test]
 fn of_eight_vms_that_compute_seven_lose_nothing_when_one_is_changed() -> Result<()> {
     let broker = Broker::start("", &NAMES.map(|name| (name, "")))?;
@@ -57,7 +65,7 @@ fn of_eight_vms_that_compute_seven_lose_nothing_when_one_is_changed() -> Result<
     let device = broker.device("c")?;
     broker.rewrite("", &NAMES.map(|name| (name, if name == "c" { "max-contexts = 7" } else { "" })))?;
     assert_eq!(
-        reports(&broker, &["reload"])?,
+        reports(&broker, &["reload", "--now"])?,
         ["0 added, 0 removed, 0 changed, 1 restarted, 7 unchanged"],
         "{}",
         broker.log()
@@ -84,9 +92,7 @@ fn of_eight_vms_that_compute_seven_lose_nothing_when_one_is_changed() -> Result<
 fn vms_come_go_and_change_their_shares_and_what_an_operator_set_stays() -> Result<()> {
     let mut broker = Broker::start("", &[("a", "weight = 300"), ("b", "")])?;
     let (a, b) = (broker.device("a")?, broker.device("b")?);
-    let session = Session::connect(&broker.path("a"), Options::default())?;
-    let is_connected = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected");
-    ensure!(eventually(PATIENCE, is_connected), "{}", broker.log());
+    let session = connected(&broker, "a")?;
     broker.say(&["set", "a", "weight=50"])?;
     broker.rewrite("", &[("a", "weight = 300\nclass = \"latency\""), ("new", "ceiling = \"50%\"")])?;
     assert_eq!(reports(&broker, &["reload"])?, ["1 added, 1 removed, 1 changed, 0 restarted, 0 unchanged"]);
@@ -127,9 +133,9 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
     broker.rewrite("", &[("a", "gup = \"x\""), ("b", "")])?;
     let output = broker.operate(&["reload"])?;
     let said = String::from_utf8(output.stderr)?;
-    let place =
-        format!("vhost-user-vulkan: {}: [vm.a] gup: unknown; allowed are ", broker.path("config").display());
-    ensure!(said.starts_with(&place) && said.ends_with("; nothing has changed\n"), "{said}");
+    let begin = format!("vhost-user-vulkan: {}: line ", broker.path("config").display());
+    let is_told = said.starts_with(&begin) && said.contains(": [vm.a] gup: unknown");
+    ensure!(is_told && said.ends_with("; nothing has changed\n"), "{said}");
     assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(1), 1, 0));
     let hang_up = |broker: &Broker| kill_process(broker.pid(), Signal::HUP);
     let logged = |what: &str| eventually(PATIENCE, || broker.log().contains(what));
@@ -137,6 +143,14 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
     let twice = || broker.log().matches("[vm.a] gup: unknown").count() == 2;
     ensure!(eventually(PATIENCE, twice), "{}", broker.log());
     assert_eq!(broker.device("a")?, device);
+    broker.rewrite("policy = \"fair\"", &[("a", "gup = \"x\"")])?;
+    let said = String::from_utf8(broker.operate(&["reload"])?.stderr)?;
+    let lines: Vec<_> = said.lines().collect();
+    ensure!(
+        lines.len() == 4 && lines[0].ends_with(": 2 mistakes:") && lines[3] == "nothing has changed",
+        "{said}"
+    );
+    ensure!(logged("the file was read again:   line 2: policy: \"fair\" is none of "), "{}", broker.log());
     broker.rewrite("metrics = \"/tmp/nowhere/metrics\"", &[("a", "max-maps = 7")])?;
     hang_up(&broker)?;
     ensure!(logged("the file was read again: 0 added, 0 removed, 0 changed, 1 restarted, 0 unchanged"));
@@ -153,42 +167,81 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
 }
 
 #[test]
-fn vms_in_use_and_the_last_ones_are_removed_only_if_that_is_meant() -> Result<()> {
+fn what_ends_the_gpu_of_a_vm_in_use_waits_until_the_vm_is_off() -> Result<()> {
     let broker = Broker::start("", &[("a", ""), ("b", "")])?;
-    let session = Session::connect(&broker.path("a"), Options::default())?;
-    let (a, b) = (broker.device("a")?, broker.device("b")?);
-    let is_connected = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected");
-    ensure!(eventually(PATIENCE, is_connected), "{}", broker.log());
-    let remedy = "put them back, or remove them by `vhost-user-vulkan reload --remove`; nothing has changed";
-    let cases: [(&[(&str, &str)], &str); 2] = [
-        (&[], "the file names no VM any more, but a, b are served"),
-        (&[("b", "")], "the file does not name a any more, whose guests are connected"),
-    ];
-    for (vms, why) in cases {
-        broker.rewrite("", vms)?;
-        let output = broker.operate(&["reload"])?;
+    let (a, session) = (broker.device("a")?, connected(&broker, "a")?);
+    broker.rewrite("", &[("a", "max-maps = 7\nwindow-size = \"1GiB\"\nweight = 7"), ("b", "weight = 8")])?;
+    let waits = "a: max-maps, window-size take effect when the VM is off; `vhost-user-vulkan reload --now` does so at once and ends its GPU";
+    let said = ["0 added, 0 removed, 2 changed, 0 restarted, 0 unchanged, 1 pending", waits];
+    assert_eq!(reports(&broker, &["reload", "--dry-run"])?, said);
+    assert_eq!((&broker.vm("b")?["weight"], &broker.vm("a")?["pending"]), (&json!(100), &Value::Null));
+    assert_eq!(reports(&broker, &["reload"])?, said);
+    kill_process(broker.pid(), Signal::HUP)?;
+    ensure!(eventually(PATIENCE, || broker.log().matches(waits).count() == 2), "{}", broker.log());
+    let vm = broker.vm("a")?;
+    assert_eq!((broker.device("a")?, &vm["state"], &vm["weight"]), (a, &json!("connected"), &json!(7)));
+    assert_eq!(vm["pending"], json!({"what": "restart", "keys": ["max-maps", "window-size"]}));
+    let below = "a: restart pending when the VM is off: max-maps, window-size";
+    assert_eq!(reports(&broker, &["status"])?.last().map(String::as_str), Some(below));
+    assert_eq!(broker.vm("b")?["weight"], json!(8));
+    drop(session);
+    let other = || broker.listens("a") && broker.device("a").is_ok_and(|pid| pid != a);
+    ensure!(eventually(PATIENCE, other), "the VM has its old device process\n{}", broker.log());
+    ensure!(!is_alive(a) && broker.vm("a")?["pending"].is_null(), "{}", broker.log());
+    assert_eq!(reports(&broker, &["reload"])?, ["0 added, 0 removed, 0 changed, 0 restarted, 2 unchanged"]);
+    Ok(())
+}
+
+#[test]
+fn a_vm_in_use_that_the_file_does_not_name_any_more_is_removed_when_it_is_off() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let (a, b, session) = (broker.device("a")?, broker.device("b")?, connected(&broker, "a")?);
+    broker.rewrite("", &[("b", "")])?;
+    let waits = "a: the file does not name it any more, and it is removed when the VM is off; `vhost-user-vulkan reload --now` does so at once and ends its GPU";
+    let said = ["0 added, 0 removed, 0 changed, 0 restarted, 1 unchanged, 1 pending", waits];
+    assert_eq!(reports(&broker, &["reload"])?, said);
+    assert_eq!((broker.device("a")?, &broker.vm("a")?["pending"]), (a, &json!({"what": "removal"})));
+    // Named again, it stays.
+    broker.rewrite("", &[("a", ""), ("b", "")])?;
+    assert_eq!(reports(&broker, &["reload"])?, ["0 added, 0 removed, 0 changed, 0 restarted, 2 unchanged"]);
+    broker.rewrite("", &[("b", "")])?;
+    assert_eq!(reports(&broker, &["reload"])?, said);
+    drop(session);
+    let gone = || !is_alive(a) && broker.vm("a").is_err() && !broker.path("a").exists();
+    ensure!(eventually(PATIENCE, gone), "{}", broker.log());
+    assert_eq!(broker.device("b")?, b);
+    Ok(())
+}
+
+#[test]
+fn vms_in_use_and_the_last_ones_are_removed_at_once_only_if_that_is_meant() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let (a, b, _session) = (broker.device("a")?, broker.device("b")?, connected(&broker, "a")?);
+    let why = "the file names no VM any more, but a, b are served; put them back, or remove them by `vhost-user-vulkan reload --now`; nothing has changed";
+    broker.rewrite("", &[])?;
+    for arguments in [&["reload"][..], &["reload", "--dry-run"]] {
+        let output = broker.operate(arguments)?;
         let said = String::from_utf8(output.stderr)?;
-        assert_eq!((output.status.code(), said), (Some(1), format!("vhost-user-vulkan: {why}; {remedy}\n")));
-        let times = || broker.log().matches(&format!("the file was read again: {why}")).count();
-        let before = times();
-        kill_process(broker.pid(), Signal::HUP)?;
-        ensure!(eventually(PATIENCE, || times() > before), "{}", broker.log());
+        assert_eq!((output.status.code(), said), (Some(1), format!("vhost-user-vulkan: {why}\n")));
     }
+    let logged = || broker.log().matches(&format!("the file was read again: {why}")).count();
+    assert_eq!(logged(), 1, "{}", broker.log());
+    kill_process(broker.pid(), Signal::HUP)?;
+    ensure!(eventually(PATIENCE, || logged() == 2), "{}", broker.log());
     std::fs::write(broker.path("config"), "")?;
     ensure!(broker.say(&["reload"]).is_err(), "an empty file removes all VMs");
     assert_eq!((broker.device("a")?, broker.device("b")?), (a, b));
     broker.rewrite("", &[("b", "")])?;
-    assert_eq!(
-        reports(&broker, &["reload", "--remove"])?,
-        ["0 added, 1 removed, 0 changed, 0 restarted, 1 unchanged"]
-    );
+    let said = ["0 added, 1 removed, 0 changed, 0 restarted, 1 unchanged"];
+    assert_eq!(reports(&broker, &["reload", "--dry-run", "--now"])?, said);
+    // The option's older name.
+    assert_eq!(reports(&broker, &["reload", "--remove"])?, said);
     ensure!(eventually(PATIENCE, || !is_alive(a) && broker.vm("a").is_err()), "{}", broker.log());
     assert_eq!(broker.device("b")?, b);
-    drop(session);
     // Nobody is connected to what is left, and it is the last.
     broker.rewrite("", &[])?;
     ensure!(broker.say(&["reload"]).is_err() && broker.device("b")? == b);
-    broker.say(&["reload", "--remove"])?;
+    broker.say(&["reload", "--now"])?;
     ensure!(eventually(PATIENCE, || !is_alive(b)), "{}", broker.log());
     Ok(())
 }

@@ -82,12 +82,17 @@ pub struct Vm {
 /// The window of a guest onto memory, as the daemon will decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Bytes of the window.
-    pub bytes: u64,
-    /// Bytes of the GPUs' own memory that the VM may have.
-    pub device_memory: u64,
     /// Guests can map the GPUs' own memory.
     pub maps_device_memory: bool,
-    /// The remedy where they cannot and could but for the size of the window.
-    pub remedy: Option<String>,
+    /// What it costs that the window does not hold that memory, if it does not, and what to change.
+    pub small: Option<Small>,
+}
+
+/// A window that does not hold the memory that a guest could map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Small {
+    /// Both sizes, and the cost.
+    pub what: String,
+    /// Options with sizes that are enough.
+    pub remedy: String,
 }

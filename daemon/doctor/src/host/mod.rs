@@ -11,6 +11,6 @@ mod tests;
 
 pub use checks::check;
 pub use facts::{AccessControl, Facts, Groups, Nvidia, Question};
-pub use given::{Configuration, Descriptors, Given, Gpu, Sandbox, Vm, Window};
+pub use given::{Configuration, Descriptors, Given, Gpu, Sandbox, Small, Vm, Window};
 pub use programs::{Crosvm, Qemu};
 pub use sockets::{Folder, SocketFile};

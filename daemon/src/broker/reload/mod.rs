@@ -1,5 +1,7 @@
-//! The configuration file read again: `reader` reads and checks it, `plan` says what follows from it, and this file has what an operator
-//! is told. Knows no processes: what follows is done in `vms`. `listener` has the sockets of the broker itself, which are looked after then.
+//! The configuration file read again: `reader` reads and checks it, `plan` says what follows from it, and `told` what an operator hears of
+//! that. Knows no processes: what follows is done in `vms`. `listener` has the sockets of the broker itself, which are looked after then.
+//!
+//! No GPU that a guest uses ends because a file was read again, unless an operator says so (`reload --now`).
 
 pub(super) mod listener;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -8,7 +10,9 @@ pub(super) mod plan;
 #[cfg(test)]
 mod plan_tests;
 pub(super) mod reader;
+mod told;
 
+use super::settings::Settings;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -25,72 +29,56 @@ pub struct Reloaded {
     pub restarted: Vec<String>,
     /// VMs that notice nothing.
     pub unchanged: Vec<String>,
+    /// VMs in use whose GPU would end by what the file says: it takes effect when their frontends have disconnected.
+    #[serde(default)]
+    pub pending: Vec<String>,
     /// A sentence for each thing that the file says and that does not hold yet, with the remedy.
     pub notes: Vec<String>,
 }
 
-/// An operator who waits for the result of a reading.
+/// An operator who waits for the result of a reading; no peer for who wants none, as with SIGHUP.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::broker) struct Asker<P> {
-    pub(in crate::broker) peer: P,
-    pub(in crate::broker) removal: Removal,
+    pub(in crate::broker) peer: Option<P>,
+    pub(in crate::broker) how: How,
 }
 
-/// The meaning of VMs that are missing in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::broker) enum Removal {
-    /// An operator has said that they are to be removed.
-    Meant,
-    /// The file may be half-written, or a wrong one: no VM loses its GPU for that while its guest is connected, and not all VMs are removed.
-    Doubtful,
+/// The way in which an operator wants a file to be taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::broker) struct How {
+    /// What ends the GPU of a VM in use is done as well; and the file may name no VM, which else may be half-written, or a wrong one.
+    pub(in crate::broker) now: bool,
+    /// The operator wants to know what would happen, and nothing does.
+    pub(in crate::broker) dry_run: bool,
 }
 
-/// Returns why the VMs `gone`, which a file does not name any more, are not removed, unless that is meant. Each has its name, and whether a
-/// frontend is connected; `left` is the number of VMs that the file names.
-pub(in crate::broker) fn doubt(gone: &[(&str, bool)], left: usize) -> Option<String> {
-    let names = |of: fn(&(&str, bool)) -> bool| -> Vec<&str> {
-        gone.iter().filter(|vm| of(vm)).map(|(name, _)| *name).collect()
-    };
-    let connected = names(|(_, is_connected)| *is_connected);
-    let why = match (gone.is_empty(), left) {
-        (false, 0) => format!("the file names no VM any more, but {} are served", names(|_| true).join(", ")),
-        _ if connected.is_empty() => return None,
-        _ => format!("the file does not name {} any more, whose guests are connected", connected.join(", ")),
-    };
-    Some(format!("{why}; put them back, or remove them by `vhost-user-vulkan reload --remove`"))
+/// Returns why a file that names no VM any more is not taken over, unless an operator says that this is meant.
+pub(in crate::broker) fn doubt(old: &Settings, new: &Settings) -> Option<String> {
+    let served: Vec<_> = old.vms.iter().map(|vm| vm.name.as_str()).collect();
+    (new.vms.is_empty() && !served.is_empty()).then(|| {
+        format!(
+            "the file names no VM any more, but {} are served; put them back, or remove them by `{NOW}`",
+            served.join(", ")
+        )
+    })
 }
 
-/// The counts, on one line.
+/// The command that does what ends GPUs of VMs in use.
+const NOW: &str = "vhost-user-vulkan reload --now";
+
+/// The counts, on one line; that of VMs which wait if some do.
 impl fmt::Display for Reloaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { added, removed, changed, restarted, unchanged, notes: _ } = self;
-        let counts = [
+        let Self { added, removed, changed, restarted, unchanged, pending, notes: _ } = self;
+        let always = [
             (added, "added"),
             (removed, "removed"),
             (changed, "changed"),
             (restarted, "restarted"),
             (unchanged, "unchanged"),
         ];
-        let counts = counts.map(|(vms, what)| format!("{} {what}", vms.len()));
-        f.write_str(&counts.join(", "))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::doubt;
-
-    #[test]
-    fn a_vm_in_use_and_the_last_vms_are_removed_on_demand_only() {
-        assert_eq!(doubt(&[], 0), None, "a file without VMs, as before");
-        assert_eq!(doubt(&[("a", false), ("b", false)], 1), None);
-        let remedy = "; put them back, or remove them by `vhost-user-vulkan reload --remove`";
-        let used = doubt(&[("a", true), ("b", false), ("c", true)], 5);
-        assert_eq!(
-            used,
-            Some(format!("the file does not name a, c any more, whose guests are connected{remedy}"))
-        );
-        let all = doubt(&[("a", false), ("b", true)], 0);
-        assert_eq!(all, Some(format!("the file names no VM any more, but a, b are served{remedy}")));
+        let some = (!pending.is_empty()).then_some((pending, "pending"));
+        let counts = always.into_iter().chain(some).map(|(vms, what)| format!("{} {what}", vms.len()));
+        f.write_str(&counts.collect::<Vec<_>>().join(", "))
     }
 }

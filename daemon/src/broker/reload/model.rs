@@ -1,14 +1,16 @@
 //! A model of whoever carries a plan out, to check what a plan leads to.
 
 use super::super::settings::{Settings, VmSettings};
-use super::plan::{Action, merged, plan};
+use super::plan::{Action, Pending, merged, plan, sparing};
 
 /// Checks the plan from one configuration to another: carried out on the first it gives the second, and each VM is spoken of as little as
 /// its difference demands.
 pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
     let actions = plan(old, new);
     assert_eq!(actions.is_empty(), old == new, "{actions:?}");
-    assert_eq!(carried_out(old.clone(), actions.clone()), merged(old, new.clone()), "{actions:?}");
+    assert_eq!(carried_out(old.clone(), actions.clone()), merged(old, new.clone(), &[]), "{actions:?}");
+    check_spared(old, new, &|_| true);
+    check_spared(old, new, &|name| name.len() % 2 == 0);
     for vm in &new.vms {
         let before = old.vms.iter().find(|before| before.name == vm.name);
         let about = actions.iter().filter(|action| concerns(action) == Some(&vm.name));
@@ -25,10 +27,34 @@ pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
     }
 }
 
+/// Checks that a plan ends no VM in use, and that what it postpones leads to what would hold otherwise.
+fn check_spared(old: &Settings, new: &Settings, is_used: &dyn Fn(&str) -> bool) {
+    let actions = sparing(plan(old, new), is_used);
+    let ends = |action: &&Action| matches!(action, Action::Replace(vm, ..) if is_used(&vm.name));
+    assert_eq!(actions.iter().find(ends), None, "a VM in use");
+    let mut holds = carried_out(old.clone(), actions.clone());
+    assert_eq!(holds, merged(old, new.clone(), &actions), "{actions:?}");
+    assert_eq!(sparing(plan(&holds, new), is_used), later(&actions), "read again, it waits for the same");
+    for action in later(&actions) {
+        match action {
+            Action::Postpone(_, Pending::Replace(vm, _)) => holds.put(*vm),
+            Action::Postpone(name, Pending::Remove) => holds.take_out(&name),
+            _ => {}
+        }
+    }
+    assert_eq!(holds, merged(old, new.clone(), &[]), "{actions:?}");
+}
+
+/// The actions that do not hold when a plan was carried out.
+fn later(actions: &[Action]) -> Vec<Action> {
+    let waits = |action: &&Action| matches!(action, Action::NextBroker(_) | Action::Postpone(..));
+    actions.iter().filter(waits).cloned().collect()
+}
+
 fn concerns(action: &Action) -> Option<&String> {
     match action {
         Action::Policy(_) | Action::Anticipation(_) | Action::NextBroker(_) => None,
-        Action::Remove(name) | Action::Reshare(name, _) => Some(name),
+        Action::Remove(name) | Action::Reshare(name, _) | Action::Postpone(name, _) => Some(name),
         Action::Add(vm) | Action::Replace(vm, ..) | Action::NextProcess(vm, _) => Some(&vm.name),
     }
 }
@@ -44,7 +70,7 @@ fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
             Action::Policy(policy) => settings.policy = policy,
             Action::Anticipation(part) => settings.anticipation = part,
             // Nobody may use the new value yet.
-            Action::NextBroker(_) => {}
+            Action::NextBroker(_) | Action::Postpone(..) => {}
             Action::Add(new) => {
                 let at = settings.vms.partition_point(|vm| vm.name < new.name);
                 assert!(settings.vms.get(at).is_none_or(|vm| vm.name != new.name), "it is there");

@@ -1,4 +1,4 @@
-//! The plan: what a new configuration changes, as a list of actions. It follows from the old and the new one alone.
+//! The plan: what a new configuration changes, as a list of actions. It follows from the old and the new one, and from which VMs are in use.
 
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
@@ -23,6 +23,17 @@ pub(in crate::broker) enum Action {
     Replace(VmSettings, Reshare, Vec<String>),
     /// A VM has another part of what there is for all VMs (these keys) from the next start of its device process.
     NextProcess(VmSettings, Vec<String>),
+    /// A VM in use would lose its GPU: this is done when its frontend has disconnected.
+    Postpone(String, Pending),
+}
+
+/// What the file says of a VM and what ends the GPU of the VM.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::broker) enum Pending {
+    /// The VM needs a new device process, since these keys have changed.
+    Replace(Box<VmSettings>, Vec<String>),
+    /// The VM is not in the file any more.
+    Remove,
 }
 
 /// The keys of a VM's share that the file changes. What an operator has set stays where the file says what it said before.
@@ -86,10 +97,35 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
     actions
 }
 
-/// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells.
-pub(in crate::broker) fn merged(old: &Settings, new: Settings) -> Settings {
+/// Returns the plan without what ends the GPUs of VMs in use: that is postponed.
+pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) -> bool) -> Vec<Action> {
+    let spared = |action| match action {
+        Action::Remove(name) if is_used(&name) => vec![Action::Postpone(name, Pending::Remove)],
+        Action::Replace(vm, reshare, keys) if is_used(&vm.name) => {
+            let reshare = (!reshare.is_nothing()).then(|| Action::Reshare(vm.name.clone(), reshare));
+            let later = Action::Postpone(vm.name.clone(), Pending::Replace(Box::new(vm), keys));
+            reshare.into_iter().chain([later]).collect()
+        }
+        other => vec![other],
+    };
+    actions.into_iter().flat_map(spared).collect()
+}
+
+/// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells, and from what is
+/// postponed.
+pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action]) -> Settings {
     let Settings { cgroup, control_socket, log_grants, metrics, .. } = old.clone();
-    Settings { cgroup, control_socket, log_grants, metrics, ..new }
+    let mut merged = Settings { cgroup, control_socket, log_grants, metrics, ..new };
+    for action in actions {
+        let Action::Postpone(name, pending) = action else { continue };
+        let Some(before) = old.vms.iter().find(|vm| vm.name == *name) else { continue };
+        let share = match pending {
+            Pending::Replace(new, _) => new.share,
+            Pending::Remove => before.share,
+        };
+        merged.put(VmSettings { share, ..before.clone() });
+    }
+    merged
 }
 
 /// Returns what is to be done about a VM that is in both.

@@ -3,7 +3,7 @@
 use super::super::settings::share::Policy;
 use super::super::settings::{MetricsAddress, Settings, VmSettings};
 use super::model;
-use super::plan::{Action, Reshare, merged, plan};
+use super::plan::{Action, Pending, Reshare, merged, plan, sparing};
 use crate::sandbox::CgroupMode;
 use sched::{Class, Share};
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
         assert_eq!(after(change), [Action::NextBroker(key)]);
         let mut new = settings();
         change(&mut new);
-        let holds = merged(&settings(), new.clone());
+        let holds = merged(&settings(), new.clone(), &[]);
         assert_eq!((&holds, plan(&holds, &new)), (&settings(), vec![Action::NextBroker(key)]));
     }
 }
@@ -148,6 +148,34 @@ fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
     let actions = after(|new| new.vms[1] = changed.clone());
     let [Action::Replace(all, reshare, _)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((all, reshare.apply(vm("b").share)), (&changed, share));
+}
+
+#[test]
+fn what_ends_the_gpu_of_a_vm_in_use_waits_and_the_rest_does_not() {
+    let mut new = settings();
+    let share = Share { weight: 1, ..vm("b").share };
+    let changed = VmSettings { arguments: vec!["--max-maps=3".into()], share, ..vm("b") };
+    new.vms = vec![VmSettings { arguments: Vec::new(), ..vm("a") }, changed.clone(), vm("d")];
+    new.policy = Policy::Fixed;
+    let actions = sparing(plan(&settings(), &new), |name| name != "a");
+    let [policy, gone, replaced, share_of_b, later, added] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*policy, Action::Policy(Policy::Fixed));
+    assert_eq!(*gone, Action::Postpone("c".into(), Pending::Remove));
+    assert!(matches!(replaced, Action::Replace(vm, ..) if vm.name == "a"), "it is not in use: {replaced:?}");
+    assert!(
+        matches!(share_of_b, Action::Reshare(name, reshare) if name == "b" && reshare.apply(share) == share)
+    );
+    let keys = ["gpu", "max-maps", "socket-path"].map(str::to_owned).into();
+    assert_eq!(*later, Action::Postpone("b".into(), Pending::Replace(Box::new(changed), keys)));
+    assert_eq!(*added, Action::Add(vm("d")));
+    let holds = merged(&settings(), new.clone(), &actions);
+    let b = VmSettings { share, ..vm("b") };
+    assert_eq!(holds.vms, [new.vms[0].clone(), b, vm("c"), vm("d")]);
+    // The file as it was, and nothing waits any more.
+    let back = Settings { vms: holds.vms.clone(), ..new };
+    assert_eq!(plan(&holds, &back), []);
 }
 
 #[test]

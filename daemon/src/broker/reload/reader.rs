@@ -1,7 +1,7 @@
 //! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system takes as long as it
 //! likes, and the broker waits for nobody.
 
-use super::super::settings::{Problem, Settings, VmsFile};
+use super::super::settings::{Problems, Settings, VmsFile};
 use super::listener::{Made, made_again};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use outside::SocketFile;
@@ -27,7 +27,7 @@ pub(in crate::broker) struct Reader<P> {
 #[derive(Debug)]
 pub(in crate::broker) struct Reading {
     /// The file's content, or what is wrong with it.
-    pub(in crate::broker) settings: Result<Settings, Problem>,
+    pub(in crate::broker) settings: Result<Settings, Problems>,
     /// The sockets that were made again.
     pub(in crate::broker) made: Vec<Made>,
 }
@@ -61,14 +61,13 @@ impl<P> Reader<P> {
         Ok(Self { wanted, read, current: None, next: None, _listener: listener })
     }
 
-    /// Has the file read, and notes who waits for the result, if anybody. What is asked for during a reading is read after it, once for
-    /// all who ask.
-    pub(in crate::broker) fn ask(&mut self, who: Option<P>) {
+    /// Has the file read, and notes who wants the result. What is asked for during a reading is read after it, once for all who ask.
+    pub(in crate::broker) fn ask(&mut self, who: P) {
         if self.current.is_none() {
             self.begin();
-            self.current = Some(who.into_iter().collect());
+            self.current = Some(vec![who]);
         } else {
-            self.next.get_or_insert_default().extend(who);
+            self.next.get_or_insert_default().push(who);
         }
     }
 
@@ -123,10 +122,7 @@ mod tests {
         let epoll = Arc::new(readiness::instance().unwrap());
         let file = VmsFile::new(path.path().to_owned(), command, "info".into());
         let mut reader = Reader::new(file, Vec::new(), &epoll, 0).unwrap();
-        reader.ask(Some(1));
-        reader.ask(Some(2));
-        reader.ask(None);
-        reader.ask(Some(3));
+        (1..=3).for_each(|who| reader.ask(who));
         std::fs::write(path.path(), "[vm.a]\nsocket-path = \"/a\"").unwrap();
         assert_eq!(next(&mut reader).0, [1]);
         let (who, read) = next(&mut reader);

@@ -230,6 +230,7 @@ mod tests {
         let gpu = GpuStatus {
             uuid: "00ff".into(),
             name: "A \"GPU\"".into(),
+            driver: String::new(),
             utilisation: 0.25,
             device_memory: 8 << 10,
             device_memory_promised: 6 << 10,

@@ -1,5 +1,6 @@
 //! This module makes what operators and monitoring are told: the state of all VMs as data, as a table, and as metrics.
 
+pub(super) mod details;
 pub(super) mod metrics;
 pub(super) mod status;
 pub(super) mod table;
@@ -13,12 +14,17 @@ pub fn counted<'a>(states: impl Iterator<Item = &'a str>) -> String {
         let hint = if state == "ended" { " (see log)" } else { "" };
         (count > 0).then(|| format!("{count} {state}{hint}"))
     });
-    let total = if states.len() == 1 { "1 VM".to_owned() } else { format!("{} VMs", states.len()) };
-    std::iter::once(total)
+    std::iter::once(vms(states.len()))
         .chain([counts.collect::<Vec<_>>().join(", ")])
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+/// Returns a number of VMs, in words for people.
+#[must_use]
+pub fn vms(count: usize) -> String {
+    if count == 1 { "1 VM".to_owned() } else { format!("{count} VMs") }
 }
 
 #[cfg(test)]

@@ -1,10 +1,25 @@
 //! The status that an operator is told: every GPU, VM and context, and what they have used.
 
+use crate::ipc::InForce;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The number of the form that a status has. It rises when something that is there gets another name, meaning or unit, or goes away; what is new
+/// comes without.
+pub(in crate::broker) const FORM: u32 = 1;
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
+    /// The number of the form of this, 1; 0 if the broker is an older one.
+    #[serde(default)]
+    pub form: u32,
+    /// The version of the daemon that answers; empty if it is an older one.
+    #[serde(default)]
+    pub version: String,
+    /// The program's file was replaced since the daemon started, in words: this version goes on until the daemon is started anew.
+    #[serde(default)]
+    pub upgrade: Option<String>,
     /// GPUs in use, by the first VM on them.
     pub gpus: Vec<GpuStatus>,
     /// VMs, by name.
@@ -16,6 +31,35 @@ pub struct Status {
     pub broker_cpu_seconds: f64,
 }
 
+impl Status {
+    /// Returns the VM of this name.
+    ///
+    /// # Errors
+    ///
+    /// There is none; which there are.
+    pub(in crate::broker) fn vm(&self, name: &str) -> Result<&VmStatus, String> {
+        let names = || self.vms.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = self.vms.iter().find(|vm| vm.name == name);
+        found.ok_or_else(|| format!("{name}: no such VM; there are {}", names()))
+    }
+
+    /// The same, with one of its VMs only, and that VM's GPUs.
+    pub(in crate::broker) fn only(&self, vm: &VmStatus) -> Self {
+        let gpus = self.gpus.iter().filter(|gpu| vm.is_on(gpu)).cloned().collect();
+        Self { vms: vec![vm.clone()], gpus, ..self.clone() }
+    }
+
+    /// Returns the bytes of a GPU's memory that VMs hold, unless one of them is on other GPUs as well: memory belongs to a process, and not to a
+    /// GPU of it.
+    #[must_use]
+    pub fn held_on(&self, gpu: &GpuStatus) -> Option<u64> {
+        let mut on_it = self.vms.iter().filter(|vm| vm.is_on(gpu));
+        on_it.try_fold(0_u64, |sum, vm| {
+            (vm.gpus.len() == 1).then(|| sum.saturating_add(vm.used.device_memory))
+        })
+    }
+}
+
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuStatus {
@@ -23,6 +67,9 @@ pub struct GpuStatus {
     pub uuid: String,
     /// The GPU's name.
     pub name: String,
+    /// The name and the version of its driver; empty if the broker is an older one.
+    #[serde(default)]
+    pub driver: String,
     /// Part of the last second in which it computed for VMs, from 0.
     pub utilisation: f64,
     /// Bytes of its own memory.
@@ -105,6 +152,19 @@ pub struct VmStatus {
     pub device_cpu_seconds: f64,
     /// Times its device process was started again.
     pub restarts: u64,
+    /// What the file says of the VM and what takes effect when its VMM has disconnected, if there is something.
+    #[serde(default)]
+    pub pending: Option<PendingStatus>,
+    /// The options that its tables or its command line give it, as `KEY=VALUE`; the others have their defaults.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// What its device process has settled, if there is one and it is ready.
+    #[serde(default)]
+    pub in_force: Option<InForce>,
+    /// The files that its device process depends on and that were replaced, in words: its GPU's driver, its socket. It has to be started anew for
+    /// the new ones.
+    #[serde(default)]
+    pub replaced: Vec<String>,
     /// Contexts that were ended.
     pub kills: KillCounts,
     /// Contexts that were given another worker.
@@ -112,6 +172,36 @@ pub struct VmStatus {
     pub context_restarts: RestartCounts,
     /// The VM's contexts, by number.
     pub contexts: Vec<ContextStatus>,
+}
+
+impl VmStatus {
+    /// Returns whether this GPU is one of the VM's.
+    #[must_use]
+    pub fn is_on(&self, gpu: &GpuStatus) -> bool {
+        self.gpus.iter().any(|on| on.uuid == gpu.uuid)
+    }
+}
+
+/// What becomes of a VM when its VMM has disconnected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum PendingStatus {
+    /// It gets a new device process.
+    Restart {
+        /// The keys that have changed for it in the file.
+        keys: Vec<String>,
+    },
+    /// It is removed, as the file does not name it any more.
+    Removal,
+}
+
+impl fmt::Display for PendingStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restart { keys } => write!(f, "restart pending when the VM is off: {}", keys.join(", ")),
+            Self::Removal => f.write_str("removal pending when the VM is off"),
+        }
+    }
 }
 
 /// A VM on one of its GPUs.

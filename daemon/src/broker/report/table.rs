@@ -1,8 +1,8 @@
 //! The status as a table for people.
 
-use super::status::{GpuStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::words::{bytes, percent, seconds};
-use outside::visible;
+use outside::{lines_for_terminal, visible};
 use std::fmt::Write;
 
 const HEAD: [&str; 14] = [
@@ -28,38 +28,53 @@ const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
 /// The column of restarts: how many a VM's contexts had, and whether a context can be restarted.
 const RESTART: usize = 13;
 
-/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU.
+/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU. Below the table are the GPUs with their
+/// memory, the VMs of which something waits until they are off, and whether the program was replaced.
 #[must_use]
 pub(in crate::broker) fn table(status: &Status) -> String {
     let mut rows: Vec<Row> = vec![HEAD.map(str::to_owned)];
-    for vm in &status.vms {
-        rows.push(vm_row(vm));
-        if vm.gpus.len() > 1 {
-            rows.extend(vm.gpus.iter().map(|on| place_row(status, on)));
-        }
-        for context in &vm.contexts {
-            let name = format!("  {}/{} {}", vm.name, context.context, context.name);
-            let none = String::new;
-            let words = [name, context.state.clone(), none(), none(), percent(context.share)];
-            let mut row = row(words, &context.used, context.used.cpu_seconds, none());
-            // Where there is a choice.
-            if vm.gpus.len() > 1 {
-                let all = status.gpus.iter().filter(|gpu| context.gpus.contains(&gpu.uuid));
-                let all: Vec<_> = all.map(|gpu| label(status, gpu)).collect();
-                row[0] = format!("{} on {}", row[0], all.join(", "));
-            }
-            row[RESTART] = match context.movable.as_str() {
-                "" | "yes" => context.movable.clone(),
-                _ => "no".to_owned(),
-            };
-            rows.push(row);
-        }
-    }
+    rows.extend(status.vms.iter().flat_map(|vm| vm_rows(status, vm)));
     rows.extend(status.gpus.iter().map(|gpu| gpu_row(status, gpu)));
-    aligned(&rows)
+    let memory = status.gpus.iter().map(|gpu| format!("{}: {}\n", label(status, gpu), memory(status, gpu)));
+    let waits = status.vms.iter().filter_map(|vm| Some(format!("{}: {}\n", vm.name, vm.pending.as_ref()?)));
+    let upgrade = status.upgrade.iter().map(|what| format!("upgrade pending, as {what}\n"));
+    aligned(&rows) + &lines_for_terminal(&memory.chain(waits).chain(upgrade).collect::<String>())
+}
+
+/// The lines of one VM below the headings.
+#[must_use]
+pub(super) fn of_vm(status: &Status, vm: &VmStatus) -> String {
+    aligned(&[vec![HEAD.map(str::to_owned)], vm_rows(status, vm)].concat())
 }
 
 type Row = [String; 14];
+
+fn vm_rows(status: &Status, vm: &VmStatus) -> Vec<Row> {
+    let mut rows = vec![vm_row(vm)];
+    if vm.gpus.len() > 1 {
+        rows.extend(vm.gpus.iter().map(|on| place_row(status, on)));
+    }
+    rows.extend(vm.contexts.iter().map(|context| context_row(status, vm, context)));
+    rows
+}
+
+fn context_row(status: &Status, vm: &VmStatus, context: &ContextStatus) -> Row {
+    let name = format!("  {}/{} {}", vm.name, context.context, context.name);
+    let none = String::new;
+    let words = [name, context.state.clone(), none(), none(), percent(context.share)];
+    let mut row = row(words, &context.used, context.used.cpu_seconds, none());
+    // Where there is a choice.
+    if vm.gpus.len() > 1 {
+        let all = status.gpus.iter().filter(|gpu| context.gpus.contains(&gpu.uuid));
+        let all: Vec<_> = all.map(|gpu| label(status, gpu)).collect();
+        row[0] = format!("{} on {}", row[0], all.join(", "));
+    }
+    row[RESTART] = match context.movable.as_str() {
+        "" | "yes" => context.movable.clone(),
+        _ => "no".to_owned(),
+    };
+    row
+}
 
 fn vm_row(vm: &VmStatus) -> Row {
     let class = match vm.ceiling {
@@ -82,7 +97,7 @@ fn place_row(status: &Status, on: &VmGpuStatus) -> Row {
 
 /// The sum of a GPU. What cannot be said to be its own, because VMs on it use others as well, stays empty.
 fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
-    let on_it = || status.vms.iter().filter(|vm| vm.gpus.iter().any(|on| on.uuid == gpu.uuid));
+    let on_it = || status.vms.iter().filter(|vm| vm.is_on(gpu));
     let mut sum = Used::default();
     let here = on_it().flat_map(|vm| &vm.gpus).filter(|on| on.uuid == gpu.uuid);
     here.for_each(|on| add(&mut sum, &of_gpu(on)));
@@ -100,8 +115,21 @@ fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
     if alone { row } else { without_processes(row) }
 }
 
+/// The memory of a GPU: held, all of it, and what VMs do not hold or may not hold.
+pub(super) fn memory(status: &Status, gpu: &GpuStatus) -> String {
+    let (all, unpromised) = (bytes(gpu.device_memory), bytes(gpu.device_memory_free));
+    match status.held_on(gpu) {
+        Some(held) => format!(
+            "VMs hold {} of {all} of memory, {} are free, {unpromised} promised to no VM",
+            bytes(held),
+            bytes(gpu.device_memory.saturating_sub(held))
+        ),
+        None => format!("{all} of memory, {unpromised} promised to no VM"),
+    }
+}
+
 /// The name of a GPU, with the beginning of its UUID if another has the same name.
-fn label(status: &Status, gpu: &GpuStatus) -> String {
+pub(super) fn label(status: &Status, gpu: &GpuStatus) -> String {
     let namesakes = status.gpus.iter().filter(|other| other.name == gpu.name).count();
     match gpu.uuid.get(..8) {
         Some(begin) if namesakes > 1 => format!("{} {begin}", gpu.name),
@@ -179,7 +207,7 @@ fn aligned(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::ContextStatus;
+    use super::super::status::PendingStatus;
     use super::*;
 
     fn on(uuid: &str, gpu_seconds: f64) -> VmGpuStatus {
@@ -197,7 +225,14 @@ mod tests {
     }
 
     fn gpu(uuid: &str) -> GpuStatus {
-        GpuStatus { uuid: uuid.into(), name: "GPU".into(), utilisation: 0.5, ..GpuStatus::default() }
+        GpuStatus {
+            uuid: uuid.into(),
+            name: "GPU".into(),
+            utilisation: 0.5,
+            device_memory: 8 << 30,
+            device_memory_free: 1 << 30,
+            ..GpuStatus::default()
+        }
     }
 
     fn lines(status: &Status) -> Vec<Vec<String>> {
@@ -220,14 +255,34 @@ mod tests {
             gpus: vec!["ff".into()],
         };
         let one = || vec![on("ff", 2.0)];
-        let vms = vec![vm("a", one(), vec![context]), vm("b", one(), vec![])];
+        let mut vms = vec![vm("a", one(), vec![context]), vm("b", one(), vec![])];
+        (vms[0].used.device_memory, vms[1].used.device_memory) = (1 << 30, 2 << 30);
         let lines = lines(&Status { gpus: vec![gpu("ff")], vms, ..Status::default() });
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 6);
         assert_eq!(lines[1][..6], ["a", "connected", "100", "normal", "0.0%", "2.00s"]);
         assert_eq!(lines[2][..5], ["a/3", "llama", "alone", "50.0%", "2.00s"]);
         assert_eq!((lines[1][12].as_str(), lines[2].last().map(String::as_str)), ("0", Some("yes")));
         assert_eq!(lines[4][..5], ["TOTAL", "GPU", "200", "50.0%", "4.00s"]);
         assert_eq!(lines[4].len(), 12, "processes and memory are summed");
+        let memory = "GPU: VMs hold 3.0GiB of 8.0GiB of memory, 5.0GiB are free, 1.0GiB promised to no VM";
+        assert_eq!(lines[5].join(" "), memory);
+    }
+
+    #[test]
+    fn what_waits_until_a_vm_is_off_is_told_below_the_table() {
+        let keys = vec!["device-memory".to_owned(), "window-size".to_owned()];
+        let mut vms = ["a", "b", "c"].map(|name| vm(name, vec![], vec![]));
+        vms[1].pending = Some(PendingStatus::Restart { keys });
+        vms[2].pending = Some(PendingStatus::Removal);
+        let table = table(&Status { vms: vms.into(), ..Status::default() });
+        let below: Vec<_> = table.lines().skip(4).collect();
+        assert_eq!(
+            below,
+            [
+                "b: restart pending when the VM is off: device-memory, window-size",
+                "c: removal pending when the VM is off"
+            ]
+        );
     }
 
     #[test]
@@ -245,7 +300,8 @@ mod tests {
         let vms = vec![vm("a", two, vec![]), vm("b", vec![on("ee00112233", 4.0)], vec![])];
         let lines =
             lines(&Status { gpus: vec![gpu("ff00112233"), gpu("ee00112233")], vms, ..Status::default() });
-        assert_eq!(lines.len(), 7);
+        assert_eq!(lines.len(), 9);
+        assert_eq!(lines[7].join(" "), "GPU ff001122: 8.0GiB of memory, 1.0GiB promised to no VM");
         assert_eq!(lines[1][..6], ["a", "connected", "100", "normal", "0.0%", "3.00s"]);
         assert_eq!(lines[2], ["on", "GPU", "ff001122", "0.0%", "2.00s", "0.0ms", "5", "0.0ms"]);
         assert_eq!(lines[3], ["on", "GPU", "ee001122", "0.0%", "1.00s", "0.0ms", "5", "0.0ms"]);

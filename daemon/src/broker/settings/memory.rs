@@ -1,6 +1,6 @@
 //! Memory for all VMs together, and what of it each of them gets.
 
-use super::Problem;
+use super::problem::Problem;
 
 /// Returns what each VM gets of `total` bytes, given what some have of their own: those without share the rest equally.
 pub(super) fn share_out(key: &str, total: u64, own: &[(&str, Option<u64>)]) -> Result<Vec<u64>, Problem> {

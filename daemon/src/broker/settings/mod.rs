@@ -1,10 +1,11 @@
 //! The configuration file: several VMs and how they share, as `docs/sharing.md` documents it. All of it is checked before anything is
-//! started, and what is wrong is said in one line with the table and the key.
+//! started, and everything that is wrong is said, each with its line, its table and its key (`problem`).
 
 mod memory;
 mod options;
 mod paths;
 pub(in crate::broker) mod places;
+mod problem;
 pub(super) mod share;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,8 @@ use config::{DeviceLimits, HangLimits};
 use options::{VmOptions, shown};
 use paths::{absolute, meant};
 use places::default_control_socket;
+pub use problem::Problems;
+use problem::{Found, Places, Problem, table_of_vm};
 use sched::{Class, Share};
 use share::Policy;
 use std::any::Any;
@@ -26,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 /// The whole file.
@@ -75,6 +79,12 @@ impl VmSettings {
         self.max_submit_time_contended.unwrap_or(usual)
     }
 
+    /// The name of its table, as its heading has it.
+    #[must_use]
+    pub fn table(&self) -> String {
+        table_of_vm(&self.name)
+    }
+
     /// The options of its tables.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> + Clone {
         // They were text in the file.
@@ -84,6 +94,12 @@ impl VmSettings {
     /// The options for its part of what there is for all VMs.
     pub(super) fn part_words(&self) -> impl Iterator<Item = &str> + Clone {
         self.parts.iter().filter_map(|word| word.to_str())
+    }
+
+    /// The options of its tables and for its part of what there is for all VMs, as `KEY=VALUE`, without its socket's path.
+    pub(super) fn options(&self) -> impl Iterator<Item = &str> {
+        let words = self.words().chain(self.part_words()).filter_map(|word| word.strip_prefix("--"));
+        words.filter(|option| !option.starts_with("socket-path="))
     }
 
     /// The GPU memory that the VM may hold, in bytes, if its tables or its part of what there is for all bound it.
@@ -119,15 +135,14 @@ impl VmsFile {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is no regular file or has more than 4 MiB, or something in it is wrong: the first of it.
-    pub fn read(&self) -> Result<Settings, Problem> {
-        self.text().and_then(|text| Settings::parse(&text, &self.command, &self.level)).map_err(|problem| {
-            Problem { place: format!("{}: {}", self.path.display(), problem.place), ..problem }
-        })
+    /// It cannot be read, is no regular file or has more than 4 MiB, or something in it is wrong.
+    pub fn read(&self) -> Result<Settings, Problems> {
+        let settings = self.text().and_then(|text| Settings::parse(&text, &self.command, &self.level));
+        settings.map_err(|problems| problems.in_file(&self.path))
     }
 
-    fn text(&self) -> Result<String, Problem> {
-        let wrong = |what: &dyn std::fmt::Display| Problem::of_file(what.to_string());
+    fn text(&self) -> Result<String, Problems> {
+        let wrong = |what: &dyn std::fmt::Display| Problems::of_file(what.to_string());
         let bytes = outside::read(&self.path, FILE_BYTES).map_err(|error| wrong(&error))?;
         String::from_utf8(bytes).map_err(|error| wrong(&error))
     }
@@ -162,37 +177,6 @@ impl FromStr for MetricsAddress {
     }
 }
 
-/// An error in a configuration file: what is wrong, and where in it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}{what}")]
-pub struct Problem {
-    place: String,
-    what: String,
-}
-
-impl Problem {
-    fn of_key(table: &str, key: &str, what: impl Into<String>) -> Self {
-        let table = if table.is_empty() { String::new() } else { format!("[{table}] ") };
-        Self { place: format!("{table}{key}: "), what: what.into() }
-    }
-
-    fn of_vm(name: &str, key: &str, what: impl Into<String>) -> Self {
-        Self::of_key(&format!("vm.{name}"), key, what)
-    }
-
-    fn of_file(what: impl Into<String>) -> Self {
-        Self { place: String::new(), what: what.into() }
-    }
-
-    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and what
-    /// commands a terminal.
-    fn on_one_line(self) -> Self {
-        let shown = |c: char| if c.is_control() { ' ' } else { outside::visible(c) };
-        let clean = |text: String| text.chars().map(shown).collect();
-        Self { place: clean(self.place), what: clean(self.what) }
-    }
-}
-
 /// Keys outside of all tables.
 const TOP_KEYS: &[&str] = &[
     "anticipation",
@@ -211,56 +195,78 @@ const SHARE_KEYS: &[&str] = &["ceiling", "class", "weight"];
 /// Options whose value no two VMs can have.
 const OWN_PATHS: &[&str] = &["socket-path", "state-dir"];
 const NAME_BYTES: usize = 63;
+/// The reason why a VM cannot have a name.
+const NO_NAME: &str = "a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space, and ends with no space";
+/// The reason why a table within one of a VM is none.
+const NO_TABLE: &str = "is a table, and no key has one; quote the name of a VM that has a dot: [vm.\"a.b\"]";
 /// Most VMs of one file.
 const VMS: usize = 256;
 
 impl Settings {
-    pub(super) fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
-        Self::of_text(text, command, level).map_err(Problem::on_one_line)
+    pub(super) fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problems> {
+        let (placed, errors) = DeTable::parse_recoverable(text);
+        let file: Table = match (errors.is_empty(), text.parse()) {
+            (true, Ok(file)) => file,
+            (true, Err(error)) => return Err(Problems::of_syntax(text, vec![error])),
+            (false, _) => return Err(Problems::of_syntax(text, errors)),
+        };
+        let mut found = Found::default();
+        let settings = Self::of_file(&file, command, level, &mut found);
+        found.none_or(settings, &Places::new(text, placed.get_ref()))
     }
 
-    fn of_text(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
-        let file: Table = text.parse().map_err(|error| syntax(text, &error))?;
-        if let Some(key) = file.keys().find(|key| !TOP_KEYS.contains(&key.as_str())) {
-            return Err(unknown("", key, TOP_KEYS));
-        }
-        let policy = top(&file, "policy", Policy::named)?.unwrap_or_default();
-        let anticipation = top(&file, "anticipation", |text| share::percent(text, 0.0..=8.0))?;
-        let control_socket = top(&file, "control-socket", some_path)?;
+    /// Returns what the file says. What is wrong is left out, and `found`.
+    fn of_file(file: &Table, command: &Command, level: &str, found: &mut Found) -> Self {
+        let unknown_keys = file.keys().filter(|key| !TOP_KEYS.contains(&key.as_str()));
+        found.extend(unknown_keys.map(|key| unknown("", key, TOP_KEYS)));
+        let policy = found.right(top(file, "policy", Policy::named)).flatten().unwrap_or_default();
+        let anticipation = top(file, "anticipation", |text| share::percent(text, 0.0..=8.0));
+        let control_socket = found.right(top(file, "control-socket", some_path)).flatten();
         let options = VmOptions::of(command);
-        let mut vms = vms(&file, &options, policy)?;
-        paths::check(&vms)?;
+        let mut vms = vms(file, &options, policy, found);
+        found.extend(paths::check(&vms));
         for (key, id) in [("device-memory", "device_memory"), ("host-memory", "host_memory")] {
-            share_memory(&file, key, id, &mut vms)?;
+            found.right(share_memory(file, key, id, &mut vms));
         }
         let settings = Self {
             policy,
-            anticipation,
+            anticipation: found.right(anticipation).flatten(),
             control_socket: control_socket.unwrap_or_else(default_control_socket),
-            metrics: top(&file, "metrics", str::parse)?,
-            cgroup: top(&file, "cgroup", cgroup)?.unwrap_or_default(),
-            log_grants: top(&file, "log-grants", some_path)?,
-            vms: vms.into_iter().map(|vm| vm.finish(&options, level)).collect::<Result<_, _>>()?,
+            metrics: found.right(top(file, "metrics", str::parse)).flatten(),
+            cgroup: found.right(top(file, "cgroup", cgroup)).flatten().unwrap_or_default(),
+            log_grants: found.right(top(file, "log-grants", some_path)).flatten(),
+            vms: vms.into_iter().filter_map(|vm| found.right(vm.finish(&options, level))).collect(),
         };
-        settings.check_own_sockets(&file)?;
-        Ok(settings)
+        found.extend(settings.check_own_sockets(file));
+        settings
+    }
+
+    /// Puts a VM in the place of the one with its name, or among the others by its name.
+    pub(super) fn put(&mut self, vm: VmSettings) {
+        match self.vms.iter_mut().find(|before| before.name == vm.name) {
+            Some(before) => *before = vm,
+            None => self.vms.insert(self.vms.partition_point(|other| other.name < vm.name), vm),
+        }
+    }
+
+    /// Takes the VM of this name out.
+    pub(super) fn take_out(&mut self, name: &str) {
+        self.vms.retain(|vm| vm.name != name);
     }
 
     /// Checks that our own sockets are nobody else's.
-    fn check_own_sockets(&self, file: &Table) -> Result<(), Problem> {
+    fn check_own_sockets(&self, file: &Table) -> Vec<Problem> {
         let metrics = match &self.metrics {
             Some(MetricsAddress::Unix(path)) => Some(path),
             _ => None,
         };
         let own = [("control-socket", Some(&self.control_socket)), ("metrics", metrics)];
         let mut taken = paths::sockets_of_vms(file);
-        for (key, path) in own {
-            let Some(path) = path else { continue };
-            if let Some(other) = taken.insert(meant(path), key.to_owned()) {
-                return Err(Problem::of_key("", key, format!("{} is {other} as well", path.display())));
-            }
-        }
-        Ok(())
+        let twice = own.into_iter().filter_map(|(key, path)| {
+            let other = taken.insert(meant(path?), key.to_owned())?;
+            Some(Problem::of_key("", key, format!("{} is {other} as well", path?.display())))
+        });
+        twice.collect()
     }
 }
 
@@ -285,7 +291,7 @@ impl Draft<'_> {
         self.arguments.entry("log-level").or_insert_with(|| vec![format!("--log-level={level}").into()]);
         let arguments: Vec<OsString> = self.arguments.into_values().flatten().collect();
         let whole = options.parse(&[arguments.as_slice(), &self.parts].concat());
-        let matches = whole.map_err(|what| Problem { place: format!("[vm.{}] ", self.name), what })?;
+        let matches = whole.map_err(|what| Problem::of_vm(self.name, "", what))?;
         let contexts = matches.try_get_one::<usize>("max_contexts").ok().flatten().copied();
         let contended = matches.try_get_one::<Duration>("max_submit_time_contended").ok().flatten().copied();
         let group_limits = GroupLimits {
@@ -305,56 +311,68 @@ impl Draft<'_> {
     }
 }
 
-fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy) -> Result<Vec<Draft<'a>>, Problem> {
-    static NONE: LazyLock<Table> = LazyLock::new(Table::new);
-    let defaults = match file.get("defaults") {
-        None => &NONE,
-        Some(Value::Table(defaults)) => defaults,
-        Some(other) => {
-            return Err(Problem::of_key("", "defaults", format!("{} is not a table", shown(other))));
-        }
-    };
-    if let Some(key) = defaults.keys().find(|key| OWN_PATHS.contains(&key.as_str())) {
-        return Err(Problem::of_key("defaults", key, "belongs to one VM: write it in each [vm.NAME]"));
-    }
-    read_keys("defaults", defaults, options, policy)?;
-    let vms = match file.get("vm") {
-        // A broker without a VM waits for the file to name the first one.
-        None => &NONE,
-        Some(Value::Table(vms)) => vms,
-        Some(_) => return Err(Problem::of_key("", "vm", "write a table [vm.NAME] for each VM")),
-    };
+fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy, found: &mut Found) -> Vec<Draft<'a>> {
+    let no_table = |other: &Value| format!("{} is not a table", shown(other));
+    let defaults = table(file, "defaults", no_table, found);
+    let own = defaults.keys().filter(|key| OWN_PATHS.contains(&key.as_str()));
+    let misplaced =
+        |key: &String| Problem::of_key("defaults", key, "belongs to one VM: write it in each [vm.NAME]");
+    found.extend(own.map(misplaced));
+    let defaults = read_keys("defaults", defaults, options, policy, found);
+    // A broker without a VM waits for the file to name the first one.
+    let vms = table(file, "vm", |_| "write a table [vm.NAME] for each VM".into(), found);
     if vms.len() > VMS {
-        return Err(Problem::of_file(format!("{} VMs are more than {VMS}", vms.len())));
+        found.add(Problem::of_key("", "vm", format!("{} VMs are more than {VMS}", vms.len())));
+        return Vec::new();
     }
-    vms.iter().map(|(name, table)| draft(name, table, defaults, options, policy)).collect()
+    let draft =
+        |(name, table): (&'a String, &'a Value)| draft(name, table, &defaults, options, policy, found);
+    vms.iter().filter_map(draft).collect()
 }
 
-/// Reads one VM; what its own table says goes before what all VMs have.
+/// A table of the file; one without keys if there is none, or what is no table.
+fn table<'a>(
+    file: &'a Table,
+    key: &str,
+    wrong: impl FnOnce(&Value) -> String,
+    found: &mut Found,
+) -> &'a Table {
+    static NONE: LazyLock<Table> = LazyLock::new(Table::new);
+    match file.get(key) {
+        None => &NONE,
+        Some(Value::Table(table)) => table,
+        Some(other) => {
+            found.add(Problem::of_key("", key, wrong(other)));
+            &NONE
+        }
+    }
+}
+
+/// Reads one VM; what its own table says goes before what all VMs have. None if not even that much is right that it can be looked at.
 fn draft<'a>(
     name: &'a str,
     table: &'a Value,
-    defaults: &'a Table,
+    defaults: &Keys<'a>,
     options: &VmOptions<'a>,
     policy: Policy,
-) -> Result<Draft<'a>, Problem> {
-    let place = format!("vm.{name}");
+    found: &mut Found,
+) -> Option<Draft<'a>> {
     if !is_name(name) {
-        let what = "a name is up to 63 of a-z, 0-9 and -, and does not begin with -";
-        return Err(Problem { place: format!("[{}]: ", shown(&Value::String(place))), what: what.into() });
+        found.add(Problem::of_key("vm", name, NO_NAME));
     }
     let Value::Table(table) = table else {
-        return Err(Problem::of_key("vm", name, format!("{} is not a table", shown(table))));
+        found.add(Problem::of_key("vm", name, format!("{} is not a table", shown(table))));
+        return None;
     };
-    let (mut share, mut arguments) = read_keys("defaults", defaults, options, policy)?;
-    let (own_share, own_arguments) = read_keys(&place, table, options, policy)?;
+    let (mut share, mut arguments) = defaults.clone();
+    let (own_share, own_arguments) = read_keys(&table_of_vm(name), table, options, policy, found);
     arguments.extend(own_arguments);
     share.extend(own_share);
-    if !arguments.contains_key("socket-path") {
-        return Err(Problem::of_key(&place, "socket-path", "is needed"));
+    if !table.contains_key("socket-path") {
+        found.add(Problem::of_vm(name, "socket-path", "is needed"));
     }
     let words: Vec<OsString> = arguments.values().flatten().cloned().collect();
-    let matches = options.parse(&words).map_err(|what| Problem { place: format!("[{place}] "), what })?;
+    let matches = found.right(options.parse(&words).map_err(|what| Problem::of_vm(name, "", what)))?;
     let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
     let mut own_paths: Vec<_> = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
     if let Some(folder) = state_folder().filter(|_| !arguments.contains_key("state-dir")) {
@@ -362,10 +380,11 @@ fn draft<'a>(
         arguments.insert("state-dir", vec![option_with("--state-dir", &folder)]);
         own_paths.push(("state-dir", folder));
     }
-    Ok(Draft { name, share: share_of(&share), arguments, parts: Vec::new(), matches, own_paths })
+    Some(Draft { name, share: share_of(&share), arguments, parts: Vec::new(), matches, own_paths })
 }
 
 /// One key of the share, checked.
+#[derive(Clone, Copy)]
 enum ShareKey {
     Weight(u32),
     Class(Class),
@@ -387,27 +406,30 @@ fn share_of(keys: &BTreeMap<&str, ShareKey>) -> Share {
 /// The keys of the share; and the rest as words of the command line, none for a switch that is off.
 type Keys<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Vec<OsString>>);
 
-/// Keys of a table of VMs: those of the share, and the rest as arguments.
+/// Keys of a table of VMs: those of the share, and the rest as arguments. Those with which something is wrong are left out.
 fn read_keys<'a>(
     place: &str,
     table: &'a Table,
     options: &VmOptions<'_>,
     policy: Policy,
-) -> Result<Keys<'a>, Problem> {
+    found: &mut Found,
+) -> Keys<'a> {
     let (mut share, mut arguments) = (BTreeMap::new(), BTreeMap::new());
     for (key, value) in table {
         let wrong = |what: String| Problem::of_key(place, key, what);
         if SHARE_KEYS.contains(&key.as_str()) {
-            share.insert(key.as_str(), share_key(key, value, policy).map_err(wrong)?);
+            let read = found.right(share_key(key, value, policy).map_err(wrong));
+            share.extend(read.map(|read| (key.as_str(), read)));
             continue;
         }
         match options.words(key, value) {
             Ok(words) => _ = arguments.insert(key.as_str(), words),
-            Err(Some(what)) => return Err(wrong(what)),
-            Err(None) => return Err(unknown(place, key, &[SHARE_KEYS, &options.keys()].concat())),
+            Err(Some(what)) => found.add(wrong(what)),
+            Err(None) if value.is_table() => found.add(wrong(NO_TABLE.into())),
+            Err(None) => found.add(unknown(place, key, &[SHARE_KEYS, &options.keys()].concat())),
         }
     }
-    Ok((share, arguments))
+    (share, arguments)
 }
 
 fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, String> {
@@ -469,9 +491,12 @@ fn bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
+/// Returns whether a VM may be called so. The name is a part of paths (its control group, its folder below `$STATE_DIRECTORY`), is what operators
+/// type, and stands in the log and in metrics.
 fn is_name(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('-')
+    let allowed = |c: char| c != '/' && c == outside::visible(c) && (c == ' ' || !c.is_whitespace());
+    let is_whole = !name.starts_with(['-', '.', ' ']) && !name.ends_with(' ');
+    (1..=NAME_BYTES).contains(&name.len()) && name.chars().all(allowed) && is_whole
 }
 
 /// A string outside of all tables.
@@ -509,10 +534,4 @@ fn unknown(place: &str, key: &str, allowed: &[&str]) -> Problem {
     let mut allowed = allowed.to_vec();
     allowed.sort_unstable();
     Problem::of_key(place, key, format!("unknown; allowed are {}", allowed.join(", ")))
-}
-
-fn syntax(text: &str, error: &toml::de::Error) -> Problem {
-    let start = error.span().map_or(0, |span| span.start).min(text.len());
-    let line = 1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count();
-    Problem::of_file(format!("line {line}: {}", error.message().replace('\n', ", ")))
 }

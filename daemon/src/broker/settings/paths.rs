@@ -1,6 +1,7 @@
 //! The paths in the file, and which of them lead to the same place: `..` and symbolic links give a place more than one path.
 
-use super::{Draft, Problem};
+use super::Draft;
+use super::problem::{Problem, table_of_vm};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -8,24 +9,28 @@ use toml::{Table, Value};
 /// Longest path that the system takes (`PATH_MAX`).
 const PATH_BYTES: usize = 4096;
 
-/// Checks that no two VMs have the same socket, or the same folder.
-pub(super) fn check(vms: &[Draft<'_>]) -> Result<(), Problem> {
+/// Returns where two VMs have the same socket, or the same folder.
+pub(super) fn check(vms: &[Draft<'_>]) -> Vec<Problem> {
     let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut twice = Vec::new();
     for vm in vms {
         for (key, path) in &vm.own_paths {
-            if let Some(other) = taken.insert(meant(path), format!("{key} of [vm.{}]", vm.name)) {
-                return Err(Problem::of_vm(vm.name, key, format!("{} is {other} as well", path.display())));
+            if let Some(other) = taken.insert(meant(path), format!("{key} of [{}]", table_of_vm(vm.name))) {
+                twice.push(Problem::of_vm(vm.name, key, format!("{} is {other} as well", path.display())));
             }
         }
     }
-    Ok(())
+    twice
 }
 
 /// Returns the sockets of VMs, and of which VM each is.
 pub(super) fn sockets_of_vms(file: &Table) -> BTreeMap<PathBuf, String> {
     let vms = file.get("vm").and_then(Value::as_table).into_iter().flatten();
     let own = |(name, vm): (&String, &Value)| {
-        Some((meant(Path::new(vm.get("socket-path")?.as_str()?)), format!("socket-path of [vm.{name}]")))
+        Some((
+            meant(Path::new(vm.get("socket-path")?.as_str()?)),
+            format!("socket-path of [{}]", table_of_vm(name)),
+        ))
     };
     vms.filter_map(own).collect()
 }

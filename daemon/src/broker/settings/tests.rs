@@ -25,8 +25,18 @@ fn command() -> Command {
     ])
 }
 
-fn parse(text: &str) -> Result<Settings, Problem> {
+fn parse(text: &str) -> Result<Settings, Problems> {
     Settings::parse(text, &command(), "info")
+}
+
+/// Returns the only thing that is wrong with a file, without its line.
+fn mistake(text: &str) -> String {
+    let said = parse(text).expect_err(text).to_string();
+    assert!(!said.contains('\n'), "{text}\n{said}");
+    match said.strip_prefix("line ").and_then(|rest| rest.split_once(": ")) {
+        Some((_, what)) => what.to_owned(),
+        None => said,
+    }
 }
 
 fn words(vm: &VmSettings) -> Vec<&str> {
@@ -111,8 +121,14 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("vm = 3", "vm: write a table [vm.NAME] for each VM"),
         ("[vm]\na = 3", "[vm] a: 3 is not a table"),
         ("[vm.a]", "[vm.a] socket-path: is needed"),
-        ("[vm.A]", "[\"vm.A\"]: a name is up to 63 of a-z, 0-9 and -, and does not begin with -"),
-        ("[vm.a]\nx = = 3", "line 2: "),
+        (
+            "[vm.\"a/b\"]\nsocket-path = \"b\"",
+            "[vm] a/b: a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space",
+        ),
+        (
+            "[vm.a.b]\nsocket-path = \"b\"\n[vm.a]\nsocket-path = \"a\"",
+            "[vm.a] b: is a table, and no key has one; quote",
+        ),
         (
             "colour = 3",
             "colour: unknown; allowed are anticipation, cgroup, control-socket, defaults, device-memory",
@@ -172,8 +188,62 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
             None if text.starts_with("[vm") || text.starts_with("vm") || text.is_empty() => text.to_owned(),
             None => format!("{text}\n{vm}"),
         };
-        let said = parse(&text).expect_err(&text).to_string();
-        assert!(said.starts_with(error) && !said.contains('\n'), "{text}\n{said}");
+        let said = mistake(&text);
+        assert!(said.starts_with(error), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_with_their_lines_in_the_order_of_the_file() {
+    let text = "\
+policy = \"fair\"
+colour = 3
+[vm.\"a.b\"]
+weight = 0
+gup = \"x\"
+[vm.a]
+socket-path = \"/run/a\"
+[vm.c]
+socket-path = \"/run/../run/a\"
+mode = 3
+[defaults]
+scanouts = 7";
+    let said = parse(text).unwrap_err().to_string();
+    let lines: Vec<_> =
+        said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
+    let expected = [
+        "8 mistakes:",
+        "  line 1: policy: ",
+        "  line 2: colour: ",
+        "  line 3: [vm.\"a.b\"] socket-path: ",
+        "  line 4: [vm.\"a.b\"] weight: ",
+        "  line 5: [vm.\"a.b\"] gup: ",
+        "  line 9: [vm.c] socket-path: ",
+        "  line 10: [vm.c] mode: ",
+        "  line 12: [defaults] scanouts: ",
+    ];
+    assert_eq!(lines, expected, "{said}");
+}
+
+#[test]
+fn mistakes_of_syntax_come_first_with_their_lines_and_too_many_are_counted() {
+    let said = parse("policy = \"fair\"\nx = = 3\n[vm.a\n").unwrap_err().to_string();
+    assert!(said.starts_with("2 mistakes:\n  line 2: ") && said.contains("\n  line 3: "), "{said}");
+    assert!(parse("[vm.a]\nx = = 3").unwrap_err().to_string().starts_with("line 2: "));
+    let many: String = (0..50).map(|n| format!("x{n} = 1\n")).collect();
+    let said = parse(&many).unwrap_err().to_string();
+    assert_eq!((said.lines().count(), said.lines().last()), (22, Some("  and 30 more")), "{said}");
+}
+
+#[test]
+fn a_vm_may_be_called_as_in_libvirt() {
+    let file = |name: &str| format!("[vm.{}]\nsocket-path = \"a\"", serde_json::to_string(name).unwrap());
+    for name in ["Web01", "a_b", "a.b", "Windows 10", "größe", "a+b@c:d", "x".repeat(63).as_str()] {
+        assert_eq!(parse(&file(name)).unwrap().vms[0].name, name);
+    }
+    for name in ["", ".", "..", ".a", "-a", " a", "a ", "a/b", "a\nb", "a\u{202e}b", "x".repeat(64).as_str()]
+    {
+        assert!(mistake(&file(name)).contains(NO_NAME), "{name:?}");
     }
 }
 
@@ -190,7 +260,7 @@ fn gpus_are_one_or_a_list_and_a_vm_s_own_replace_those_of_all() {
 #[test]
 fn equal_shares_have_no_weights() {
     let text = "policy = \"equal\"\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 100";
-    assert_eq!(parse(text).unwrap_err().to_string(), format!("[vm.a] weight: {}", share::EQUAL));
+    assert_eq!(mistake(text), format!("[vm.a] weight: {}", share::EQUAL));
 }
 
 #[test]
@@ -212,7 +282,7 @@ fn vms_whose_paths_lead_to_the_same_socket_or_folder_are_refused() {
             path("real/socket"),
             path("real/sub")
         );
-        parse(&text).err().map(|problem| problem.to_string())
+        parse(&text).err().map(|_| mistake(&text))
     };
     for other in [path("link/socket"), path("real/sub/../socket"), path("none/../real/socket")] {
         let expected = Some(format!("[vm.b] socket-path: {other} is socket-path of [vm.a] as well"));

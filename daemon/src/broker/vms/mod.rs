@@ -16,7 +16,7 @@ use super::run::Broker;
 use super::settings::share::effective;
 use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
-use crate::ipc::{FromBroker, HeldMemory, Placement, SharedGpu, ToBroker};
+use crate::ipc::{FromBroker, HeldMemory, InForce, Placement, Replaced, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN, Passage};
 use log::Level;
@@ -108,6 +108,8 @@ impl Broker {
         if self.is_ending {
             return;
         }
+        self.take_effect(index);
+        let vm = &mut self.vms[index];
         if vm.is_leaving {
             self.forget(index, now);
         } else if was_asked {
@@ -250,12 +252,23 @@ impl Broker {
         now: Nanos,
     ) -> Result<(), String> {
         match message {
-            ToBroker::Ready { gpus, limits } => self.ready(index, &gpus, limits, now),
+            ToBroker::Ready { gpus, limits, in_force } => {
+                self.ready(index, &gpus, limits, now)?;
+                self.settled(index, in_force);
+                Ok(())
+            }
+            ToBroker::Replaced { what } => {
+                self.replaced(index, what);
+                Ok(())
+            }
             ToBroker::Frontend { connected } => {
                 if let Some(process) = &mut self.vms[index].process {
                     process.connected = connected;
                 }
                 self.manager.status_changed();
+                if !connected {
+                    self.frontend_gone(index, now);
+                }
                 Ok(())
             }
             ToBroker::ContextBegins { ctx_id, debug_name } => {
@@ -321,6 +334,29 @@ impl Broker {
         Ok(())
     }
 
+    /// Notes what a device process has settled at its start.
+    fn settled(&mut self, index: usize, in_force: InForce) {
+        let (memory, queues) = (printable(&in_force.memory), printable(&in_force.queues));
+        if let Some(process) = &mut self.vms[index].process {
+            process.in_force = Some(InForce { memory, queues, ..in_force });
+        }
+    }
+
+    /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, and the log tells it once.
+    fn replaced(&mut self, index: usize, what: Replaced) {
+        let knows =
+            |vm: &Vm| vm.process.iter().any(|process| process.replaced.iter().any(Replaced::is_program));
+        let is_known = self.vms.iter().any(knows);
+        if self.passage() == Passage::ByGrant && what.is_program() && !is_known {
+            log::info!(
+                "{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU"
+            );
+        }
+        if let Some(process) = &mut self.vms[index].process {
+            process.note_replaced(what);
+        }
+    }
+
     /// Notes what has become of a start, for the service manager.
     fn was_started(&mut self, index: usize) {
         self.vms[index].was_started = true;
@@ -331,7 +367,8 @@ impl Broker {
     fn gpu(&mut self, shared: &SharedGpu) -> usize {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
-            let gpu = SharedGpu { name: printable(&shared.name), ..shared.clone() };
+            let (name, driver) = (printable(&shared.name), printable(&shared.driver));
+            let gpu = SharedGpu { name, driver, ..shared.clone() };
             self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.passage()));
             self.gpus.len() - 1
         })

@@ -17,6 +17,7 @@ use crate::sandbox::{CgroupMode, GroupLimits};
 use outside::visible;
 use sched::Share;
 use shm::page_clock;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub struct OneVmOptions {
     pub name: Option<String>,
     /// The path of the VM's socket, if it has one.
     pub socket_path: Option<PathBuf>,
+    /// The words of its command line.
+    pub given: Vec<String>,
     /// The GPU memory that the VM may hold, in bytes, if that is bounded.
     pub device_memory: Option<u64>,
     /// The contexts that the VM may have.
@@ -117,15 +120,55 @@ impl OneVmOptions {
         let socket = self.socket_path.as_ref().map(absolute);
         let socket = socket.map(|path| option_with("--socket-path", &path));
         let memory = self.device_memory.map(|bytes| format!("--device-memory={bytes}").into());
+        let is_said =
+            |word: &String| word.starts_with("--socket-path=") || word.starts_with("--device-memory=");
+        let others = options_of(&self.given).into_iter().filter(|word| !is_said(word)).map(OsString::from);
         VmSettings {
             name: self.name(),
             share: Share::default(),
-            arguments: socket.into_iter().chain(memory).collect(),
+            arguments: socket.into_iter().chain(memory).chain(others).collect(),
             parts: Vec::new(),
             own_paths: Vec::new(),
             contexts: self.contexts,
             group_limits: GroupLimits::default(),
             max_submit_time_contended: None,
         }
+    }
+}
+
+/// The options of a command line, each with its value as one word.
+fn options_of(words: &[String]) -> Vec<String> {
+    let mut options: Vec<String> = Vec::new();
+    for word in words {
+        match options.last_mut() {
+            Some(option) if !word.starts_with("--") && !option.contains('=') => {
+                option.push('=');
+                option.push_str(word);
+            }
+            _ => options.push(word.clone()),
+        }
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_of_a_command_line_is_one_word_and_nothing_is_said_twice() {
+        let given =
+            "--socket-path a --gpu=x --device-memory 1GiB --quiet --queues all".split(' ').map(str::to_owned);
+        let options = OneVmOptions {
+            name: None,
+            socket_path: Some("/run/a".into()),
+            given: given.collect(),
+            device_memory: Some(1 << 30),
+            contexts: 1,
+        };
+        let settings = options.settings();
+        let words: Vec<_> = settings.options().collect();
+        assert_eq!(words, ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
+        assert_eq!((settings.socket_path(), settings.device_memory()), ("/run/a".into(), Some(1 << 30)));
     }
 }

@@ -1,56 +1,48 @@
-//! The broker takes over a configuration file that was read again: does what `reload::plan` says, and tells whoever asked.
+//! The broker takes over a configuration file that was read again: does what `reload::plan` says, at once or when a VM is off, and tells
+//! whoever asked.
 
 use super::super::backoff::Backoff;
 use super::super::connections::Peer;
 use super::super::control::Answer;
 use super::super::operator::state;
-use super::super::reload::plan::{Action, Reshare, merged, plan};
-use super::super::reload::{Asker, Reloaded, Removal, doubt};
+use super::super::reload::plan::{Action, Pending, Reshare, merged, plan, sparing};
+use super::super::reload::{Asker, How, Reloaded, doubt};
 use super::super::report::counted;
 use super::super::run::{Broker, END_PATIENCE, Upkeep};
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::Nanos;
 
-/// A VM, and the keys that it goes on having as before until its next device process.
-type Later = (String, Vec<String>);
-
 /// The answer where there is no file to read again.
 const NO_FILE: &str = "this daemon serves one VM and has no file: end it, and start it with other options";
 
 impl Broker {
     /// Has the file read, for this operator if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
-    pub(in crate::broker) fn read_again(&mut self, who: Option<Asker<Peer>>, now: Nanos) {
+    pub(in crate::broker) fn read_again(&mut self, asker: Asker<Peer>, now: Nanos) {
         let Some(Upkeep { reader, .. }) = &mut self.upkeep else {
             let answer = Answer::Error { error: NO_FILE.into() };
-            return who.into_iter().for_each(|asker| self.say(asker.peer, &answer, now));
+            return asker.peer.into_iter().for_each(|peer| self.say(peer, &answer, now));
         };
         if self.manager.knows_ready() && !reader.is_reading() {
             self.manager.reloading();
         }
-        reader.ask(who);
+        reader.ask(asker);
     }
 
-    /// Takes over the files that were read since the last call.
+    /// Takes over the files that were read since the last call. Who only wants to know what would happen is answered first.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
         while let Some((askers, read)) = self.upkeep.as_mut().and_then(|upkeep| upkeep.reader.take()) {
             self.connections.take_over(read.made, &self.epoll);
-            let is_meant = askers.iter().any(|asker| asker.removal == Removal::Meant);
             let read = read.settings.map_err(|problem| problem.to_string());
-            let read = read.and_then(|settings| match self.doubt(&settings) {
-                Some(doubt) if !is_meant => Err(doubt),
-                _ => Ok(settings),
-            });
-            let answer = match read {
-                _ if self.is_ending => Answer::Error { error: "the broker ends".into() },
-                Ok(settings) => Answer::Reloaded(self.adopt(settings, now)),
-                Err(why) => {
-                    let error = format!("{why}; nothing has changed");
-                    log::error!("the file was read again: {error}");
-                    Answer::Error { error }
-                }
-            };
-            askers.into_iter().for_each(|asker| self.say(asker.peer, &answer, now));
+            let (looking, wanting): (Vec<_>, Vec<_>) =
+                askers.into_iter().partition(|asker| asker.how.dry_run);
+            for asker in looking {
+                self.answer_reload(&[asker], read.clone(), asker.how, now);
+            }
+            if !wanting.is_empty() {
+                let how = How { now: wanting.iter().any(|asker| asker.how.now), dry_run: false };
+                self.answer_reload(&wanting, read, how, now);
+            }
             let is_reading = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
             if self.manager.knows_ready() && !is_reading {
                 self.manager.ready(counted(self.vms.iter().map(state)));
@@ -58,42 +50,58 @@ impl Broker {
         }
     }
 
-    /// Returns why the VMs that are missing in `new` are removed only if an operator says that this is meant.
-    pub(in crate::broker) fn doubt(&self, new: &Settings) -> Option<String> {
-        let is_gone = |vm: &&VmSettings| new.vms.iter().all(|other| other.name != vm.name);
-        let is_connected = |name: &str| {
-            let process = self.vms.named(name).and_then(|index| self.vms[index].process.as_ref());
-            process.is_some_and(|process| process.connected)
+    fn answer_reload(
+        &mut self,
+        askers: &[Asker<Peer>],
+        read: Result<Settings, String>,
+        how: How,
+        now: Nanos,
+    ) {
+        let taken = read.and_then(|settings| match doubt(&self.settings, &settings) {
+            Some(doubt) if !how.now => Err(doubt),
+            _ => Ok(settings),
+        });
+        let answer = match taken {
+            _ if self.is_ending => Answer::Error { error: "the broker ends".into() },
+            Ok(settings) => Answer::Reloaded(self.adopt(settings, how, now)),
+            Err(why) => {
+                let error =
+                    format!("{why}{}nothing has changed", if why.contains('\n') { "\n" } else { "; " });
+                if !how.dry_run {
+                    error.lines().for_each(|line| log::error!("the file was read again: {line}"));
+                }
+                Answer::Error { error }
+            }
         };
-        let gone = self.settings.vms.iter().filter(is_gone).map(|vm| vm.name.as_str());
-        let gone: Vec<_> = gone.map(|name| (name, is_connected(name))).collect();
-        doubt(&gone, new.vms.len())
+        askers.iter().filter_map(|asker| asker.peer).for_each(|peer| self.say(peer, &answer, now));
     }
 
-    /// Has `new` hold instead of the settings so far.
-    pub(in crate::broker) fn adopt(&mut self, new: Settings, now: Nanos) -> Reloaded {
-        let actions = plan(&self.settings, &new);
-        self.settings = merged(&self.settings, new);
-        let divided = self.groups.divide(&self.settings.vms);
-        let mut told = Reloaded::default();
-        let mut later = Vec::new();
-        for action in actions {
-            self.act(action, &mut told, &mut later, now);
+    /// Has `new` hold instead of the settings so far, as far as is wanted. Returns what becomes of the VMs by it.
+    pub(in crate::broker) fn adopt(&mut self, new: Settings, how: How, now: Nanos) -> Reloaded {
+        let actions = sparing(plan(&self.settings, &new), |vm| !how.now && self.is_used(vm));
+        let settings = merged(&self.settings, new, &actions);
+        let told = Reloaded::of(&actions, &settings.vms, self.groups.divides_anew(&settings.vms));
+        if how.dry_run {
+            return told;
         }
-        let noticed = [told.added.as_slice(), &told.changed, &told.restarted].concat();
-        let names = self.settings.vms.iter().map(|vm| &vm.name);
-        told.unchanged = names.filter(|name| !noticed.contains(name)).cloned().collect();
-        if divided {
-            later.extend(self.settings.vms.iter().filter_map(|vm| keeps_its_group(vm, &told)));
-        }
-        told.notes.extend(notes(&later));
+        self.settings = settings;
+        self.groups.divide(&self.settings.vms);
+        self.vms.iter_mut().for_each(|vm| vm.pending = None);
+        actions.into_iter().for_each(|action| self.act(action, now));
         self.set_shares(now);
         told.notes.iter().for_each(|note| log::warn!("{note}"));
         log::info!("the file was read again: {told}");
         told
     }
 
-    fn act(&mut self, action: Action, told: &mut Reloaded, later: &mut Vec<Later>, now: Nanos) {
+    /// Returns whether a frontend is connected to a VM, and is not losing it already.
+    fn is_used(&self, name: &str) -> bool {
+        let vm = self.vms.named(name).map(|index| &self.vms[index]);
+        let process = vm.filter(|vm| vm.ending.is_none()).and_then(|vm| vm.process.as_ref());
+        process.is_some_and(|process| process.connected && !process.dying)
+    }
+
+    fn act(&mut self, action: Action, now: Nanos) {
         match action {
             Action::Policy(policy) => {
                 log::info!("VMs share GPUs by another policy: {}", policy.name());
@@ -108,40 +116,60 @@ impl Broker {
             Action::Anticipation(part) => {
                 self.gpus.iter_mut().for_each(|gpu| gpu.set_anticipation(part));
             }
-            Action::NextBroker(key) => told.notes.push(format!(
-                "{key}: what the file says now holds when the broker is started again, which ends the GPUs of all VMs"
-            )),
-            Action::Add(vm) => {
-                told.added.push(vm.name.clone());
-                self.admit(vm, now);
-            }
-            Action::Remove(name) => {
-                if let Some(index) = self.vms.named(&name) {
-                    self.dismiss(index, now);
-                }
-                told.removed.push(name);
-            }
+            Action::NextBroker(_) => {}
+            Action::Add(vm) => self.admit(vm, now),
+            Action::Remove(name) => self.of_vm(&name, |broker, index| broker.dismiss(index, now)),
             Action::Reshare(name, reshare) => {
-                if let Some(index) = self.vms.named(&name) {
-                    self.reshare(index, reshare);
-                }
-                told.changed.push(name);
+                self.of_vm(&name, |broker, index| broker.reshare(index, reshare));
             }
-            Action::Replace(vm, reshare, keys) => {
-                told.restarted.push(vm.name.clone());
-                if let Some(index) = self.vms.named(&vm.name) {
-                    log::warn!(vm = vm.name.as_str(); "{} changed: the VM gets a new device process, and contexts of its guest are lost", keys.join(", "));
-                    self.reshare(index, reshare);
-                    self.replace(index, vm, now);
-                }
+            Action::Replace(vm, reshare, keys) => self.of_vm(&vm.name.clone(), |broker, index| {
+                log::warn!(vm = vm.name.as_str(); "{} changed: the VM gets a new device process, and contexts of its guest are lost", keys.join(", "));
+                broker.reshare(index, reshare);
+                broker.replace(index, vm, now);
+            }),
+            Action::NextProcess(vm, _) => {
+                self.of_vm(&vm.name.clone(), |broker, index| broker.vms[index].settings = vm);
             }
-            Action::NextProcess(vm, keys) => {
-                later.push((vm.name.clone(), keys));
-                if let Some(index) = self.vms.named(&vm.name) {
-                    self.vms[index].settings = vm;
-                }
+            Action::Postpone(name, pending) => {
+                self.of_vm(&name, |broker, index| broker.vms[index].pending = Some(pending));
             }
         }
+    }
+
+    /// Does something about the VM of this name, if it is there.
+    fn of_vm(&mut self, name: &str, act: impl FnOnce(&mut Self, usize)) {
+        if let Some(index) = self.vms.named(name) {
+            act(self, index);
+        }
+    }
+
+    /// The VM's frontend is gone: what was postponed takes effect, and the device process ends for that.
+    pub(in crate::broker) fn frontend_gone(&mut self, index: usize, now: Nanos) {
+        if self.take_effect(index) {
+            let vm = &mut self.vms[index];
+            vm.backoff = Backoff::default();
+            vm.end_process(now + END_PATIENCE);
+        }
+    }
+
+    /// Has what was postponed for a VM hold. Returns whether there was something.
+    pub(in crate::broker) fn take_effect(&mut self, index: usize) -> bool {
+        let vm = &mut self.vms[index];
+        match vm.pending.take() {
+            None => return false,
+            Some(Pending::Replace(settings, keys)) => {
+                log::info!(vm = vm.name(); "the VM is off, and {} of the file hold from its next device process on", keys.join(", "));
+                vm.settings = *settings;
+                self.settings.put(vm.settings.clone());
+            }
+            Some(Pending::Remove) => {
+                log::info!(vm = vm.name(); "the VM is off, and is removed, as the file does not name it any more");
+                vm.is_leaving = true;
+                self.settings.take_out(vm.name());
+            }
+        }
+        self.groups.divide(&self.settings.vms);
+        true
     }
 
     fn admit(&mut self, vm: VmSettings, now: Nanos) {
@@ -186,28 +214,4 @@ impl Broker {
             vm.start_at = Some(now);
         }
     }
-}
-
-/// The keys of a VM's control group that it goes on having as before, if it notices nothing.
-fn keeps_its_group(vm: &VmSettings, told: &Reloaded) -> Option<Later> {
-    let keys = [("max-tasks", vm.group_limits.tasks), ("worker-memory", vm.group_limits.memory)];
-    let keys: Vec<_> =
-        keys.into_iter().filter(|(_, own)| own.is_none()).map(|(key, _)| key.to_owned()).collect();
-    let starts = told.added.contains(&vm.name) || told.restarted.contains(&vm.name);
-    (!starts && !keys.is_empty()).then(|| (vm.name.clone(), keys))
-}
-
-/// A sentence for each key of which VMs get another part later.
-fn notes(later: &[Later]) -> Vec<String> {
-    let mut keys: Vec<&String> = later.iter().flat_map(|(_, keys)| keys).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let of = |key: &String| {
-        let vms = later.iter().filter(|(_, keys)| keys.contains(key)).map(|(name, _)| name.as_str());
-        format!(
-            "{key}: the part changes when the device process is started again, for {}; write {key} into the VM's table to have it changed now",
-            vms.collect::<Vec<_>>().join(", ")
-        )
-    };
-    keys.into_iter().map(of).collect()
 }

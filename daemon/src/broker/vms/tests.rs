@@ -8,7 +8,7 @@ use super::*;
 use crate::broker::control::Request;
 use crate::broker::settings::share::{Change, Policy};
 use crate::broker::settings::{Settings, VmSettings, VmsFile};
-use crate::ipc::{Channel, HeldMemory, SharedGpu};
+use crate::ipc::{Channel, HeldMemory, InForce, SharedGpu};
 use crate::service::Manager;
 use readiness::{self, Event, Reported};
 use sched::{Class, Share};
@@ -172,14 +172,15 @@ fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
             })
             .collect(),
         limits: HeldMemory { device: 1 << 30, host: u64::MAX },
+        in_force: InForce { window_size: 1 << 30, queues: "all".into(), ..InForce::default() },
     }
 }
 
 /// Returns the same message, but guests see so many of the GPUs only.
 fn with_spares(ready: ToBroker, seen: usize) -> ToBroker {
-    let ToBroker::Ready { mut gpus, limits } = ready else { unreachable!() };
+    let ToBroker::Ready { mut gpus, limits, in_force } = ready else { unreachable!() };
     gpus[seen..].iter_mut().for_each(|gpu| gpu.spare = true);
-    ToBroker::Ready { gpus, limits }
+    ToBroker::Ready { gpus, limits, in_force }
 }
 
 fn begins(ctx_id: u32) -> ToBroker {
@@ -255,9 +256,9 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     let twice_on_the_first = |world: &mut World| on_two(world, &[0, 0]);
     let only_spare = |world: &mut World| world.say(0, &with_spares(ready(), 0));
     let spare_first = |world: &mut World| {
-        let ToBroker::Ready { mut gpus, limits } = ready_on(&[GPU, OTHER]) else { unreachable!() };
+        let ToBroker::Ready { mut gpus, limits, in_force } = ready_on(&[GPU, OTHER]) else { unreachable!() };
         gpus[0].spare = true;
-        world.say(0, &ToBroker::Ready { gpus, limits });
+        world.say(0, &ToBroker::Ready { gpus, limits, in_force });
     };
     let garbage = |world: &mut World| {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
@@ -605,4 +606,28 @@ fn a_vm_that_starts_for_ever_does_not_keep_the_broker_from_being_ready() {
     assert!(!told().concat().contains("READY=1"));
     world.broker.tell_manager(late);
     assert_eq!(told()[0], "READY=1\nSTATUS=2 VMs: 1 waiting, 1 starting\n");
+}
+
+#[test]
+fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
+    let mut world = world();
+    world.broker.vms[0].settings.arguments = ["--socket-path=/a", "--queues=all"].map(Into::into).into();
+    world.say(0, &ready());
+    let program = || Replaced::Program("/usr/bin/pro\u{1b}gram".into());
+    for what in
+        [program(), Replaced::Driver("/usr/lib/driver".into()), program(), Replaced::Driver("/x".into())]
+    {
+        world.say(0, &ToBroker::Replaced { what });
+    }
+    assert_eq!(world.broker.vms[0].process.as_ref().unwrap().replaced.len(), 2, "each kind once");
+    let status = world.broker.status(world.now);
+    assert_eq!((status.form, status.version.is_empty()), (1, false));
+    assert_eq!(status.upgrade.as_deref(), Some("the program was replaced (/usr/bin/pro?gram)"));
+    let [a, b] = status.vms.as_slice() else { panic!("{:?}", status.vms) };
+    assert_eq!(
+        (&a.options[..], &a.replaced[..]),
+        (&["queues=all".to_owned()][..], &["the GPU's driver was replaced (/usr/lib/driver)".to_owned()][..])
+    );
+    assert_eq!(a.in_force.as_ref().map(|device| device.queues.as_str()), Some("all"));
+    assert!(b.in_force.is_none() && b.replaced.is_empty());
 }

@@ -1,5 +1,6 @@
 //! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
+use super::offer::more_than_there_is;
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
 use crate::serve::logging::output::{Budget, Heard, Output, Printer};
@@ -151,8 +152,18 @@ impl Selected {
     /// Returns the bytes of their own memory that the VM may have of the GPUs that guests see: all, or `limit`.
     #[must_use]
     pub fn device_memory(&self, limit: Option<u64>) -> u64 {
-        let all = self.gpus[..self.seen].iter().map(|(gpu, _)| gpu.device_memory).sum();
+        let all = self.all_device_memory();
         limit.map_or(all, |bytes| bytes.min(all))
+    }
+
+    /// Returns the warning that `limit`, in bytes, is more than there is of that memory.
+    #[must_use]
+    pub fn too_much(&self, limit: Option<u64>) -> Option<String> {
+        more_than_there_is(limit, self.all_device_memory())
+    }
+
+    fn all_device_memory(&self) -> u64 {
+        self.gpus[..self.seen].iter().map(|(gpu, _)| gpu.device_memory).sum()
     }
 }
 

@@ -6,6 +6,6 @@ mod socket;
 mod state;
 
 pub use gpu::{Chosen, List, NoGpu, Selected, back_end, family, probe, select};
-pub use offer::{WINDOW_MAX, decide_window};
+pub use offer::{Advice, WINDOW_MAX, decide_window, small_window};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

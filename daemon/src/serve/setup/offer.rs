@@ -12,20 +12,18 @@ const HOST_PART: u64 = 8 << 30;
 /// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
 pub const WINDOW_MAX: u64 = 256 << 30;
 
-/// The advice where guests could map the GPU's own memory but for the size of the window.
+/// What it costs that a window does not hold the GPU's own memory that a VM may have, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// The remedy: options with sizes that are enough.
+    /// Both sizes, and the cost.
+    pub what: String,
+    /// Options with sizes that are enough.
     pub remedy: String,
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "guests cannot map the GPU's own memory, so programs with small inputs, such as llama.cpp, run slower; remedy: {}",
-            self.remedy
-        )
+        write!(f, "{}; remedy: {}", self.what, self.remedy)
     }
 }
 
@@ -38,8 +36,52 @@ pub fn decide_window(
     device_memory: u64,
 ) -> (u64, Option<Advice>) {
     let window_size = wanted.unwrap_or_else(|| fitting_window(gpus, map_device_memory, device_memory));
-    let needed = offer_mapped(gpus, map_device_memory, window_size, device_memory);
-    (window_size, needed.map(|remedy| Advice { remedy }))
+    let exports = gpus.iter().any(|gpu| gpu.memory == MemoryBackEnd::DmaBuf);
+    let short = match offer_mapped(gpus, map_device_memory, window_size, device_memory) {
+        true => Some(small_window(window_size, device_memory)),
+        false if exports && window_size < device_memory => {
+            Some(small_for_exports(window_size, device_memory))
+        }
+        false => None,
+    };
+    (window_size, short)
+}
+
+/// Returns what it costs that a window, in bytes, does not hold the GPU's own memory that a VM may have and could map.
+#[must_use]
+pub fn small_window(window_size: u64, device_memory: u64) -> Advice {
+    let cost =
+        ", so guests cannot map that memory, and programs with small inputs, such as llama.cpp, run slower";
+    advice(window_size, device_memory, cost)
+}
+
+/// The same where the driver exports the memory, and each program maps as much as it likes.
+fn small_for_exports(window_size: u64, device_memory: u64) -> Advice {
+    advice(window_size, device_memory, ": programs that map more of it than that together fail")
+}
+
+fn advice(window_size: u64, device_memory: u64, cost: &str) -> Advice {
+    let what = format!(
+        "the window of {} does not hold the {} of the GPU's own memory that the VM may have{cost}",
+        gib(window_size),
+        gib(device_memory)
+    );
+    Advice { what, remedy: needed(window_size, device_memory) }
+}
+
+/// Returns what it costs that a VM may have `wanted` bytes of the GPUs' own memory, and the GPUs have fewer; nothing if they do not.
+#[must_use]
+pub(super) fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<String> {
+    let wanted = wanted.filter(|wanted| *wanted > device_memory)?;
+    Some(format!(
+        "--device-memory of {} is more than the {} that the VM's GPU has: it bounds nothing, so the VM can take all of it from others; remedy: a smaller --device-memory",
+        gib(wanted),
+        gib(device_memory)
+    ))
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1}GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 /// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and else holds memory of the host only.
@@ -52,20 +94,15 @@ fn fitting_window(gpus: &[GpuChoice], map_device_memory: bool, device_memory: u6
     all.filter(|bytes| *bytes <= WINDOW_MAX && gpus.iter().any(maps)).unwrap_or(HOST_PART)
 }
 
-/// Takes the offer back from all GPUs if it is not wanted, or if `window_size` is not larger than `device_memory`, in bytes. Answers what
-/// would have to change for it, if anything.
-fn offer_mapped(
-    gpus: &mut [GpuChoice],
-    wanted: bool,
-    window_size: u64,
-    device_memory: u64,
-) -> Option<String> {
+/// Takes the offer back from all GPUs if it is not wanted, or if `window_size` is not larger than `device_memory`, in bytes. Returns whether
+/// the size alone prevents it.
+fn offer_mapped(gpus: &mut [GpuChoice], wanted: bool, window_size: u64, device_memory: u64) -> bool {
     let possible = gpus.iter().any(|gpu| gpu.trial.driver_mapped.types != 0);
     if wanted && window_size > device_memory {
-        return None;
+        return false;
     }
     gpus.iter_mut().for_each(|gpu| gpu.trial.driver_mapped = DriverMapped::default());
-    (possible && wanted).then(|| needed(window_size, device_memory))
+    possible && wanted
 }
 
 fn needed(window_size: u64, device_memory: u64) -> String {
@@ -94,17 +131,19 @@ mod tests {
         }
     }
 
-    fn offered(types: u32, wanted: bool, window: u64, memory: u64) -> (bool, Option<String>) {
+    /// Whether the GPU's own memory can be mapped, and whether it could be but for the size of the window.
+    fn offered(types: u32, wanted: bool, window: u64, memory: u64) -> (bool, bool) {
         let mut gpus = [choice(types)];
-        let needed = offer_mapped(&mut gpus, wanted, window, memory);
-        (gpus[0].trial.driver_mapped.types != 0, needed)
+        let is_short = offer_mapped(&mut gpus, wanted, window, memory);
+        (gpus[0].trial.driver_mapped.types != 0, is_short)
     }
 
     #[test]
     fn device_memory_is_mapped_if_the_window_holds_all_of_it() {
-        assert_eq!(offered(4, true, 16 * GIB, 8 * GIB), (true, None));
-        assert_eq!(offered(4, false, 16 * GIB, 8 * GIB), (false, None));
-        assert_eq!(offered(0, true, 8 * GIB, 80 * GIB), (false, None));
+        assert_eq!(offered(4, true, 16 * GIB, 8 * GIB), (true, false));
+        assert_eq!(offered(4, true, 8 * GIB, 8 * GIB), (false, true));
+        assert_eq!(offered(4, false, 16 * GIB, 8 * GIB), (false, false));
+        assert_eq!(offered(0, true, 8 * GIB, 80 * GIB), (false, false));
     }
 
     #[test]
@@ -114,13 +153,33 @@ mod tests {
         let (window, advice) = decided(Some(GIB));
         let advice = advice.unwrap().to_string();
         assert_eq!(window, GIB);
-        assert!(advice.starts_with("guests cannot map the GPU's own memory, "), "{advice}");
+        let figures = "the window of 1.0GiB does not hold the 80.0GiB of the GPU's own memory";
+        assert!(advice.starts_with(figures) && advice.contains("run slower"), "{advice}");
         assert!(advice.contains("; remedy: --window-size 128GiB or "), "{advice}");
     }
 
     #[test]
+    fn where_memory_is_exported_a_small_window_is_told_as_well() {
+        let dma_buf = || GpuChoice { memory: MemoryBackEnd::DmaBuf, ..choice(0) };
+        let advice = |wanted| decide_window(&mut [dma_buf()], wanted, true, 80 * GIB).1;
+        assert_eq!((advice(None), advice(Some(128 * GIB))), (None, None));
+        let said = advice(Some(8 * GIB)).unwrap().to_string();
+        assert!(said.starts_with("the window of 8.0GiB does not hold the 80.0GiB "), "{said}");
+        assert!(
+            said.ends_with("; remedy: --window-size 128GiB or --device-memory of at most 8191MiB"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_bound_that_bounds_nothing_is_told_with_both_figures() {
+        assert_eq!((more_than_there_is(None, GIB), more_than_there_is(Some(GIB), GIB)), (None, None));
+        let said = more_than_there_is(Some(80 * GIB), 24 * GIB).unwrap();
+        assert!(said.starts_with("--device-memory of 80.0GiB is more than the 24.0GiB that "), "{said}");
+    }
+
+    #[test]
     fn the_remedy_has_sizes_that_are_enough() {
-        let needed = |window, memory| offered(4, true, window, memory).1.unwrap();
         assert_eq!(needed(8 * GIB, 8 * GIB), "--window-size 16GiB or --device-memory of at most 8191MiB");
         assert_eq!(
             needed(64 * GIB, 141 * GIB),

@@ -47,20 +47,16 @@ pub(super) fn window(facts: &Facts) -> Finding {
             "no VM with a known GPU is configured; a daemon of one VM logs its window",
         );
     }
-    let mut small = known.iter().filter_map(|(name, window)| Some((name, window, window.remedy.as_ref()?)));
-    if let Some((name, window, remedy)) = small.next() {
+    let mut small = known.iter().filter_map(|(name, window)| Some((name, window.small.as_ref()?)));
+    if let Some((name, first)) = small.next() {
         let others = match small.count() {
             0 => String::new(),
-            count => format!(", nor can {count} more VMs"),
+            count => format!("; {count} more VMs have such windows"),
         };
         return Finding::warning(
             CHECK,
-            format!(
-                "[vm.{name}]: guests cannot map the GPU's own {} MiB through a window of {} MiB, so that llama.cpp makes 0.72 of the host's tokens{others}",
-                window.device_memory >> 20,
-                window.bytes >> 20
-            ),
-            format!("{remedy} (docs/tuning.md)"),
+            format!("[vm.{name}]: {}{others}", first.what),
+            format!("{} (docs/tuning.md)", first.remedy),
         );
     }
     let mapping = known.iter().filter(|(_, window)| window.maps_device_memory).count();

@@ -1,13 +1,27 @@
 //! A file that was read again, with device processes that are played.
 
 use super::*;
-use crate::broker::reload::Reloaded;
+use crate::broker::reload::{How, Reloaded, doubt};
+
+const PLAIN: How = How { now: false, dry_run: false };
+const NOW: How = How { now: true, ..PLAIN };
+const DRY_RUN: How = How { dry_run: true, ..PLAIN };
 
 /// The settings so far with a change, which the broker takes over.
 fn adopt(world: &mut World, change: impl FnOnce(&mut Settings)) -> Reloaded {
+    adopt_so(world, PLAIN, change)
+}
+
+fn adopt_so(world: &mut World, how: How, change: impl FnOnce(&mut Settings)) -> Reloaded {
     let mut settings = world.broker.settings.clone();
     change(&mut settings);
-    world.broker.adopt(settings, world.now)
+    world.broker.adopt(settings, how, world.now)
+}
+
+/// The names of the VMs that wait, and what each of them waits for.
+fn pending(world: &mut World) -> Vec<(String, String)> {
+    let status = world.broker.status(world.now);
+    status.vms.into_iter().filter_map(|vm| Some((vm.name, vm.pending?.to_string()))).collect()
 }
 
 fn counts(told: &Reloaded) -> [usize; 5] {
@@ -22,6 +36,12 @@ fn set(world: &mut World, vm: &str, weight: i64) -> Result<(), String> {
 /// The device process of a VM ends, as it was asked to.
 fn ends_as_asked(world: &mut World, index: usize) {
     assert!(world.broker.vms[index].ending.is_some(), "nobody asked it to");
+    world.broker.child_ended(index, world.now);
+}
+
+/// The device process of a VM ends, though nobody asked it to.
+fn fails_by_itself(world: &mut World, index: usize) {
+    world.broker.vms[index].process.as_mut().unwrap().kill();
     world.broker.child_ended(index, world.now);
 }
 
@@ -147,6 +167,111 @@ fn one_that_does_not_end_when_it_is_asked_to_is_killed() {
     world.broker.turn(&[], world.now);
     assert!(world.is_dying(0) && !world.is_dying(1));
     assert_eq!(world.broker.vms[0].end_deadline(), None, "it is killed once");
+}
+
+#[test]
+fn what_ends_the_gpu_of_a_vm_in_use_waits_until_its_frontend_is_gone() {
+    let mut world = world();
+    (0..2).for_each(|vm| world.say(vm, &ready()));
+    world.say(0, &ToBroker::Frontend { connected: true });
+    let change = |new: &mut Settings| {
+        new.vms[0].arguments = vec!["--queues=all".into()];
+        new.vms[0].share.weight = 300;
+        new.vms[1].arguments = vec!["--queues=all".into()];
+    };
+    let before = world.broker.settings.clone();
+    let dry = adopt_so(&mut world, DRY_RUN, change);
+    assert_eq!(pending(&mut world), []);
+    assert_eq!(world.broker.settings, before);
+    assert!(world.broker.vms.iter().all(|vm| vm.ending.is_none()), "a dry run ends nothing");
+    let told = adopt(&mut world, change);
+    assert_eq!(dry, told, "in the same words");
+    let restarted = told.to_string();
+    assert_eq!(restarted, "0 added, 0 removed, 1 changed, 1 restarted, 0 unchanged, 1 pending");
+    let waits = "a: queues takes effect when the VM is off; `vhost-user-vulkan reload --now` does so at once and ends its GPU";
+    assert_eq!(told.notes, [waits]);
+    let [a, b] = [0, 1].map(|vm| &world.broker.vms[vm]);
+    assert!(a.ending.is_none() && b.ending.is_some(), "{a:?}");
+    assert_eq!((a.share.weight, a.settings.arguments.len()), (300, 0), "the share does not wait");
+    let shown = [("a".to_owned(), "restart pending when the VM is off: queues".to_owned())];
+    assert_eq!(pending(&mut world), shown);
+    world.say(0, &ToBroker::Frontend { connected: false });
+    assert_eq!(
+        (world.broker.status(world.now).vms[0].state.as_str(), pending(&mut world)),
+        ("ending", Vec::new())
+    );
+    ends_as_asked(&mut world, 0);
+    let vm = &world.broker.vms[0];
+    assert!(vm.start_at.is_some_and(|at| at <= world.now) && vm.settings.arguments == ["--queues=all"]);
+    assert_eq!(counts(&adopt(&mut world, |_| {})), [0, 0, 0, 0, 2], "the file holds");
+}
+
+#[test]
+fn what_waits_is_done_at_once_or_not_at_all_if_the_file_or_the_operator_says_so() {
+    let mut world = world();
+    world.say(0, &ready());
+    world.say(0, &ToBroker::Frontend { connected: true });
+    let change = |new: &mut Settings| new.vms[0].arguments = vec!["--queues=all".into()];
+    adopt(&mut world, change);
+    assert_eq!(pending(&mut world).len(), 1);
+    adopt(&mut world, |new| new.vms[0].arguments.clear());
+    assert_eq!(pending(&mut world), [], "the file is as it was");
+    world.say(0, &ToBroker::Frontend { connected: false });
+    assert!(world.broker.vms[0].ending.is_none());
+    world.say(0, &ToBroker::Frontend { connected: true });
+    adopt(&mut world, change);
+    let told = adopt_so(&mut world, NOW, change);
+    assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
+    assert!(world.broker.vms[0].ending.is_some() && pending(&mut world).is_empty());
+    // It loses its GPU already.
+    let told = adopt(&mut world, |new| new.vms[0].arguments = vec!["--queues=nominal".into()]);
+    assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
+}
+
+#[test]
+fn a_vm_in_use_that_is_gone_from_the_file_leaves_when_it_is_off_or_its_device_process_fails() {
+    for fails in [false, true] {
+        let mut world = world();
+        world.say(0, &ready());
+        world.say(0, &ToBroker::Frontend { connected: true });
+        let told = adopt(&mut world, |new| _ = new.vms.remove(0));
+        assert_eq!(told.to_string(), "0 added, 0 removed, 0 changed, 0 restarted, 1 unchanged, 1 pending");
+        assert_eq!(set(&mut world, "a", 3), Ok(()), "it goes on");
+        assert_eq!(pending(&mut world), [("a".to_owned(), "removal pending when the VM is off".to_owned())]);
+        match fails {
+            true => fails_by_itself(&mut world, 0),
+            false => {
+                world.say(0, &ToBroker::Frontend { connected: false });
+                ends_as_asked(&mut world, 0);
+            }
+        }
+        assert_eq!(world.broker.vms.indices(), [1]);
+        let names: Vec<_> = world.broker.settings.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["b"]);
+    }
+}
+
+#[test]
+fn a_device_process_that_fails_is_started_again_as_the_file_says() {
+    let mut world = world();
+    world.say(0, &ready());
+    world.say(0, &ToBroker::Frontend { connected: true });
+    adopt(&mut world, |new| new.vms[0].arguments = vec!["--queues=all".into()]);
+    fails_by_itself(&mut world, 0);
+    let vm = &world.broker.vms[0];
+    assert!(vm.start_at.is_some() && vm.pending.is_none() && vm.settings.arguments == ["--queues=all"]);
+}
+
+#[test]
+fn a_file_that_names_no_vm_any_more_is_doubted() {
+    let world = world();
+    let settings = world.broker.settings.clone();
+    let none = Settings { vms: Vec::new(), ..settings.clone() };
+    assert_eq!(doubt(&none, &none), None, "as before");
+    let one = Settings { vms: settings.vms[..1].to_vec(), ..settings.clone() };
+    assert_eq!(doubt(&settings, &one), None);
+    let why = "the file names no VM any more, but a, b are served; put them back, or remove them by `vhost-user-vulkan reload --now`";
+    assert_eq!(doubt(&settings, &none).as_deref(), Some(why));
 }
 
 #[test]

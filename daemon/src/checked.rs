@@ -1,0 +1,49 @@
+//! What `--check-config` says of a file of VMs that is valid: what its values cost, as far as that is known without a GPU.
+
+use crate::cli::Serve;
+use clap::FromArgMatches;
+use daemon::broker::{Settings, VmSettings};
+use daemon::serve::small_window;
+
+/// Returns a sentence for each VM whose window is smaller than the memory that its guests could map.
+pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
+    let warning = |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(vm)?));
+    settings.vms.iter().filter_map(warning).collect()
+}
+
+fn warning(vm: &VmSettings) -> Option<String> {
+    let words = vm.arguments.iter().chain(&vm.parts);
+    let matches = Serve::command().no_binary_name(true).try_get_matches_from(words).ok()?;
+    let serve = Serve::from_arg_matches(&matches).ok()?;
+    let (window, memory) = (serve.window_size?, serve.quotas.device_memory?);
+    let is_small = serve.maps_device_memory() && window <= memory;
+    is_small.then(|| format!("on a GPU with memory of its own, {}", small_window(window, memory)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use daemon::broker::VmsFile;
+
+    fn of(keys: &str) -> Vec<String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(
+            file.path(),
+            format!("device-memory = \"8GiB\"\n[vm.a]\nsocket-path = \"/a\"\n{keys}"),
+        )
+        .unwrap();
+        let settings = VmsFile::new(file.path().to_owned(), Serve::command(), "info".into()).read();
+        warnings(&settings.unwrap())
+    }
+
+    #[test]
+    fn a_window_that_holds_not_all_of_the_memory_is_told_with_both_figures() {
+        let said = of("window-size = \"1GiB\"");
+        let [said] = said.as_slice() else { panic!("{said:?}") };
+        let begin = "[vm.a] window-size: on a GPU with memory of its own, the window of 1.0GiB does not hold the 8.0GiB ";
+        assert!(said.starts_with(begin) && said.contains("; remedy: --window-size 16GiB or "), "{said}");
+        let good = ["", "window-size = \"16GiB\"", "window-size = \"1GiB\"\nmap-device-memory = \"never\""];
+        good.iter().for_each(|keys| assert_eq!(of(keys), [] as [&str; 0], "{keys}"));
+        assert_eq!(of("window-size = \"8GiB\"\ndevice-memory = \"7GiB\""), [] as [&str; 0]);
+    }
+}
