@@ -72,7 +72,7 @@ fn gpu(info: &GpuInfo) -> Gpu {
         MemoryBackEnd::Memfd => "memory files that its driver imports".to_owned(),
         MemoryBackEnd::DmaBuf => "dma-bufs that its driver exports".to_owned(),
     });
-    Gpu { name: format!("{} ({})", info.name, info.driver), software: info.software, usable }
+    Gpu { name: format!("{} ({})", info.name, info.driver), software: info.is_software(), usable }
 }
 
 fn descriptors() -> Descriptors {

@@ -12,8 +12,8 @@ mod memory;
 mod passage;
 
 pub use gpu::{
-    DriverMapped, GpuChoice, GpuInfo, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection, Queues,
-    Robustness, hexadecimal, meant,
+    DriverMapped, GpuChoice, GpuInfo, GpuKind, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection,
+    Queues, Robustness, hexadecimal, meant,
 };
 pub use key::CacheKey;
 pub use limits::{

@@ -239,6 +239,7 @@ fn broker() -> Broker {
         policy: Policy::BestEffort,
         anticipation: None,
         control_socket: std::env::temp_dir().join(format!("fuzz-broker-{}", std::process::id())),
+        control_socket_group: None,
         metrics: None,
         cgroup: Default::default(),
         log_grants: None,

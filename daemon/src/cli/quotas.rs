@@ -8,15 +8,20 @@ use std::time::Duration;
 /// The quotas of a VM, which bound what its guest may take. Each program of the guest gets at most seven eighths, so that another finds
 /// something left.
 #[derive(Clone, Copy, Debug, clap::Args)]
-#[command(next_help_heading = "Quotas")]
 pub(crate) struct Quotas {
-    /// GPU memory of the VM, with KiB, MiB or GiB; the guest sees a GPU with this much memory [default: all of the GPU's]
+    /// GPU memory of the VM, with KiB, MiB or GiB
+    ///
+    /// The guest sees a GPU with this much memory [default: all of the GPU's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
-    /// GPU memory of one context, that is, one guest program [default: no limit beyond the VM's]
+    /// GPU memory of one context, that is, one guest program
+    ///
+    /// [default: no limit beyond the VM's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub context_device_memory: Option<u64>,
-    /// Host memory that the VM's programs share with the GPU [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
+    /// Host memory that the VM's programs share with the GPU
+    ///
+    /// [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub host_memory: Option<u64>,
     /// Host memory that one context shares with the GPU [default: no limit beyond the VM's]
@@ -28,10 +33,14 @@ pub(crate) struct Quotas {
     /// Host memory for the shaders of one context [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shader_memory: Option<u64>,
-    /// Cost of one shader for the driver's compiler: instructions with all calls inlined, and numbers in constants [default: 262144]
+    /// Cost of one shader for the driver's compiler
+    ///
+    /// Instructions with all calls inlined, and numbers in constants [default: 262144]
     #[arg(long, value_name = "COUNT")]
     pub max_shader_cost: Option<u64>,
-    /// Longest time that the driver may take to create pipelines; after that the context is killed. With ms, s or min [default: 5min]
+    /// Longest time that the driver may take to create pipelines, with ms, s or min
+    ///
+    /// After that the context is killed [default: 5min]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub max_pipeline_time: Option<Duration>,
     /// Number of contexts of the VM, each of which is a process [default: 256]
@@ -49,16 +58,24 @@ pub(crate) struct Quotas {
     /// Number of virtio-gpu resources of the VM, such as shared buffers [default: 65536]
     #[arg(long, value_name = "COUNT")]
     pub max_resources: Option<usize>,
-    /// Memory of all worker processes of the VM, including memory shared with the GPU; needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
+    /// Memory of all worker processes of the VM, including memory shared with the GPU
+    ///
+    /// It needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub worker_memory: Option<u64>,
-    /// Memory of its own, not shared with guest or GPU, that one worker process may have, most of which is its driver's; it needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
+    /// Memory of its own that one worker process may have
+    ///
+    /// It is not shared with guest or GPU, and most of it is the driver's. It needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_worker_data: Option<u64>,
-    /// Number of the VM's worker processes and their threads; needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
+    /// Number of the VM's worker processes and their threads
+    ///
+    /// It needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tasks: Option<u32>,
-    /// Number of mappings in the guest's window; QEMU supports about 500 [default: 400, or 16384 with frontends like crosvm, which do not announce mappings as guest memory]
+    /// Number of mappings in the guest's window; QEMU supports about 500
+    ///
+    /// [default: 400, or 16384 with frontends like crosvm, which do not announce mappings as guest memory]
     #[arg(long, value_name = "COUNT")]
     pub max_maps: Option<usize>,
     /// Number of lines that workers and their drivers may add to the log per minute [default: 600]

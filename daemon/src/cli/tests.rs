@@ -4,6 +4,8 @@ use super::values::*;
 use super::*;
 use config::HangLimits;
 use daemon::broker::{Settings, VmsFile};
+use outside::Access;
+use std::time::Duration;
 
 /// Returns the settings that `--config` reads from a file of this text, or the error.
 fn settings(text: &str) -> Result<Settings, String> {

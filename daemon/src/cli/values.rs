@@ -75,15 +75,7 @@ pub(crate) struct Group(pub u32);
 
 /// Reads a group's number, or looks up its name.
 pub(super) fn group(text: &str) -> Result<Group, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(Group(number));
-    }
-    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let number = |line: &str| {
-        let mut fields = line.split(':');
-        (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
-    };
-    groups.lines().find_map(number).map(Group).ok_or_else(|| "no group of /etc/group, and no number".into())
+    outside::group(text).map(Group).map_err(|error| error.to_string())
 }
 
 /// Smallest and largest region.

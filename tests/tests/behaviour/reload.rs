@@ -127,8 +127,8 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
     broker.rewrite("", &[("a", "gup = \"x\""), ("b", "")])?;
     let output = broker.operate(&["reload"])?;
     let said = String::from_utf8(output.stderr)?;
-    let place =
-        format!("vhost-user-vulkan: {}: [vm.a] gup: unknown; allowed are ", broker.path("config").display());
+    let file = broker.path("config");
+    let place = format!("vhost-user-vulkan: {}: [vm.a] gup: unknown (did you mean gpu?)", file.display());
     ensure!(said.starts_with(&place) && said.ends_with("; nothing has changed\n"), "{said}");
     assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(1), 1, 0));
     let hang_up = |broker: &Broker| kill_process(broker.pid(), Signal::HUP);

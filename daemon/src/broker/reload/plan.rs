@@ -69,6 +69,7 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
     let fixed = [
         ("cgroup", old.cgroup == new.cgroup),
         ("control-socket", old.control_socket == new.control_socket),
+        ("control-socket-group", old.control_socket_group == new.control_socket_group),
         ("log-grants", old.log_grants == new.log_grants),
         ("metrics", old.metrics == new.metrics),
     ];
@@ -88,8 +89,8 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
 
 /// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells.
 pub(in crate::broker) fn merged(old: &Settings, new: Settings) -> Settings {
-    let Settings { cgroup, control_socket, log_grants, metrics, .. } = old.clone();
-    Settings { cgroup, control_socket, log_grants, metrics, ..new }
+    let Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, .. } = old.clone();
+    Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, ..new }
 }
 
 /// Returns what is to be done about a VM that is in both.

@@ -8,6 +8,7 @@ pub(in crate::broker) mod places;
 pub(super) mod share;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use crate::sandbox::{CgroupMode, GroupLimits};
 use crate::service::state_folder;
@@ -27,6 +28,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 use toml::{Table, Value};
+use unknown::unknown;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +39,8 @@ pub struct Settings {
     pub anticipation: Option<f64>,
     /// The path of the socket at which an operator asks and commands.
     pub control_socket: PathBuf,
+    /// The number of the group whose members may do so, beside the daemon's user.
+    pub control_socket_group: Option<u32>,
     /// The address at which metrics can be had, if anywhere.
     pub metrics: Option<MetricsAddress>,
     /// The file that gets a line for each completed piece of work, if any.
@@ -198,6 +202,7 @@ const TOP_KEYS: &[&str] = &[
     "anticipation",
     "cgroup",
     "control-socket",
+    "control-socket-group",
     "defaults",
     "device-memory",
     "host-memory",
@@ -222,7 +227,7 @@ impl Settings {
     fn of_text(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
         let file: Table = text.parse().map_err(|error| syntax(text, &error))?;
         if let Some(key) = file.keys().find(|key| !TOP_KEYS.contains(&key.as_str())) {
-            return Err(unknown("", key, TOP_KEYS));
+            return Err(Problem::of_key("", key, unknown(key, TOP_KEYS)));
         }
         let policy = top(&file, "policy", Policy::named)?.unwrap_or_default();
         let anticipation = top(&file, "anticipation", |text| share::percent(text, 0.0..=8.0))?;
@@ -237,6 +242,7 @@ impl Settings {
             policy,
             anticipation,
             control_socket: control_socket.unwrap_or_else(default_control_socket),
+            control_socket_group: top(&file, "control-socket-group", group)?,
             metrics: top(&file, "metrics", str::parse)?,
             cgroup: top(&file, "cgroup", cgroup)?.unwrap_or_default(),
             log_grants: top(&file, "log-grants", some_path)?,
@@ -404,7 +410,7 @@ fn read_keys<'a>(
         match options.words(key, value) {
             Ok(words) => _ = arguments.insert(key.as_str(), words),
             Err(Some(what)) => return Err(wrong(what)),
-            Err(None) => return Err(unknown(place, key, &[SHARE_KEYS, &options.keys()].concat())),
+            Err(None) => return Err(wrong(unknown(key, &[SHARE_KEYS, &options.keys()].concat()))),
         }
     }
     Ok((share, arguments))
@@ -496,6 +502,10 @@ fn some_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+fn group(text: &str) -> Result<u32, String> {
+    outside::group(text).map_err(|error| format!("\"{text}\": {error}"))
+}
+
 fn cgroup(text: &str) -> Result<CgroupMode, String> {
     match text {
         "auto" => Ok(CgroupMode::Auto),
@@ -503,12 +513,6 @@ fn cgroup(text: &str) -> Result<CgroupMode, String> {
         "off" => Ok(CgroupMode::Off),
         _ => Err(format!("\"{text}\" is none of \"auto\", \"on\", \"off\"")),
     }
-}
-
-fn unknown(place: &str, key: &str, allowed: &[&str]) -> Problem {
-    let mut allowed = allowed.to_vec();
-    allowed.sort_unstable();
-    Problem::of_key(place, key, format!("unknown; allowed are {}", allowed.join(", ")))
 }
 
 fn syntax(text: &str, error: &toml::de::Error) -> Problem {

@@ -16,6 +16,7 @@ const NOT_OF_A_VM: &[&str] = &[
     "fd",
     "cgroup",
     "control-socket",
+    "control-socket-group",
     "metrics",
     "list-gpus",
     "print-capabilities",

@@ -62,6 +62,7 @@ fn a_whole_file_says_everything() {
         policy = "fixed"
         anticipation = "1.5%"
         control-socket = "/run/control"
+        control-socket-group = "7"
         metrics = "127.0.0.1:9400"
         log-grants = "/tmp/grants"
         device-memory = "10GiB"
@@ -90,6 +91,7 @@ fn a_whole_file_says_everything() {
     .unwrap();
     assert_eq!((settings.policy, settings.anticipation), (Policy::Fixed, Some(0.015)));
     assert_eq!(settings.control_socket, Path::new("/run/control"));
+    assert_eq!(settings.control_socket_group, Some(7));
     assert_eq!(settings.metrics, Some(MetricsAddress::Loopback("127.0.0.1:9400".parse().unwrap())));
     let [a, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
     assert_eq!(a.share, Share { weight: 300, class: Class::Latency, ceiling: Some(0.25) });
@@ -115,10 +117,20 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("[vm.a]\nx = = 3", "line 2: "),
         (
             "colour = 3",
-            "colour: unknown; allowed are anticipation, cgroup, control-socket, defaults, device-memory",
+            "colour: unknown; allowed are anticipation, cgroup, control-socket, control-socket-group, defaults",
         ),
         ("policy = \"fair\"", "policy: \"fair\" is none of \"best-effort\", \"equal\", \"fixed\""),
         ("policy = 3", "policy: 3 is not a string"),
+        ("polcy = \"equal\"", "polcy: unknown (did you mean policy?)"),
+        ("control-socket-group = 7", "control-socket-group: 7 is not a string"),
+        (
+            "control-socket-group = \"no such group\"",
+            "control-socket-group: \"no such group\": no group of /etc/group, and no number; make it",
+        ),
+        ("[defaults]\nwieght = 3", "[defaults] wieght: unknown (did you mean weight?)"),
+        ("+gup = \"x\"", "[vm.a] gup: unknown (did you mean gpu?)"),
+        ("+device_memory = 3", "[vm.a] device_memory: unknown (did you mean device-memory?)"),
+        ("+maxcontexts = 3", "[vm.a] maxcontexts: unknown (did you mean max-contexts?)"),
         ("anticipation = \"9%\"", "anticipation: \"9%\" is not a percentage from \"0%\" to \"8%\""),
         ("control-socket = \"\"", "control-socket: an empty path"),
         ("metrics = \"0.0.0.0:1\"", "metrics: \"0.0.0.0:1\" is not of this machine only: use 127.0.0.1:PORT"),
