@@ -2,9 +2,6 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// The program, with which the parser begins the names of subcommands.
-const PROGRAM: &str = "vhost-user-vulkan";
-
 /// Returns what the parser says, in one line with the remedy that it knows.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     choice(error).unwrap_or_else(|| {
@@ -21,7 +18,8 @@ fn choice(error: &clap::Error) -> Option<String> {
     else {
         return None;
     };
-    let command = command.trim_start_matches(PROGRAM).trim_start_matches([' ', '-']);
+    // Behind the name of the program's file.
+    let command = command.rsplit(' ').next()?;
     let all: Vec<_> = all.iter().map(String::as_str).filter(|name| *name != "help").collect();
     Some(format!("{command}: one of {}", all.join(", ")))
 }
