@@ -121,7 +121,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let protection = options.protection();
     let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
-    let (wanted, context_limits) = options.quotas.limits();
+    let (wanted, mut context_limits) = options.quotas.limits();
     let mut limits = wanted.within_files(files);
     if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
         let (resources, pieces) = (limits.resources, limits.memory_pieces);
@@ -142,6 +142,8 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let broker = broker.map(serve::Broker::connect);
     let serve::Selected { gpus, seen } =
         serve::select(&serve::probe(&launcher)?, &options.gpu, &options.spare_gpu, options.memory.0)?;
+    let all_memory = gpus[..seen].iter().map(|(gpu, _)| gpu.device_memory).sum();
+    let bound = options.quotas.bound_device_memory(all_memory, &mut limits, &mut context_limits);
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
     let manager = Manager::of_environment();
@@ -152,7 +154,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         (None, Some(path)) => Listen::at(path, options.socket_access())?,
         (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     };
-    let one_vm = listen_for_operators(&options, &listen, limits.contexts)?;
+    let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
     launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
@@ -161,7 +163,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     }
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let device_memory = device_memory_seen(&options, &gpus[..seen]);
+    let device_memory = bound.map_or(all_memory, |bytes| bytes.min(all_memory));
     let (window_size, advice) =
         serve::decide_window(&mut choices, options.window_size, options.maps_device_memory(), device_memory);
     advice.into_iter().for_each(|advice| log::warn!(target: LOG, "{advice}"));
@@ -204,22 +206,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Returns the bytes of the GPUs' own memory that the VM may have.
-fn device_memory_seen(options: &Serve, gpus: &[Chosen]) -> u64 {
-    let all = gpus.iter().map(|(gpu, _)| gpu.device_memory).sum();
-    options.quotas.device_memory.map_or(all, |bytes| bytes.min(all))
-}
-
-/// The VM as its operators see it.
-fn shown(options: &Serve, listen: &Listen, contexts: usize) -> OneVmOptions {
-    OneVmOptions {
-        name: options.vm_name.clone(),
-        socket_path: listen.path(),
-        device_memory: options.quotas.device_memory,
-        contexts,
-    }
-}
-
 /// Has a panic end the process: one that ended only a thread would leave the guest waiting for ever.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(move |panic| {
@@ -234,7 +220,12 @@ fn abort_on_panic() {
 
 /// Makes the sockets for operators and collectors, unless a broker has them or an option wants none. Where the usual one cannot be made, the
 /// daemon says so and does without.
-fn listen_for_operators(options: &Serve, listen: &Listen, contexts: usize) -> anyhow::Result<Option<OneVm>> {
+fn listen_for_operators(
+    options: &Serve,
+    listen: &Listen,
+    contexts: usize,
+    device_memory: Option<u64>,
+) -> anyhow::Result<Option<OneVm>> {
     let (metrics, access) = (options.metrics.clone(), options.operators_access());
     let needs_it = metrics.as_ref().map(|_| "--metrics").or(access.group.map(|_| "--control-socket-group"));
     let (path, is_meant) = match &options.control_socket {
@@ -248,7 +239,8 @@ fn listen_for_operators(options: &Serve, listen: &Listen, contexts: usize) -> an
         ControlSocket::At(path) => (Ok(path.clone()), true),
         ControlSocket::Auto => (broker::control_socket_beside(listen.path()), needs_it.is_some()),
     };
-    let vm = shown(options, listen, contexts);
+    let (name, socket_path) = (options.vm_name.clone(), listen.path());
+    let vm = OneVmOptions { name, socket_path, device_memory, contexts };
     match path.and_then(|path| OneVm::listen(path, access, metrics, vm)) {
         Err(error) if !is_meant => {
             log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");

@@ -17,7 +17,7 @@ use super::vm::Vms;
 use crate::ipc::{Channel, HeldMemory, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
-use config::GPUS_MAX;
+use config::{Amount, GPUS_MAX};
 use protocol::ids::ContextId;
 use readiness::Events;
 use sched::{Class, ContextKey, Nanos, Share, TenantId};
@@ -188,7 +188,7 @@ fn command() -> Command {
         option("max_submit_time_contended", "max-submit-time-contended").value_parser(time),
         option("log_level", "log-level"),
         option("exe", "exe").hide(true),
-        option("device_memory", "device-memory").value_parser(number),
+        option("device_memory", "device-memory").value_parser(str::parse::<Amount>),
         option("host_memory", "host-memory").value_parser(number),
     ])
 }

@@ -1,7 +1,7 @@
 //! The options that bound what a guest may take.
 
-use super::values::{size, time};
-use config::{ContextLimits, DeviceLimits, ShaderLimits};
+use super::values::time;
+use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
 use daemon::sandbox::GroupLimits;
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use std::time::Duration;
 /// something left.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Quotas {
-    /// GPU memory of the VM, with KiB, MiB or GiB
+    /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's
     ///
-    /// The guest sees a GPU with this much memory [default: all of the GPU's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub device_memory: Option<u64>,
-    /// GPU memory of one context, that is, one guest program
+    /// The guest sees a GPU with this much memory. A percentage is of the largest heap of the GPU's own, added up over several GPUs [default: all of the GPU's]
+    #[arg(long, value_name = "SIZE|%", value_parser = str::parse::<Amount>)]
+    pub device_memory: Option<Amount>,
+    /// GPU memory of one context, that is, one guest program, as for --device-memory
     ///
     /// [default: no limit beyond the VM's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub context_device_memory: Option<u64>,
+    #[arg(long, value_name = "SIZE|%", value_parser = str::parse::<Amount>)]
+    pub context_device_memory: Option<Amount>,
     /// Host memory that the VM's programs share with the GPU
     ///
     /// [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
@@ -84,7 +84,7 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// The limits of the VM and of each context.
+    /// The limits of the VM and of each context, without those on memory of GPUs, which are not known yet.
     pub(crate) fn limits(&self) -> (DeviceLimits, ContextLimits) {
         let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
         let device = DeviceLimits {
@@ -94,13 +94,11 @@ impl Quotas {
             live_maps_unannounced: self.max_maps.unwrap_or(vm.live_maps_unannounced),
             vm_rings: self.max_vm_rings.unwrap_or(vm.vm_rings),
             log_lines: self.max_log_lines.unwrap_or(vm.log_lines),
-            device_memory: self.device_memory.unwrap_or(vm.device_memory),
             host_memory: self.host_memory.unwrap_or_else(three_quarters_of_memory),
             shmem_total_bytes: self.ring_memory.unwrap_or(vm.shmem_total_bytes),
             ..vm
         };
         let context = ContextLimits {
-            device_memory: self.context_device_memory.unwrap_or(context.device_memory),
             host_memory: self.context_host_memory.unwrap_or(context.host_memory),
             objects: self.max_objects.unwrap_or(context.objects),
             shader_bytes: self.shader_memory.unwrap_or(context.shader_bytes),
@@ -117,6 +115,20 @@ impl Quotas {
 }
 
 impl Quotas {
+    /// Bounds the memory of GPUs that have `all` bytes together. Returns the bytes that the VM may have of them, if that is bounded.
+    pub(crate) fn bound_device_memory(
+        &self,
+        all: u64,
+        vm: &mut DeviceLimits,
+        context: &mut ContextLimits,
+    ) -> Option<u64> {
+        let of_all = |amount: Option<Amount>| amount.map(|amount| amount.of(all));
+        let (of_vm, of_context) = (of_all(self.device_memory), of_all(self.context_device_memory));
+        vm.device_memory = of_vm.unwrap_or(vm.device_memory);
+        context.device_memory = of_context.unwrap_or(context.device_memory);
+        of_vm
+    }
+
     /// The bytes of private memory that one worker may have, if they are bounded. `is_grouped`: a control group limits the workers of a VM, of
     /// which programs may have this much host memory.
     pub(crate) fn worker_data(&self, is_grouped: bool, host_memory: u64) -> Option<u64> {

@@ -2,9 +2,9 @@
 
 use super::control::Control;
 use super::serve::Serve;
-use super::values::size;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use config::size;
 use daemon::broker::{self, Answer, ClientError, Request, VmsFile};
 use daemon::recipe;
 use std::fs::File;

@@ -89,6 +89,24 @@ fn an_operator_sees_the_vm_and_hears_that_nothing_is_shared_out() -> Result<()> 
 }
 
 #[test]
+fn a_part_of_the_gpus_memory_bounds_the_vm() -> Result<()> {
+    for (options, part) in [(&["--device-memory", "25%"][..], 4), (&["--device-memory", "100%"], 1)] {
+        let daemon = Daemon::start_with(options)?;
+        let status = || -> Result<(Option<u64>, Option<u64>)> {
+            let status: Value = serde_json::from_str(&say(&daemon.control(), &["status", "--json"])?)?;
+            let (bound, all) =
+                (&status["vms"][0]["device_memory_limit"], &status["gpus"][0]["device_memory"]);
+            Ok((bound.as_u64(), all.as_u64()))
+        };
+        let told = || status().is_ok_and(|(bound, all)| bound.is_some() && all.is_some());
+        ensure!(eventually(PATIENCE, told), "{:?}", status());
+        let (bound, all) = status()?;
+        assert_eq!(bound, all.map(|all| all / part));
+    }
+    Ok(())
+}
+
+#[test]
 fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = Arc::new(daemon.guest()?);
@@ -238,13 +256,14 @@ fn members_of_the_group_of_operators_may_command_and_others_hear_that_they_may_n
         println!("skipped: only root runs a program as other users");
         return Ok(());
     }
-    let daemon = Daemon::start_with(&["--control-socket-group", &OPERATORS.to_string()])?;
-    let control = daemon.control();
+    let folder = tempfile::tempdir()?;
+    let (folder, control) = (folder.path(), folder.path().join("control"));
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    let (path, group) = (control.display().to_string(), OPERATORS.to_string());
+    let daemon = Daemon::start_with(&["--control-socket", &path, "--control-socket-group", &group])?;
     let found = || fs::metadata(&control).map(|file| (file.mode() & 0o7777, file.gid()));
     let is_given = || found().is_ok_and(|found| found == (0o660, OPERATORS));
     ensure!(eventually(PATIENCE, is_given), "{:?}", found());
-    // The folder of the test is for its own user.
-    let folder = control.parent().context("a folder")?;
     let warning = format!("its members may not pass {}", folder.display());
     ensure!(eventually(PATIENCE, || daemon.log().contains(&warning)), "{}", daemon.log());
     fs::set_permissions(folder, Permissions::from_mode(0o711))?;

@@ -13,7 +13,7 @@ mod unknown;
 use crate::sandbox::{CgroupMode, GroupLimits};
 use crate::service::state_folder;
 use clap::{ArgMatches, Command};
-use config::{DeviceLimits, HangLimits};
+use config::{Amount, DeviceLimits, HangLimits, size};
 use options::{VmOptions, shown};
 use paths::{absolute, meant};
 use places::default_control_socket;
@@ -90,9 +90,9 @@ impl VmSettings {
         self.parts.iter().filter_map(|word| word.to_str())
     }
 
-    /// The GPU memory that the VM may hold, in bytes, if its tables or its part of what there is for all bound it.
-    pub(super) fn device_memory(&self) -> Option<u64> {
-        let value = |word: &str| word.strip_prefix("--device-memory=").and_then(bytes);
+    /// The GPU memory that the VM may hold, if its tables or its part of what there is for all bound it.
+    pub(super) fn device_memory(&self) -> Option<Amount> {
+        let value = |word: &str| word.strip_prefix("--device-memory=")?.parse().ok();
         self.words().chain(self.part_words()).find_map(value)
     }
 
@@ -235,9 +235,9 @@ impl Settings {
         let options = VmOptions::of(command);
         let mut vms = vms(&file, &options, policy)?;
         paths::check(&vms)?;
-        for (key, id) in [("device-memory", "device_memory"), ("host-memory", "host_memory")] {
-            share_memory(&file, key, id, &mut vms)?;
-        }
+        share_memory(&file, "device-memory", |vm| vm.value("device_memory"), str::parse, &mut vms)?;
+        let own = |vm: &Draft<'_>| vm.value("host_memory").map(Amount::Bytes);
+        share_memory(&file, "host-memory", own, |text| size(text).map(Amount::Bytes), &mut vms)?;
         let settings = Self {
             policy,
             anticipation,
@@ -431,20 +431,30 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
 }
 
 /// Shares out what there is for all VMs, if the file says how much that is.
-fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]) -> Result<(), Problem> {
+fn share_memory(
+    file: &Table,
+    key: &'static str,
+    own: impl Fn(&Draft<'_>) -> Option<Amount>,
+    read: impl Fn(&str) -> Result<Amount, String>,
+    vms: &mut [Draft<'_>],
+) -> Result<(), Problem> {
+    let wrong = |what: &str, why: &str| Problem::of_key("", key, format!("{what} is no size: {why}"));
     let total = match file.get(key) {
         None => return Ok(()),
-        Some(Value::Integer(bytes)) if *bytes >= 0 => bytes.unsigned_abs(),
-        Some(Value::String(text)) => {
-            bytes(text).ok_or_else(|| Problem::of_key("", key, no_size(&format!("\"{text}\""))))?
+        Some(Value::Integer(bytes)) if *bytes >= 0 => Amount::Bytes(bytes.unsigned_abs()),
+        Some(Value::String(text)) => read(text).map_err(|why| wrong(&format!("\"{text}\""), &why))?,
+        Some(other) => {
+            return Err(wrong(
+                &shown(other),
+                "write a whole number of bytes, or a string with KiB, MiB or GiB",
+            ));
         }
-        Some(other) => return Err(Problem::of_key("", key, no_size(&shown(other)))),
     };
-    let own: Vec<_> = vms.iter().map(|vm| (vm.name, vm.value::<u64>(id))).collect();
-    let parts = memory::share_out(key, total, &own)?;
-    for (vm, bytes) in vms.iter_mut().zip(parts) {
-        if vm.value::<u64>(id).is_none() {
-            vm.parts.push(format!("--{key}={bytes}").into());
+    let owned: Vec<_> = vms.iter().map(|vm| (vm.name, own(vm))).collect();
+    let parts = memory::share_out(key, total, &owned)?;
+    for (vm, amount) in vms.iter_mut().zip(parts) {
+        if own(vm).is_none() {
+            vm.parts.push(format!("--{key}={amount}").into());
         }
     }
     Ok(())
@@ -456,23 +466,6 @@ pub(super) fn option_with(option: &str, path: &Path) -> OsString {
     word.push("=");
     word.push(path);
     word
-}
-
-fn no_size(what: &str) -> String {
-    format!("{what} is not a whole number of bytes, or a string with KiB, MiB or GiB")
-}
-
-/// A size as options have them.
-fn bytes(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 fn is_name(name: &str) -> bool {
