@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// An amount of a GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many bytes.
+    /// An amount in bytes.
     Bytes(u64),
     /// A part of all that there is, in hundredths of a percent: 1 to [`WHOLE`].
     Part(u64),
