@@ -42,8 +42,19 @@ The socket of the broker for operators.
 .I /var/lib/vhost\-user\-vulkan/NAME
 State of the virtual machine \fBNAME\fR (\fB\-\-state\-dir\fR).
 .SH EXIT STATUS
-0 on success. If a GPU, a socket or an option cannot be used, the program prints one line on standard error and exits with another status
-before it accepts a virtual machine.
+.TP
+.B 0
+Success; with \fBdoctor\fR, that there is no fault.
+.TP
+.B 1
+Something cannot be done, such as to use a GPU, a socket or a file: the program says what in one line on standard error, before it accepts a
+virtual machine. With \fBdoctor\fR, that there is a fault.
+.TP
+.B 2
+The command line is wrong: an option, a value or a subcommand does not exist or is missing.
+.TP
+.B 75
+The daemon has to be started again, since a driver was replaced or its socket file was removed.
 .SH SEE ALSO
 \fBvhost\-user\-vulkan\-vms.toml\fR(5), \fBqemu\fR(1), \fBsystemctl\fR(1), and the folder \fI/usr/share/doc/vhost\-user\-vulkan\fR
 "#;
@@ -76,20 +87,28 @@ fn write_page(command: &Command, page: &mut impl Write) -> io::Result<()> {
     man.render_name_section(page)?;
     page.write_all(SYNOPSIS.as_bytes())?;
     man.render_description_section(page)?;
-    man.render_options_section(page)?;
+    writeln!(page, ".SH OPTIONS")?;
+    for line in rendered(|section| man.render_options_section(section))?.lines() {
+        // Each heading of the help is a section of its own; here they stand below one.
+        match line.strip_prefix(".SH ") {
+            Some(heading) => writeln!(page, ".SS {heading}")?,
+            None => writeln!(page, "{line}")?,
+        }
+    }
     writeln!(page, ".SH COMMANDS")?;
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         let man = Man::new(inner.clone());
-        let mut section = Vec::new();
-        man.render_synopsis_section(&mut section)?;
-        man.render_description_section(&mut section)?;
-        man.render_options_section(&mut section)?;
+        let section = rendered(|section| {
+            man.render_synopsis_section(section)?;
+            man.render_description_section(section)?;
+            man.render_options_section(section)
+        })?;
         writeln!(page, ".SS {}", inner.get_name())?;
-        for line in String::from_utf8_lossy(&section).lines() {
+        for line in section.lines() {
             match line {
-                // The page has no sections below those of the commands.
-                ".SH DESCRIPTION" | ".SH OPTIONS" => writeln!(page, ".PP")?,
                 ".SH SYNOPSIS" => {}
+                // The page has no sections below those of the commands.
+                line if line.starts_with(".SH ") => writeln!(page, ".PP")?,
                 line => writeln!(page, "{line}")?,
             }
         }
@@ -97,10 +116,19 @@ fn write_page(command: &Command, page: &mut impl Write) -> io::Result<()> {
     page.write_all(REST.as_bytes())
 }
 
-/// Returns the command without what the daemon only tells itself, which nobody should be offered.
+/// Returns what is rendered, as text.
+fn rendered(render: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<String> {
+    let mut section = Vec::new();
+    render(&mut section)?;
+    Ok(String::from_utf8_lossy(&section).into_owned())
+}
+
+/// Returns the command without what the daemon only tells itself, which no user should be offered.
 fn without_hidden(command: &Command) -> Command {
     let shown = |inner: &&Command| !inner.is_hide_set();
     let mut result = Command::new("vhost-user-vulkan").version(env!("CARGO_PKG_VERSION"));
+    // Those are among the arguments.
+    result = result.disable_help_flag(true).disable_version_flag(true);
     result = result.args(command.get_arguments().filter(|argument| !argument.is_hide_set()));
     result.subcommands(command.get_subcommands().filter(shown).cloned())
 }

@@ -189,7 +189,7 @@ fn gpu(info: &GpuInfo) -> Gpu {
         MemoryBackEnd::Memfd => "memory files that its driver imports".to_owned(),
         MemoryBackEnd::DmaBuf => "dma-bufs that its driver exports".to_owned(),
     });
-    Gpu { name: format!("{} ({})", info.name, info.driver), software: info.software, usable }
+    Gpu { name: format!("{} ({})", info.name, info.driver), software: info.is_software(), usable }
 }
 
 fn descriptors() -> Descriptors {
@@ -220,7 +220,8 @@ fn read<'a>(words: impl Iterator<Item = &'a OsString>) -> Result<Serve, clap::Er
 
 /// Returns the window that a daemon with these options decides on.
 fn window(serve: &Serve, selected: &Selected) -> Window {
-    let device_memory = selected.device_memory(serve.quotas.device_memory);
+    let all = selected.device_memory();
+    let device_memory = serve.quotas.device_memory.map_or(all, |amount| amount.of(all).min(all));
     let mut choices: Vec<GpuChoice> = selected.gpus.iter().map(|(_, choice)| *choice).collect();
     let maps = serve.maps_device_memory();
     let (_, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);

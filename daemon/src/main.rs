@@ -7,7 +7,9 @@ mod diagnosis;
 mod interpose;
 
 use anyhow::{Context, bail};
-use cli::{Child, Cli, ControlSocket, Role, Serve};
+use cli::mistakes::one_line;
+use cli::values::ControlSocket;
+use cli::{Child, Cli, Role, Serve};
 use config::{GpuChoice, GpuInfo};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
@@ -38,23 +40,24 @@ fn main() -> ExitCode {
     if std::env::args_os().any(|argument| argument == "--print-capabilities") {
         return print(&format!("{CAPABILITIES}\n")).unwrap_or(ExitCode::FAILURE);
     }
-    let result = match Cli::read() {
-        Ok(cli) => become_what_is_wanted(cli),
-        Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
-        Err(help) => print(&help.to_string()),
+    let (result, status) = match Cli::read() {
+        Ok(cli) => (become_what_is_wanted(cli), ExitCode::FAILURE),
+        Err(error) if error.use_stderr() => (Err(anyhow::anyhow!(one_line(&error))), USAGE_ERROR.into()),
+        Err(help) => (print(&help.to_string()), ExitCode::FAILURE),
     };
     result.unwrap_or_else(|error| {
         match is_logging() {
             true => log::error!(target: LOG, "{error:#}"),
             false => service::print_error(&format!("vhost-user-vulkan: {error:#}")),
         }
-        // The checks have statuses of their own, and all that can go wrong with them is the command line, or a report that cannot be written.
-        let checks = std::env::args_os().nth(1).is_some_and(|role| role == "doctor");
-        if checks { ExitCode::from(2) } else { ExitCode::FAILURE }
+        status
     })
 }
 
-fn become_what_is_wanted(Cli { role, config, check_config, serve }: Cli) -> anyhow::Result<ExitCode> {
+/// The exit status where the command line is wrong.
+const USAGE_ERROR: u8 = 2;
+
+fn become_what_is_wanted(Cli { role, config, check_config, serve, .. }: Cli) -> anyhow::Result<ExitCode> {
     match role {
         None => match config {
             Some(file) => become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS),
@@ -111,6 +114,9 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     if options.print_seccomp {
         return print_system_calls();
     }
+    if options.list_gpus {
+        return list_gpus(&options);
+    }
     // Descriptors that were inherited are taken before anything is opened.
     let broker = options.under_broker.then(only_standard_input).transpose();
     let broker = broker.context("no channel to the broker")?;
@@ -123,7 +129,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let protection = options.protection();
     let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
-    let (wanted, context_limits) = options.quotas.limits();
+    let (wanted, mut context_limits) = options.quotas.limits();
     let has_broker = options.under_broker || options.control_socket != ControlSocket::None;
     let mut limits = wanted.within_files(files, has_broker);
     if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
@@ -142,16 +148,13 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm, data)
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
-    if options.list_gpus {
-        let list = List::from(serve::probe(&launcher)?).to_string();
-        let list = outside::lines_for_terminal(list.trim_start_matches('\n'));
-        return print(&format!("{list}\n"));
-    }
     let broker = broker.map(serve::Broker::connect);
     let selected =
         serve::select(&serve::probe(&launcher)?, &options.gpu, &options.spare_gpu, options.memory.0)?;
-    let device_memory = selected.device_memory(options.quotas.device_memory);
-    let too_much = selected.too_much(options.quotas.device_memory);
+    let all_memory = selected.device_memory();
+    let bound = options.quotas.bound_device_memory(all_memory, &mut limits, &mut context_limits);
+    let device_memory = bound.map_or(all_memory, |bytes| bytes.min(all_memory));
+    let too_much = serve::more_than_there_is(bound, all_memory);
     let serve::Selected { gpus, seen } = selected;
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
@@ -163,7 +166,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
         (None, Some(path)) => Listen::at(path, options.socket_access())?,
         (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     };
-    let one_vm = listen_for_operators(&options, &listen, limits.contexts)?;
+    let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
     launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
@@ -181,7 +184,7 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     if options.queues.only_say_that_they_draw() {
         log::info!(target: LOG, "nothing can be drawn upon with --queues nominal: programs that draw need --queues all");
     }
-    let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.software));
+    let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.is_software()));
     let own = one_vm.map(OneVm::serve).transpose().context("cannot serve operators")?;
     let broker = broker.or(own.map(serve::Broker::of_thread));
     let end = serve::serve(serve::Options {
@@ -215,17 +218,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The VM as its operators see it.
-fn shown(options: &Serve, listen: &Listen, contexts: usize) -> OneVmOptions {
-    OneVmOptions {
-        name: options.vm_name.clone(),
-        socket_path: listen.path(),
-        given: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-        device_memory: options.quotas.device_memory,
-        contexts,
-    }
-}
-
 /// Has a panic end the process: one that ended only a thread would leave the guest waiting for ever.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(move |panic| {
@@ -240,19 +232,28 @@ fn abort_on_panic() {
 
 /// Makes the sockets for operators and collectors, unless a broker has them or an option wants none. Where the usual one cannot be made, the
 /// daemon says so and does without.
-fn listen_for_operators(options: &Serve, listen: &Listen, contexts: usize) -> anyhow::Result<Option<OneVm>> {
-    let metrics = options.metrics.clone();
+fn listen_for_operators(
+    options: &Serve,
+    listen: &Listen,
+    contexts: usize,
+    device_memory: Option<u64>,
+) -> anyhow::Result<Option<OneVm>> {
+    let (metrics, access) = (options.metrics.clone(), options.operators_access());
+    let needs_it = metrics.as_ref().map(|_| "--metrics").or(access.group.map(|_| "--control-socket-group"));
     let (path, is_meant) = match &options.control_socket {
         _ if options.under_broker => return Ok(None),
-        ControlSocket::None if metrics.is_some() => {
-            bail!("--metrics needs a control socket: leave out --control-socket none, or name a path with it")
-        }
-        ControlSocket::None => return Ok(None),
+        ControlSocket::None => match needs_it {
+            None => return Ok(None),
+            Some(option) => bail!(
+                "{option} needs a control socket: leave out --control-socket none, or name a path with it"
+            ),
+        },
         ControlSocket::At(path) => (Ok(path.clone()), true),
-        ControlSocket::Auto => (broker::control_socket_beside(listen.path()), metrics.is_some()),
+        ControlSocket::Auto => (broker::control_socket_beside(listen.path()), needs_it.is_some()),
     };
-    let vm = shown(options, listen, contexts);
-    match path.and_then(|path| OneVm::listen(path, metrics, vm)) {
+    let (name, socket_path) = (options.vm_name.clone(), listen.path());
+    let vm = OneVmOptions { name, socket_path, device_memory, contexts };
+    match path.and_then(|path| OneVm::listen(path, access, metrics, vm)) {
         Err(error) if !is_meant => {
             log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");
             Ok(None)
@@ -335,7 +336,8 @@ fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
 }
 
 fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
-    let GpuInfo { uuid, name, software, pci_address, likeness, device_memory: memory, driver, .. } = gpu;
+    let software = gpu.is_software();
+    let GpuInfo { uuid, name, pci_address, likeness, device_memory: memory, driver, .. } = gpu;
     SharedGpu { uuid, name, software, memory, pci_address, likeness, spare, driver }
 }
 
@@ -360,6 +362,21 @@ fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
         log::warn!("NO FILTER: system calls are not refused (--seccomp)");
     }
     Ok(())
+}
+
+/// Prints the GPUs. What drivers and the daemon have to say of them is not logged, unless more is wanted in the log than usual.
+fn list_gpus(options: &Serve) -> anyhow::Result<ExitCode> {
+    let level = match options.log_level {
+        LevelFilter::Debug | LevelFilter::Trace => options.log_level,
+        usual => usual.min(LevelFilter::Error),
+    };
+    start_logging(level, &[]);
+    let (confinement, level) = (options.confinement.into(), level.as_str().to_ascii_lowercase());
+    let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level, None, None, None)
+        .context("cannot start the launcher of the probe")?;
+    admit(&confinement, launcher.lacks())?;
+    let list = List::from(serve::probe(&launcher)?).to_string();
+    print(&outside::lines_for_terminal(&format!("{list}\n")))
 }
 
 fn print_system_calls() -> anyhow::Result<ExitCode> {
@@ -430,9 +447,4 @@ fn raise_descriptor_limit() -> anyhow::Result<u64> {
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")?;
     Ok(limit.current.unwrap_or(u64::MAX))
-}
-
-fn first_line(message: &str) -> String {
-    let lines: Vec<_> = message.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    lines.join(" ").trim_start_matches("error: ").to_owned()
 }

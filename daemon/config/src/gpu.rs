@@ -155,6 +155,35 @@ impl Likeness {
     }
 }
 
+/// The kind of a GPU (`VkPhysicalDeviceType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GpuKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the host's memory.
+    Integrated,
+    /// A part of a GPU, in a host that is a VM itself.
+    Virtual,
+    /// A driver such as lavapipe, which computes on processors.
+    Software,
+    /// A GPU of which its driver says nothing of this.
+    Other,
+}
+
+impl GpuKind {
+    /// Returns the name of the kind, in one word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Discrete => "discrete",
+            Self::Integrated => "integrated",
+            Self::Virtual => "virtual",
+            Self::Software => "software",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// A GPU as the probe process found it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuInfo {
@@ -168,8 +197,8 @@ pub struct GpuInfo {
     pub driver: String,
     /// The host's `apiVersion`, in Vulkan's packing.
     pub api_version: u32,
-    /// A software device such as lavapipe.
-    pub software: bool,
+    /// The kind of GPU.
+    pub kind: GpuKind,
     /// Bytes of the largest heap of its own memory.
     pub device_memory: u64,
     /// The look of the GPU, for programs.
@@ -222,6 +251,12 @@ impl GpuInfo {
     #[must_use]
     pub fn names(&self) -> GpuNames<'_> {
         GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
+    }
+
+    /// Returns whether this is a software driver such as lavapipe.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        self.kind == GpuKind::Software
     }
 
     /// Returns how to use the GPU, to compute: with the back end that is wanted, or with the first that works. Memory files come first:

@@ -5,6 +5,7 @@
 //! | --- | --- | --- |
 //! | `files` | files, read and made without a wait, and not read beyond a bound | |
 //! | `sockets` | Unix sockets at paths: made, connected to, admitted to | |
+//! | `groups` | groups of users, to whom sockets are given | `files` |
 //! | `text` | text as a terminal may get it | |
 //! | `words` | values in words: text of others, times | |
 //! | `output` | standard output and standard error, whose readers may be gone | |
@@ -12,12 +13,14 @@
 #![forbid(unsafe_code)]
 
 mod files;
+mod groups;
 mod output;
 mod sockets;
 mod text;
 mod words;
 
 pub use files::{Makes, NotRead, create, create_new, open, read, read_in};
+pub use groups::{NoGroup, closed_folder, group};
 pub use output::{Reader, print, tell};
 pub use sockets::{Access, NotBound, SocketFile, connect, listen};
 pub use text::{json_for_terminal, lines_for_terminal, visible};

@@ -29,6 +29,12 @@ pub enum NotBound {
         "was replaced while it was being made; name a path in a folder that only trusted users may write to"
     )]
     Replaced,
+    /// The folder does not exist.
+    #[error("there is no folder {}; make it (`mkdir -p {}`), or name another path", .0.display(), .0.display())]
+    NoFolder(PathBuf),
+    /// The daemon's user may not give files to this group.
+    #[error("cannot be given to group {0}: {1}; name a group that the daemon's user is in")]
+    Group(u32, io::Error),
     /// The system refuses.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -56,8 +62,18 @@ impl Default for Access {
     }
 }
 
+impl Access {
+    /// Returns the access of the daemon's user, and of the members of a group if there is one.
+    #[must_use]
+    pub fn of_group(group: Option<u32>) -> Self {
+        Self { mode: if group.is_some() { GROUP_MODE } else { OWN_MODE }, group }
+    }
+}
+
 /// The mode of a file for its owner alone.
 const OWN_MODE: u32 = 0o600;
+/// The mode of a file for its owner and its group.
+const GROUP_MODE: u32 = 0o660;
 /// Peers that may wait until they are accepted.
 const BACKLOG: i32 = 128;
 
@@ -146,12 +162,14 @@ struct Place<'p> {
 }
 
 impl<'p> Place<'p> {
-    fn of(path: &'p Path) -> io::Result<Self> {
+    fn of(path: &'p Path) -> Result<Self, NotBound> {
         let name = path.file_name().ok_or(Errno::INVAL)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder =
-            rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { path, folder, name })
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(folder, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(NotBound::NoFolder(folder.to_owned())),
+            opened => Ok(Self { path, folder: opened?, name }),
+        }
     }
 
     fn stat(&self) -> Result<Stat, Errno> {
@@ -193,7 +211,8 @@ impl<'p> Place<'p> {
             return Err(NotBound::Replaced);
         }
         if let Some(group) = access.group {
-            chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+            let given = chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH);
+            given.map_err(|error| NotBound::Group(group, error.into()))?;
         } else if found.st_mode & 0o7777 == access.mode {
             return Ok(());
         }
@@ -265,6 +284,26 @@ mod tests {
             assert!(path.symlink_metadata().is_ok());
             fs::remove_file(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named_with_the_remedy() {
+        let (folder, path) = folder();
+        fs::write(&path, "").unwrap();
+        for missing in [folder.path().join("none"), path] {
+            let said = listen(&missing.join("socket"), Access::default()).unwrap_err().to_string();
+            let missing = missing.display();
+            assert_eq!(
+                said,
+                format!("there is no folder {missing}; make it (`mkdir -p {missing}`), or name another path")
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_group_that_is_named_gets_access() {
+        assert_eq!(Access::of_group(None), Access::default());
+        assert_eq!(Access::of_group(Some(7)), Access { mode: 0o660, group: Some(7) });
     }
 
     #[test]

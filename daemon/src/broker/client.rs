@@ -14,10 +14,8 @@ use std::time::Duration;
 /// The reason why an operator gets no answer, or not the one wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there, or they do not answer.
-    #[error(
-        "{0}: {1}; is vhost-user-vulkan running, and is this its control-socket? Name another with --control-socket. The log of a daemon of one VM tells if it has none. If the file was removed, SIGHUP has the broker of several VMs make it again"
-    )]
+    /// No daemon listens there or answers, or it does not let this user in.
+    #[error("{}: {}; {}", .0.display(), .1, remedy(.1))]
     Socket(PathBuf, io::Error),
     /// The peer sent something that is no answer of a broker, or not the one to this request.
     #[error("{0}: not the answer of a broker: {1}")]
@@ -28,6 +26,18 @@ pub enum ClientError {
     /// The answer cannot be shown.
     #[error("cannot write: {0}")]
     Output(io::Error),
+}
+
+/// Returns what helps an operator who gets no answer for this reason.
+fn remedy(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "this user may not use that daemon's control socket: run it with sudo, or become a member of the group of operators (control-socket-group in the broker's file, --control-socket-group of a daemon of one VM)"
+        }
+        _ => {
+            "is vhost-user-vulkan running, and is this its control-socket? Name another with --control-socket. The log of a daemon of one VM tells if it has none. If the file was removed, SIGHUP has the broker of several VMs make it again"
+        }
+    }
 }
 
 /// The choice of showing the status once or again and again.
@@ -335,5 +345,14 @@ mod tests {
         let error = kill(Path::new("/nowhere/control"), "web/3").unwrap_err().to_string();
         assert!(error.starts_with("/nowhere/control: No such file"), "{error}");
         assert!(error.contains("is this its control-socket?"), "{error}");
+    }
+
+    #[test]
+    fn who_is_not_let_in_hears_of_permissions() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = ClientError::Socket("/run/control".into(), denied).to_string();
+        assert!(error.starts_with("/run/control: permission denied; "), "{error}");
+        assert!(error.contains("run it with sudo") && error.contains("control-socket-group"), "{error}");
+        assert!(!error.contains("is vhost-user-vulkan running"), "{error}");
     }
 }

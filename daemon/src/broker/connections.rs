@@ -1,10 +1,10 @@
 //! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
 
-use super::reload::listener::{Listener, Made};
+use super::reload::listener::{Kept, Listener, Made};
 use super::settings::MetricsAddress;
 use super::source::Source;
 use super::{control, http};
-use outside::SocketFile;
+use outside::Access;
 use readiness::{Events, unwatch, watch, watch_for};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -98,17 +98,18 @@ const CONNECTIONS: usize = 32;
 const PATIENCE: Nanos = 10_000_000_000;
 
 impl Connections {
-    /// Listens for operators at `control`, and for collectors at `metrics` if that is wanted.
+    /// Listens for those operators who have access at `control`, and for collectors at `metrics` if that is wanted.
     pub(super) fn listen(
-        control: &Path,
+        (control, access): (&Path, Access),
         metrics: Option<&MetricsAddress>,
         epoll: &OwnedFd,
     ) -> io::Result<Self> {
         let mut all = Self { listeners: Vec::new(), slots: Vec::new(), serial: 0 };
-        all.add_unix(Protocol::Control, control)?;
+        all.add_unix(Protocol::Control, control, access)?;
+        warn_of_closed_folder(control, access);
         match metrics {
             None => {}
-            Some(MetricsAddress::Unix(path)) => all.add_unix(Protocol::Metrics, path)?,
+            Some(MetricsAddress::Unix(path)) => all.add_unix(Protocol::Metrics, path, Access::default())?,
             Some(MetricsAddress::Loopback(address)) => {
                 all.listeners.push((Protocol::Metrics, Listener::at_port(address)?));
             }
@@ -120,8 +121,8 @@ impl Connections {
         Ok(all)
     }
 
-    fn add_unix(&mut self, protocol: Protocol, path: &Path) -> io::Result<()> {
-        self.listeners.push((protocol, Listener::at(path)?));
+    fn add_unix(&mut self, protocol: Protocol, path: &Path, access: Access) -> io::Result<()> {
+        self.listeners.push((protocol, Listener::at(path, access)?));
         Ok(())
     }
 
@@ -150,9 +151,9 @@ impl Connections {
     }
 
     /// Returns the files of the sockets that are listened at, each with the index of its listener.
-    pub(super) fn files(&self) -> Vec<(usize, SocketFile)> {
+    pub(super) fn files(&self) -> Vec<(usize, Kept)> {
         let all = self.listeners.iter().enumerate();
-        all.filter_map(|(index, (_, listener))| Some((index, listener.file()?.clone()))).collect()
+        all.filter_map(|(index, (_, listener))| Some((index, listener.kept()?.clone()))).collect()
     }
 
     /// Listens at sockets that were made again, as their files had been removed.
@@ -317,6 +318,18 @@ impl Connections {
         if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take) {
             let _ = unwatch(epoll, &connection.socket);
         }
+    }
+}
+
+/// Says which folder keeps those out who have access to the control socket.
+fn warn_of_closed_folder(control: &Path, access: Access) {
+    if let Some(group) = access.group
+        && let Some(folder) = outside::closed_folder(control, group)
+    {
+        let (control, folder) = (control.display(), folder.display());
+        log::warn!(
+            "group {group} does not reach {control}: its members may not pass {folder}; let them (`chmod o+x {folder}`), or name a path in another folder"
+        );
     }
 }
 

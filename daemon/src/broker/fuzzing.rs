@@ -19,7 +19,7 @@ use crate::ipc::{
 };
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
-use config::GPUS_MAX;
+use config::{Amount, GPUS_MAX};
 use protocol::ids::ContextId;
 use readiness::Events;
 use sched::{Class, ContextKey, Nanos, Share, TenantId};
@@ -191,7 +191,7 @@ fn command() -> Command {
         option("max_submit_time_contended", "max-submit-time-contended").value_parser(time),
         option("log_level", "log-level"),
         option("exe", "exe").hide(true),
-        option("device_memory", "device-memory").value_parser(number),
+        option("device_memory", "device-memory").value_parser(str::parse::<Amount>),
         option("host_memory", "host-memory").value_parser(number),
     ])
 }
@@ -242,6 +242,7 @@ fn broker() -> Broker {
         policy: Policy::BestEffort,
         anticipation: None,
         control_socket: std::env::temp_dir().join(format!("fuzz-broker-{}", std::process::id())),
+        control_socket_group: None,
         metrics: None,
         cgroup: Default::default(),
         log_grants: None,

@@ -15,7 +15,7 @@ use super::settings::share::{class_name, effective};
 use super::traces::Wanted;
 use super::vm::{OnGpu, Restart, Vm};
 use crate::ipc::{FromBroker, GpuChange, HeldMemory, Replaced, Unmovable};
-use config::{Passage, hexadecimal};
+use config::{Amount, Passage, hexadecimal};
 use protocol::ids::ContextId;
 use readiness::Events;
 use sched::{Nanos, Usage};
@@ -226,8 +226,7 @@ impl Broker {
         };
         for vm in self.may_be_on(index) {
             status.vms.count(state(vm));
-            // One without a bound may take all that there is.
-            let bound = vm.settings.device_memory().unwrap_or(gpu.memory);
+            let bound = promised(vm, gpu.memory);
             status.device_memory_promised = status.device_memory_promised.saturating_add(bound);
         }
         status.device_memory_free = gpu.memory.saturating_sub(status.device_memory_promised);
@@ -363,6 +362,16 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
         None => String::new(),
         Some(Ok(())) => "yes".to_owned(),
         Some(Err(why)) => why.to_string(),
+    }
+}
+
+/// Returns the bytes that a VM may take of a GPU with `memory` bytes. What a part of its GPUs' memory is in bytes, the VM's device process tells.
+fn promised(vm: &Vm, memory: u64) -> u64 {
+    match (vm.settings.device_memory(), vm.memory.limits) {
+        // One without a bound may take all that there is.
+        (None, _) => memory,
+        (Some(Amount::Part(_)), Some(told)) => told.device,
+        (Some(amount), _) => amount.of(memory),
     }
 }
 

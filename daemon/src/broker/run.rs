@@ -17,6 +17,7 @@ use super::vm::{Draining, Restarting, Vms};
 use crate::ipc::FromBroker;
 use crate::service::Manager;
 use config::Passage;
+use outside::Access;
 use readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -123,7 +124,8 @@ impl Broker {
             .log_grants
             .as_ref()
             .map(|path| GrantLog::create(path).map_err(|error| at(&path.display().to_string(), &error)));
-        let connections = Connections::listen(&settings.control_socket, settings.metrics.as_ref(), &epoll)?;
+        let control = (settings.control_socket.as_path(), Access::of_group(settings.control_socket_group));
+        let connections = Connections::listen(control, settings.metrics.as_ref(), &epoll)?;
         let upkeep = Some(Upkeep::new(file, &connections, &epoll)?);
         let mut broker = Self { log: log.transpose()?, upkeep, ..Self::at(settings, connections, epoll)? };
         broker.settings.vms.clone().into_iter().for_each(|vm| _ = broker.add(vm, page_clock()));

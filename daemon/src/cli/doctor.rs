@@ -1,6 +1,7 @@
 //! The options of `doctor`.
 
-use super::{Confinement, Control};
+use super::confinement::Confinement;
+use super::control::Control;
 use std::path::PathBuf;
 
 /// The options of `doctor`: what is checked beside the host itself.

@@ -7,16 +7,24 @@ use std::time::Duration;
 /// The bounds on the time of submissions, as far as they are given.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Hangs {
-    /// Longest time a submission may run; after that its context is killed. With ms, s or min [default: 30s; 30min if all GPUs of the VM are software drivers]
+    /// Longest time a submission may run, with ms, s or min
+    ///
+    /// After that its context is killed [default: 30s; 30min if all GPUs of the VM are software drivers]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub max_submit_time: Option<Duration>,
-    /// Longest time a submission may run while it keeps another context of the VM from the GPU. Submissions that run at the same time are assumed to share the GPU evenly [default: 10s; no limit of its own if all GPUs of the VM are software drivers]
+    /// Longest time a submission may run while it keeps another context of the VM from the GPU
+    ///
+    /// Submissions that run at the same time are assumed to share the GPU evenly [default: 10s; no limit of its own if all GPUs of the VM are software drivers]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub max_submit_time_contended: Option<Duration>,
-    /// Number of contexts that one program of the guest loses to hung submissions before it is barred from creating more. Programs are told apart by their names; four times as many strikes of several programs bar the VM [default: 3; none is ever barred if all GPUs of the VM are software drivers]
+    /// Number of contexts that one program loses to hung submissions before it is barred from creating more
+    ///
+    /// Programs of the guest are told apart by their names; four times as many strikes of several programs bar the VM [default: 3; none is ever barred if all GPUs of the VM are software drivers]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub strikes: Option<u32>,
-    /// Time for which a program is barred from creating contexts after it has lost --strikes of them; it doubles with each further one
+    /// Time for which a program is barred from creating contexts after it has lost --strikes of them
+    ///
+    /// It doubles with each further one
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
 }

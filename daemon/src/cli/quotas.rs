@@ -1,22 +1,27 @@
 //! The options that bound what a guest may take.
 
-use super::values::{size, time};
-use config::{ContextLimits, DeviceLimits, ShaderLimits};
+use super::values::time;
+use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
 use daemon::sandbox::GroupLimits;
 use std::time::Duration;
 
 /// The quotas of a VM, which bound what its guest may take. Each program of the guest gets at most seven eighths, so that another finds
 /// something left.
 #[derive(Clone, Copy, Debug, clap::Args)]
-#[command(next_help_heading = "Quotas")]
 pub(crate) struct Quotas {
-    /// GPU memory of the VM, with KiB, MiB or GiB; the guest sees a GPU with this much memory [default: all of the GPU's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub device_memory: Option<u64>,
-    /// GPU memory of one context, that is, one guest program [default: no limit beyond the VM's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub context_device_memory: Option<u64>,
-    /// Host memory that the VM's programs share with the GPU [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
+    /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's
+    ///
+    /// The guest sees a GPU with this much memory. A percentage is of the largest heap of the GPU's own, added up over several GPUs [default: all of the GPU's]
+    #[arg(long, value_name = "SIZE|%", value_parser = str::parse::<Amount>)]
+    pub device_memory: Option<Amount>,
+    /// GPU memory of one context, that is, one guest program, as for --device-memory
+    ///
+    /// [default: no limit beyond the VM's]
+    #[arg(long, value_name = "SIZE|%", value_parser = str::parse::<Amount>)]
+    pub context_device_memory: Option<Amount>,
+    /// Host memory that the VM's programs share with the GPU
+    ///
+    /// [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub host_memory: Option<u64>,
     /// Host memory that one context shares with the GPU [default: no limit beyond the VM's]
@@ -28,10 +33,14 @@ pub(crate) struct Quotas {
     /// Host memory for the shaders of one context [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shader_memory: Option<u64>,
-    /// Cost of one shader for the driver's compiler: instructions with all calls inlined, and numbers in constants [default: 262144]
+    /// Cost of one shader for the driver's compiler
+    ///
+    /// Instructions with all calls inlined, and numbers in constants [default: 262144]
     #[arg(long, value_name = "COUNT")]
     pub max_shader_cost: Option<u64>,
-    /// Longest time that the driver may take to create pipelines; after that the context is killed. With ms, s or min [default: 5min]
+    /// Longest time that the driver may take to create pipelines, with ms, s or min
+    ///
+    /// After that the context is killed [default: 5min]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub max_pipeline_time: Option<Duration>,
     /// Number of contexts of the VM, each of which is a process [default: 256]
@@ -49,16 +58,24 @@ pub(crate) struct Quotas {
     /// Number of virtio-gpu resources of the VM, such as shared buffers [default: 65536]
     #[arg(long, value_name = "COUNT")]
     pub max_resources: Option<usize>,
-    /// Memory of all worker processes of the VM, including memory shared with the GPU; needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
+    /// Memory of all worker processes of the VM, including memory shared with the GPU
+    ///
+    /// It needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub worker_memory: Option<u64>,
-    /// Memory of its own, not shared with guest or GPU, that one worker process may have, most of which is its driver's; it needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
+    /// Memory of its own that one worker process may have
+    ///
+    /// It is not shared with guest or GPU, and most of it is the driver's. It needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_worker_data: Option<u64>,
-    /// Number of the VM's worker processes and their threads; needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
+    /// Number of the VM's worker processes and their threads
+    ///
+    /// It needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tasks: Option<u32>,
-    /// Number of mappings in the guest's window; QEMU supports about 500 [default: 400, or 16384 with frontends like crosvm, which do not announce mappings as guest memory]
+    /// Number of mappings in the guest's window; QEMU supports about 500
+    ///
+    /// [default: 400, or 16384 with frontends like crosvm, which do not announce mappings as guest memory]
     #[arg(long, value_name = "COUNT")]
     pub max_maps: Option<usize>,
     /// Number of lines that workers and their drivers may add to the log per minute [default: 600]
@@ -67,7 +84,7 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// The limits of the VM and of each context.
+    /// The limits of the VM and of each context, without those on memory of GPUs, which are not known yet.
     pub(crate) fn limits(&self) -> (DeviceLimits, ContextLimits) {
         let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
         let device = DeviceLimits {
@@ -77,13 +94,11 @@ impl Quotas {
             live_maps_unannounced: self.max_maps.unwrap_or(vm.live_maps_unannounced),
             vm_rings: self.max_vm_rings.unwrap_or(vm.vm_rings),
             log_lines: self.max_log_lines.unwrap_or(vm.log_lines),
-            device_memory: self.device_memory.unwrap_or(vm.device_memory),
             host_memory: self.host_memory.unwrap_or_else(three_quarters_of_memory),
             shmem_total_bytes: self.ring_memory.unwrap_or(vm.shmem_total_bytes),
             ..vm
         };
         let context = ContextLimits {
-            device_memory: self.context_device_memory.unwrap_or(context.device_memory),
             host_memory: self.context_host_memory.unwrap_or(context.host_memory),
             objects: self.max_objects.unwrap_or(context.objects),
             shader_bytes: self.shader_memory.unwrap_or(context.shader_bytes),
@@ -100,6 +115,20 @@ impl Quotas {
 }
 
 impl Quotas {
+    /// Bounds the memory of GPUs that have `all` bytes together. Returns the bytes that the VM may have of them, if that is bounded.
+    pub(crate) fn bound_device_memory(
+        &self,
+        all: u64,
+        vm: &mut DeviceLimits,
+        context: &mut ContextLimits,
+    ) -> Option<u64> {
+        let of_all = |amount: Option<Amount>| amount.map(|amount| amount.of(all));
+        let (of_vm, of_context) = (of_all(self.device_memory), of_all(self.context_device_memory));
+        vm.device_memory = of_vm.unwrap_or(vm.device_memory);
+        context.device_memory = of_context.unwrap_or(context.device_memory);
+        of_vm
+    }
+
     /// The bytes of private memory that one worker may have, if they are bounded. `is_grouped`: a control group limits the workers of a VM, of
     /// which programs may have this much host memory.
     pub(crate) fn worker_data(&self, is_grouped: bool, host_memory: u64) -> Option<u64> {

@@ -1,9 +1,10 @@
 //! `recipe`: finds the socket of a VM, and prints what its VMM has to be told.
 
-use super::values::size;
-use super::{Control, Serve};
+use super::control::Control;
+use super::serve::Serve;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use config::size;
 use daemon::broker::{self, Answer, ClientError, Request, VmsFile};
 use daemon::recipe;
 use std::fs::File;
@@ -17,7 +18,9 @@ const CONFIG: &str = "/etc/vhost-user-vulkan/vms.toml";
 /// The program that runs the VM.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Recipe {
-    /// Print QEMU's arguments on one line: qemu-system-x86_64 $(vhost-user-vulkan recipe qemu --vm NAME) ...
+    /// Print QEMU's arguments on one line
+    ///
+    /// qemu-system-x86_64 $(vhost-user-vulkan recipe qemu --vm NAME) ...
     Qemu {
         #[command(flatten)]
         source: Source,
@@ -27,11 +30,15 @@ pub(crate) enum Recipe {
         #[command(flatten)]
         firmware: Firmware,
     },
-    /// Print the parts of a libvirt domain for `virsh edit`; what AppArmor or SELinux have to be told is on standard error
+    /// Print the parts of a libvirt domain for `virsh edit`
+    ///
+    /// What AppArmor or SELinux have to be told is on standard error
     Libvirt {
         #[command(flatten)]
         source: Source,
-        /// Print this domain with the device added, for `virsh define`. FILE is what `virsh dumpxml --inactive` prints; - is standard input
+        /// Print this domain with the device added, for `virsh define`
+        ///
+        /// FILE is what `virsh dumpxml --inactive` prints; - is standard input
         #[arg(long, value_name = "FILE")]
         domain: Option<PathBuf>,
         #[command(flatten)]
@@ -47,7 +54,9 @@ pub(crate) enum Recipe {
 /// The options for a VM's firmware.
 #[derive(Debug, Args)]
 pub(crate) struct Firmware {
-    /// The VM's --window-size, of 128GiB or more: OVMF on a machine with few address bits finds no place for it without being told
+    /// The VM's --window-size, of 128GiB or more
+    ///
+    /// OVMF on a machine with few address bits finds no place for it without being told
     #[arg(long, value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = size)]
     window_size: u64,
 }

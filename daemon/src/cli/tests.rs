@@ -2,8 +2,10 @@
 
 use super::values::*;
 use super::*;
-use config::HangLimits;
+use config::{Amount, HangLimits, size};
 use daemon::broker::{Settings, VmsFile};
+use outside::Access;
+use std::time::Duration;
 
 /// Returns the settings that `--config` reads from a file of this text, or the error, without the file's path and the line.
 fn settings(text: &str) -> Result<Settings, String> {
@@ -40,7 +42,7 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
         zero-workgroup-memory = "on"
         robustness = "guest"
         device-memory = "4GiB"
-        context-device-memory = 1073741824
+        context-device-memory = "12.5%"
         host-memory = "1GiB"
         context-host-memory = "1GiB"
         ring-memory = "1GiB"
@@ -68,7 +70,7 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
     assert_eq!((vm.contexts, vm.contended(true)), (7, Duration::from_secs(5)));
     let cli = Serve::command().no_binary_name(true).get_matches_from(&vm.arguments);
     let serve = Serve::from_arg_matches(&cli).unwrap();
-    assert_eq!((serve.quotas.device_memory, serve.hangs.strikes), (Some(4 << 30), Some(2)));
+    assert_eq!((serve.quotas.device_memory, serve.hangs.strikes), (Some(Amount::Bytes(4 << 30)), Some(2)));
     assert_eq!(serve.gpu, ["01:00.0", "NVIDIA H200"]);
     // What is new on the command line is a key at once; whoever adds it decides here whether it makes sense.
     let keys = all.lines().filter(|line| line.contains('=')).count();
@@ -110,6 +112,21 @@ fn limits_on_time_that_are_not_given_depend_on_the_gpus_and_given_ones_do_not() 
     let all = ["--max-submit-time=9s", "--max-submit-time-contended=2s", "--strikes=7"];
     assert_eq!(limits(&all, false), (9, 2, Some(7)));
     assert_eq!(limits(&all, true), (9, 2, Some(7)));
+}
+
+#[test]
+fn percentages_are_of_the_memory_of_the_vms_gpus() {
+    let bound = |words: &[&str]| {
+        let matches = Serve::command().no_binary_name(true).get_matches_from(words);
+        let quotas = Serve::from_arg_matches(&matches).unwrap().quotas;
+        let (mut vm, mut context) = quotas.limits();
+        let told = quotas.bound_device_memory(80 << 30, &mut vm, &mut context);
+        (told, vm.device_memory, context.device_memory)
+    };
+    assert_eq!(bound(&[]), (None, u64::MAX, u64::MAX));
+    let both = ["--device-memory=50%", "--context-device-memory=12.5%"];
+    assert_eq!(bound(&both), (Some(40 << 30), 40 << 30, 10 << 30));
+    assert_eq!(bound(&["--device-memory=4GiB"]), (Some(4 << 30), 4 << 30, u64::MAX));
 }
 
 #[test]

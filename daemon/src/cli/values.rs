@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use config::MemoryBackEnd;
+use config::{MemoryBackEnd, size};
 use daemon::serve::WINDOW_MAX;
 use log::LevelFilter;
 use std::path::PathBuf;
@@ -75,15 +75,7 @@ pub(crate) struct Group(pub u32);
 
 /// Reads a group's number, or looks up its name.
 pub(super) fn group(text: &str) -> Result<Group, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(Group(number));
-    }
-    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let number = |line: &str| {
-        let mut fields = line.split(':');
-        (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
-    };
-    groups.lines().find_map(number).map(Group).ok_or_else(|| "no group of /etc/group, and no number".into())
+    outside::group(text).map(Group).map_err(|error| error.to_string())
 }
 
 /// Smallest and largest region.
@@ -101,20 +93,6 @@ pub(super) fn window_size(text: &str) -> Result<u64, String> {
 /// Digits, and what follows them.
 fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
-}
-
-/// Reads a number of bytes.
-pub(super) fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = split_unit(text);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err(format!("unknown unit \"{unit}\" (use KiB, MiB or GiB)")),
-    };
-    let number: u64 = number.parse().map_err(|_| "not a size".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
 /// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.

@@ -42,5 +42,5 @@ pub use outdated::End;
 pub use run::{Options, serve, take_signals};
 pub use setup::{
     Advice, Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, back_end, cache_key,
-    decide_window, family, probe, select, small_window,
+    decide_window, family, more_than_there_is, probe, select, small_window,
 };

@@ -8,7 +8,7 @@ use super::driver::physical_device::{device_uuid, host_extensions, host_memory};
 use super::programs::trial::try_out;
 use super::snapshot::likeness::likeness;
 use ash::vk;
-use config::GpuInfo;
+use config::{GpuInfo, GpuKind};
 use std::sync::Arc;
 
 /// Asks every driver.
@@ -42,7 +42,7 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
         pci_address: None,
         driver: String::new(),
         api_version: properties.api_version,
-        software: properties.device_type == vk::PhysicalDeviceType::CPU,
+        kind: kind(properties.device_type),
         device_memory: device_memory(&host_memory(instance, handle)),
         likeness: likeness(instance, handle),
         memfd: Err(String::new()),
@@ -62,6 +62,16 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
         }
     };
     gpu
+}
+
+fn kind(device_type: vk::PhysicalDeviceType) -> GpuKind {
+    match device_type {
+        vk::PhysicalDeviceType::DISCRETE_GPU => GpuKind::Discrete,
+        vk::PhysicalDeviceType::INTEGRATED_GPU => GpuKind::Integrated,
+        vk::PhysicalDeviceType::VIRTUAL_GPU => GpuKind::Virtual,
+        vk::PhysicalDeviceType::CPU => GpuKind::Software,
+        _ => GpuKind::Other,
+    }
 }
 
 /// The bytes of the largest heap that is local to the device. A smaller one may be a part of it that processors see.

@@ -30,15 +30,16 @@ impl HostVulkan {
 }
 
 fn usable(list: &str) -> Vec<ListedGpu> {
-    list.lines().filter(|line| !line.contains("[unusable")).filter_map(gpu).collect()
+    // Below the head of the table.
+    list.lines().skip(1).filter(|line| !line.contains("[unusable")).filter_map(gpu).collect()
 }
 
-/// A line has the UUID, the address, the name and marks.
+/// A line has the name, the kind, the memory, the driver, the version of Vulkan, the address and the UUID, with two spaces or more between.
 fn gpu(line: &str) -> Option<ListedGpu> {
-    let (line, software) = line.split_once(" [software]").map_or((line, false), |(line, _)| (line, true));
-    let mut words = line.split_whitespace();
-    let (uuid, _address) = (words.next()?.to_owned(), words.next()?);
-    Some(ListedGpu { uuid, name: words.collect::<Vec<_>>().join(" "), software })
+    let cells: Vec<_> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    let [name, kind, _memory, driver, version, _address, uuid] = cells[..] else { return None };
+    let (name, software) = (format!("{name} ({driver}, Vulkan {version})"), kind == "software");
+    Some(ListedGpu { uuid: uuid.to_owned(), name, software })
 }
 
 #[cfg(test)]
@@ -47,9 +48,10 @@ mod tests {
 
     #[test]
     fn what_guests_cannot_use_is_left_out() {
-        let list = "  01-02  -             llvmpipe (LLVM 19) (Mesa 26, Vulkan 1.4.345) [software]\n\
-                    \x20 03-04  0000:01:00.0  Old GPU (old 1, Vulkan 1.0.2) [unusable: its driver offers Vulkan 1.0]\n\
-                    \x20 05-06  0000:02:00.0  NVIDIA H200 (NVIDIA 580, Vulkan 1.4.312)\n";
+        let list = "NAME                KIND      MEMORY    DRIVER      VULKAN   PCI ADDRESS   UUID\n\
+                    llvmpipe (LLVM 19)  software  15.6GiB   Mesa 26     1.4.345  -             01-02\n\
+                    Old GPU             discrete  1.0GiB    -           1.0.2    0000:01:00.0  03-04  [unusable: its driver offers Vulkan 1.0]\n\
+                    NVIDIA H200         discrete  139.8GiB  NVIDIA 580  1.4.312  0000:02:00.0  05-06\n";
         let gpu =
             |uuid: &str, name: &str, software| ListedGpu { uuid: uuid.into(), name: name.into(), software };
         let expected = [

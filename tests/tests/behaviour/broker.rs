@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -293,6 +294,20 @@ fn an_operator_who_waits_for_an_answer_does_not_lose_his_place_to_those_who_say_
 }
 
 #[test]
+fn the_control_socket_is_for_the_group_that_the_file_names_also_when_it_is_made_again() -> Result<()> {
+    let group = rustix::process::getegid().as_raw();
+    let broker = Broker::start(&format!("control-socket-group = \"{group}\""), &[("a", "")])?;
+    let control = broker.path("control");
+    let found = || fs::metadata(&control).map(|file| (file.mode() & 0o7777, file.gid()));
+    assert_eq!(found()?, (0o660, group));
+    fs::remove_file(&control)?;
+    kill_process(broker.pid(), Signal::HUP)?;
+    let is_given = || found().is_ok_and(|found| found == (0o660, group));
+    ensure!(eventually(PATIENCE, is_given), "{:?}", found());
+    Ok(())
+}
+
+#[test]
 fn a_wrong_file_is_refused_in_one_line_and_nothing_starts() -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().display().to_string();
@@ -302,14 +317,17 @@ fn a_wrong_file_is_refused_in_one_line_and_nothing_starts() -> Result<()> {
     for arguments in [&[][..], &["--check-config"]] {
         let said = refused(arguments, file.path())?;
         ensure!(
-            said.starts_with(&format!("vhost-user-vulkan: {path}: line 3: [vm.web] gup: unknown")),
+            said.starts_with(&format!(
+                "vhost-user-vulkan: {path}: line 3: [vm.web] gup: unknown (did you mean gpu?)"
+            )),
             "{said}"
         );
         assert_eq!(said.lines().count(), 1);
     }
     std::fs::write(file.path(), &vm)?;
-    let said = refused(&["--gpu", "x"], file.path())?;
-    assert_eq!(said, "vhost-user-vulkan: --gpu cannot stand beside --config: write it in the file\n");
+    let beside = tests::broker::vhost_user_vulkan()?.args(["--config", &path, "--gpu", "x"]).output()?;
+    let said = "vhost-user-vulkan: --gpu cannot stand beside --config: write it in the file\n";
+    assert_eq!((beside.status.code(), String::from_utf8(beside.stderr)?.as_str()), (Some(2), said));
     let checked = tests::broker::vhost_user_vulkan()?.args(["--check-config", "--config", &path]).output()?;
     ensure!(checked.status.success() && checked.stderr.is_empty());
     assert_eq!(String::from_utf8(checked.stdout)?, "1 VM, valid\n");

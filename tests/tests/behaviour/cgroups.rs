@@ -275,7 +275,8 @@ fn without_delegation_it_is_said_once_and_on_demand_it_is_an_error() -> Result<(
     let Some(unit) = Unit::with(&[])? else { return Ok(()) };
     let mut other = unit.command(std::process::Command::new("sleep").arg("1000")).spawn()?;
     ensure!(eventually(PATIENCE, || unit.processes(".").is_ok_and(|found| !found.is_empty())));
-    let refused = unit.command(daemon::command()?.args(["--cgroup=on", "--list-gpus"])).output()?;
+    let options = ["--cgroup=on", "--socket-path", "/nowhere/socket"];
+    let refused = unit.command(daemon::command()?.args(options)).output()?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     other.kill()?;
     other.wait()?;

@@ -30,9 +30,11 @@ fn ends_quietly(command: impl Fn() -> Result<Command>, codes: &[i32]) -> Result<
 
 #[test]
 fn what_needs_no_broker_ends_quietly() -> Result<()> {
-    let prints: [&[&str]; 8] = [
+    let prints: [&[&str]; 10] = [
         &["--print-capabilities"],
+        &["-h"],
         &["--help"],
+        &["help", "status"],
         &["--version"],
         &["--print-seccomp"],
         &["--list-gpus"],
@@ -51,7 +53,8 @@ fn what_needs_no_broker_ends_quietly() -> Result<()> {
     for words in [&["doctor"][..], &["doctor", "--json"], &["doctor", "--vm"]] {
         ends_quietly(|| command(words), &[0, 1]).with_context(|| words.join(" "))?;
     }
-    ends_quietly(|| command(&["--wrong"]), &[1])?;
+    ends_quietly(|| command(&["--wrong"]), &[2])?;
+    ends_quietly(|| command(&["recipe"]), &[2])?;
     ends_quietly(|| command(&["status", "--control-socket", "/nowhere"]), &[1])?;
     Ok(())
 }

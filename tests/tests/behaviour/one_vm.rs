@@ -6,22 +6,23 @@ use protocol::ids::RingIdx;
 use protocol::venus::generated as venus;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tests::broker::{metrics, operate, say, vhost_user_vulkan};
 use tests::daemon::{self, Daemon, eventually};
-use tests::daemon_process::prepared;
+use tests::daemon_process::{daemon_executable, prepared};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::ring::ASYNC;
 use tests::guest::{PATIENCE, timeline};
 use tests::port::free_port;
-use tests::program::{LIMIT, Program};
+use tests::program::{LIMIT, Program, executable};
 
 /// Some milliseconds of a software driver's time.
 const SIZE: u64 = 16 << 20;
@@ -84,6 +85,24 @@ fn an_operator_sees_the_vm_and_hears_that_nothing_is_shared_out() -> Result<()> 
     drop(device);
     daemon.into_process().stop()?;
     ensure!(!control.exists(), "the control socket is left");
+    Ok(())
+}
+
+#[test]
+fn a_part_of_the_gpus_memory_bounds_the_vm() -> Result<()> {
+    for (options, part) in [(&["--device-memory", "25%"][..], 4), (&["--device-memory", "100%"], 1)] {
+        let daemon = Daemon::start_with(options)?;
+        let status = || -> Result<(Option<u64>, Option<u64>)> {
+            let status: Value = serde_json::from_str(&say(&daemon.control(), &["status", "--json"])?)?;
+            let (bound, all) =
+                (&status["vms"][0]["device_memory_limit"], &status["gpus"][0]["device_memory"]);
+            Ok((bound.as_u64(), all.as_u64()))
+        };
+        let told = || status().is_ok_and(|(bound, all)| bound.is_some() && all.is_some());
+        ensure!(eventually(PATIENCE, told), "{:?}", status());
+        let (bound, all) = status()?;
+        assert_eq!(bound, all.map(|all| all / part));
+    }
     Ok(())
 }
 
@@ -201,6 +220,8 @@ fn a_control_socket_that_is_named_has_to_be_there_and_an_option_wants_none() -> 
     ensure!(said.contains("another process serves this socket"), "{said}");
     let said = refused(&[NONE, &["--metrics", "127.0.0.1:1"]].concat())?;
     ensure!(said.contains("--metrics needs a control socket"), "{said}");
+    let said = refused(&[NONE, &["--control-socket-group", "7"]].concat())?;
+    ensure!(said.contains("--control-socket-group needs a control socket"), "{said}");
     let without = Daemon::start_with(NONE)?;
     compute(&mut device(&without, "program")?, 3)?;
     ensure!(!without.control().exists());
@@ -222,6 +243,42 @@ fn a_daemon_whose_usual_control_socket_cannot_be_made_serves_its_vm_and_says_wha
     ensure!(served, "{log}");
     ensure!(log.contains("no control socket") && log.contains("name a path with --control-socket"), "{log}");
     ensure!(folder.path().join("socket.control").is_dir());
+    Ok(())
+}
+
+/// A group of operators, and a user.
+const OPERATORS: u32 = 4242;
+const USER: u32 = 4001;
+
+#[test]
+fn members_of_the_group_of_operators_may_command_and_others_hear_that_they_may_not() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root runs a program as other users");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let (folder, control) = (folder.path(), folder.path().join("control"));
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    let (path, group) = (control.display().to_string(), OPERATORS.to_string());
+    let daemon = Daemon::start_with(&["--control-socket", &path, "--control-socket-group", &group])?;
+    let found = || fs::metadata(&control).map(|file| (file.mode() & 0o7777, file.gid()));
+    let is_given = || found().is_ok_and(|found| found == (0o660, OPERATORS));
+    ensure!(eventually(PATIENCE, is_given), "{:?}", found());
+    let warning = format!("its members may not pass {}", folder.display());
+    ensure!(eventually(PATIENCE, || daemon.log().contains(&warning)), "{}", daemon.log());
+    fs::set_permissions(folder, Permissions::from_mode(0o711))?;
+    let program = folder.join("vhost-user-vulkan");
+    executable::copy(&daemon_executable()?, &program)?;
+    let status_of = |group: u32| -> Result<(Option<i32>, String)> {
+        let mut command = Command::new(&program);
+        command.args(["status", "--control-socket"]).arg(&control).uid(USER).gid(group);
+        let output = command.output()?;
+        Ok((output.status.code(), String::from_utf8(output.stderr)?))
+    };
+    assert_eq!(status_of(OPERATORS)?, (Some(0), String::new()));
+    let (status, said) = status_of(USER)?;
+    let denied = said.contains("Permission denied") && said.contains("run it with sudo");
+    ensure!(status == Some(1) && denied && !said.contains("is vhost-user-vulkan running"), "{said}");
     Ok(())
 }
 

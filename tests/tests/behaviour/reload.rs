@@ -134,7 +134,7 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
     let output = broker.operate(&["reload"])?;
     let said = String::from_utf8(output.stderr)?;
     let begin = format!("vhost-user-vulkan: {}: line ", broker.path("config").display());
-    let is_told = said.starts_with(&begin) && said.contains(": [vm.a] gup: unknown");
+    let is_told = said.starts_with(&begin) && said.contains(": [vm.a] gup: unknown (did you mean gpu?)");
     ensure!(is_told && said.ends_with("; nothing has changed\n"), "{said}");
     assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(1), 1, 0));
     let hang_up = |broker: &Broker| kill_process(broker.pid(), Signal::HUP);

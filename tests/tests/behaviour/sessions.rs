@@ -212,17 +212,23 @@ fn stale_socket_is_replaced_and_a_live_one_is_respected() -> Result<()> {
 fn bad_options_are_one_clear_line_each() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("gpu.sock").to_string_lossy().into_owned();
-    for (options, word) in [
-        (vec!["--socket-path", &socket, "--gpu", "no such gpu"], "no such gpu"),
-        (vec!["--socket-path", "/nonexistent/folder/gpu.sock"], "/nonexistent/folder/gpu.sock"),
-        (vec!["--socket-path", &socket, "--window-size", "many"], "window-size"),
-        (vec!["--socket-path", &socket, "--window-size", "4097"], "window-size"),
-        (vec!["--socket-path", &socket, "--scanouts", "9"], "scanouts"),
-        (vec!["--fd", "1000"], "1000"),
+    let no_folder = "/nonexistent/folder/gpu.sock: there is no folder /nonexistent/folder; make it (`mkdir -p /nonexistent/folder`), or name another path";
+    // 2 if the command line is wrong, 1 if what it says cannot be done.
+    for (options, word, status) in [
+        (vec!["--socket-path", &socket, "--gpu", "no such gpu"], "no such gpu", 1),
+        (vec!["--socket-path", "/nonexistent/folder/gpu.sock"], no_folder, 1),
+        (vec!["--socket-path", &socket, "--window-size", "many"], "window-size", 2),
+        (vec!["--socket-path", &socket, "--window-size", "4097"], "window-size", 2),
+        (vec!["--socket-path", &socket, "--windowsize", "4096"], "; did you mean --window-size?", 2),
+        (vec!["--socket-path", &socket, "--scanouts", "9"], "scanouts", 2),
+        (vec!["--config", "/nonexistent/vms.toml"], "/nonexistent/vms.toml", 1),
+        (vec!["recipe"], "vhost-user-vulkan: recipe: one of qemu, libvirt, crosvm\n", 2),
+        (vec!["stauts"], "; did you mean status?", 2),
+        (vec!["--fd", "1000"], "1000", 1),
     ] {
-        let output = daemon::command()?.args(&options).output()?;
+        let output = daemon::bare_command()?.args(&options).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{options:?}");
+        assert_eq!(output.status.code(), Some(status), "{options:?}: {stderr}");
         assert!(stderr.contains(word), "{options:?}: {stderr}");
         // Beside what its log may say of the machine.
         let lines = stderr.lines().filter(|line| !line.starts_with('[')).count();
@@ -252,11 +258,16 @@ fn session_on_an_inherited_descriptor_works() -> Result<()> {
 fn questions_without_a_socket_are_answered() -> Result<()> {
     let ask = |option: &str| -> Result<String> {
         let output = daemon::command()?.arg(option).output()?;
-        anyhow::ensure!(output.status.success(), "{option}: {}", String::from_utf8_lossy(&output.stderr));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success() && errors.is_empty(), "{option}: {errors}");
         Ok(String::from_utf8(output.stdout)?)
     };
     assert!(ask("--version")?.starts_with("vhost-user-vulkan "));
     assert!(ask("--print-capabilities")?.contains("\"type\": \"gpu\""));
-    assert!(!ask("--list-gpus")?.trim().is_empty());
+    let list = ask("--list-gpus")?;
+    let head = ["NAME", "KIND", "MEMORY", "DRIVER", "VULKAN", "PCI", "ADDRESS", "UUID"];
+    let (first, gpus) = list.split_once('\n').unwrap_or_default();
+    assert_eq!(first.split_whitespace().collect::<Vec<_>>(), head, "{list}");
+    assert!(gpus.lines().count() > 0 && gpus.lines().all(|gpu| gpu.contains("GiB  ")), "{list}");
     Ok(())
 }

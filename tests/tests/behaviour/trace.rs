@@ -242,13 +242,14 @@ fn a_program_that_is_alone_waits_for_nobody() -> Result<()> {
 #[test]
 fn what_cannot_be_had_is_refused_with_the_reason() -> Result<()> {
     let broker = Broker::start("", &[("a", "")])?;
-    let refused = |vm: &str, arguments: &[&str]| -> Result<String> {
+    let refused_by = |status: i32, vm: &str, arguments: &[&str]| -> Result<String> {
         let output = trace(&broker, vm)?.args(arguments).output()?;
-        ensure!(output.status.code() == Some(1), "{}", output.status);
+        ensure!(output.status.code() == Some(status), "{}", output.status);
         Ok(said(&output))
     };
+    let refused = |vm: &str, arguments: &[&str]| refused_by(1, vm, arguments);
     ensure!(refused("b", &[])?.contains("b: no such VM; there are a"));
-    ensure!(refused("a", &["--seconds", "301"])?.contains("301 is not in 1..=300"));
+    ensure!(refused_by(2, "a", &["--seconds", "301"])?.contains("301 is not in 1..=300"));
     let taking = Taking::begin(&broker, "a", &[])?;
     let error = refused("a", &[])?;
     ensure!(error.contains("a: somebody takes a trace of this VM already"), "{error}");

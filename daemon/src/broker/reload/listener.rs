@@ -11,21 +11,36 @@ use std::path::Path;
 /// A socket that is listened at.
 #[derive(Debug)]
 pub(in crate::broker) enum Listener {
-    /// A Unix socket, for this user only.
-    Unix(UnixListener, SocketFile),
+    /// A Unix socket.
+    Unix(UnixListener, Kept),
     /// A port.
     Tcp(TcpListener),
+}
+
+/// A socket's file, which is made again for the same users if it is removed.
+#[derive(Clone, Debug)]
+pub(in crate::broker) struct Kept {
+    file: SocketFile,
+    access: Access,
 }
 
 /// The index of a listener whose file was removed, and the listener that was made in its place.
 pub(in crate::broker) type Made = (usize, io::Result<Listener>);
 
+impl Kept {
+    /// Returns the path of the file.
+    pub(in crate::broker) fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
 impl Listener {
-    /// Listens at a path, for this user only. A socket that nobody serves any more is replaced.
-    pub(in crate::broker) fn at(path: &Path) -> io::Result<Self> {
+    /// Listens at a path, for those who have access. A socket that no process serves any more is replaced.
+    pub(in crate::broker) fn at(path: &Path, access: Access) -> io::Result<Self> {
         let named = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
-        let listener = outside::listen(path, Access::default()).map_err(|error| named(&error))?;
-        Ok(Self::Unix(listener, SocketFile::at(path.to_owned()).map_err(|error| named(&error))?))
+        let listener = outside::listen(path, access).map_err(|error| named(&error))?;
+        let file = SocketFile::at(path.to_owned()).map_err(|error| named(&error))?;
+        Ok(Self::Unix(listener, Kept { file, access }))
     }
 
     /// Listens at a port.
@@ -37,8 +52,13 @@ impl Listener {
 
     /// Returns the socket's file, if it has one.
     pub(in crate::broker) fn file(&self) -> Option<&SocketFile> {
+        self.kept().map(|kept| &kept.file)
+    }
+
+    /// Returns the socket's file, if it has one, with what is needed to make it again.
+    pub(in crate::broker) fn kept(&self) -> Option<&Kept> {
         match self {
-            Self::Unix(_, file) => Some(file),
+            Self::Unix(_, kept) => Some(kept),
             Self::Tcp(_) => None,
         }
     }
@@ -61,20 +81,20 @@ impl AsFd for Listener {
 }
 
 /// Listens again at the path of a socket, if its file was removed. From then on the file is the new one.
-fn made_anew(file: &mut SocketFile) -> Option<io::Result<Listener>> {
-    if file.is_there() {
+fn made_anew(kept: &mut Kept) -> Option<io::Result<Listener>> {
+    if kept.file.is_there() {
         return None;
     }
-    let again = Listener::at(file.path());
-    if let Some(new) = again.as_ref().ok().and_then(Listener::file) {
-        file.clone_from(new);
+    let again = Listener::at(kept.file.path(), kept.access);
+    if let Some(new) = again.as_ref().ok().and_then(Listener::kept) {
+        kept.clone_from(new);
     }
     Some(again)
 }
 
 /// Listens again at the sockets whose files were removed.
-pub(super) fn made_again(files: &mut [(usize, SocketFile)]) -> Vec<Made> {
-    files.iter_mut().filter_map(|(index, file)| Some((*index, made_anew(file)?))).collect()
+pub(super) fn made_again(files: &mut [(usize, Kept)]) -> Vec<Made> {
+    files.iter_mut().filter_map(|(index, kept)| Some((*index, made_anew(kept)?))).collect()
 }
 
 /// Returns an error with what it is about.
@@ -85,17 +105,21 @@ pub(in crate::broker) fn at(what: &str, error: &io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_socket_is_made_again_once_when_its_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
-        let first = Listener::at(&path).unwrap();
-        let mut files = vec![(7, first.file().unwrap().clone())];
+        let group = path.parent().unwrap().metadata().unwrap().gid();
+        let access = Access { mode: 0o640, group: Some(group) };
+        let first = Listener::at(&path, access).unwrap();
+        let mut files = vec![(7, first.kept().unwrap().clone())];
         assert!(made_again(&mut files).is_empty(), "it is there");
         std::fs::remove_file(&path).unwrap();
         let [(7, Ok(second))] = &made_again(&mut files)[..] else { panic!("it is not made") };
         assert!(made_again(&mut files).is_empty(), "it is there again");
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, access.mode, "for others than before");
         // What has another's place is not removed.
         first.file().unwrap().remove();
         assert!(path.exists());

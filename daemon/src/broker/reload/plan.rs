@@ -80,6 +80,7 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
     let fixed = [
         ("cgroup", old.cgroup == new.cgroup),
         ("control-socket", old.control_socket == new.control_socket),
+        ("control-socket-group", old.control_socket_group == new.control_socket_group),
         ("log-grants", old.log_grants == new.log_grants),
         ("metrics", old.metrics == new.metrics),
     ];
@@ -114,8 +115,8 @@ pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) ->
 /// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells, and from what is
 /// postponed.
 pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action]) -> Settings {
-    let Settings { cgroup, control_socket, log_grants, metrics, .. } = old.clone();
-    let mut merged = Settings { cgroup, control_socket, log_grants, metrics, ..new };
+    let Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, .. } = old.clone();
+    let mut merged = Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, ..new };
     for action in actions {
         let Action::Postpone(name, pending) = action else { continue };
         let Some(before) = old.vms.iter().find(|vm| vm.name == *name) else { continue };

@@ -26,6 +26,7 @@ fn settings() -> Settings {
         policy: Policy::BestEffort,
         anticipation: None,
         control_socket: "/run/control".into(),
+        control_socket_group: None,
         metrics: None,
         log_grants: None,
         cgroup: CgroupMode::Auto,
@@ -67,9 +68,10 @@ fn what_can_be_changed_before_the_tables_is() {
 #[test]
 fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
     type Change = fn(&mut Settings);
-    let changes: [(&str, Change); 4] = [
+    let changes: [(&str, Change); 5] = [
         ("cgroup", |new| new.cgroup = CgroupMode::Off),
         ("control-socket", |new| new.control_socket = "/run/other".into()),
+        ("control-socket-group", |new| new.control_socket_group = Some(7)),
         ("log-grants", |new| new.log_grants = Some("/tmp/log".into())),
         ("metrics", |new| new.metrics = Some(MetricsAddress::Unix("/run/metrics".into()))),
     ];

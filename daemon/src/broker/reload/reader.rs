@@ -2,9 +2,8 @@
 //! likes, and the broker waits for nobody.
 
 use super::super::settings::{Problems, Settings, VmsFile};
-use super::listener::{Made, made_again};
+use super::listener::{Kept, Made, made_again};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use outside::SocketFile;
 use shm::{Doorbell, Listener};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,7 +39,7 @@ impl<P> Reader<P> {
     /// The system has no thread or no descriptor left.
     pub(in crate::broker) fn new(
         file: VmsFile,
-        mut sockets: Vec<(usize, SocketFile)>,
+        mut sockets: Vec<(usize, Kept)>,
         epoll: &Arc<OwnedFd>,
         token: u64,
     ) -> io::Result<Self> {

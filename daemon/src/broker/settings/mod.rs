@@ -9,11 +9,12 @@ mod problem;
 pub(super) mod share;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use crate::sandbox::{CgroupMode, GroupLimits};
 use crate::service::state_folder;
 use clap::{ArgMatches, Command};
-use config::{DeviceLimits, HangLimits};
+use config::{Amount, DeviceLimits, HangLimits, size};
 use options::{VmOptions, shown};
 use paths::{absolute, meant};
 use places::default_control_socket;
@@ -31,6 +32,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use toml::de::DeTable;
 use toml::{Table, Value};
+use unknown::unknown;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,8 @@ pub struct Settings {
     pub anticipation: Option<f64>,
     /// The path of the socket at which an operator asks and commands.
     pub control_socket: PathBuf,
+    /// The number of the group whose members may do so, beside the daemon's user.
+    pub control_socket_group: Option<u32>,
     /// The address at which metrics can be had, if anywhere.
     pub metrics: Option<MetricsAddress>,
     /// The file that gets a line for each completed piece of work, if any.
@@ -102,9 +106,9 @@ impl VmSettings {
         words.filter(|option| !option.starts_with("socket-path="))
     }
 
-    /// The GPU memory that the VM may hold, in bytes, if its tables or its part of what there is for all bound it.
-    pub(super) fn device_memory(&self) -> Option<u64> {
-        let value = |word: &str| word.strip_prefix("--device-memory=").and_then(bytes);
+    /// The GPU memory that the VM may hold, if its tables or its part of what there is for all bound it.
+    pub(super) fn device_memory(&self) -> Option<Amount> {
+        let value = |word: &str| word.strip_prefix("--device-memory=")?.parse().ok();
         self.words().chain(self.part_words()).find_map(value)
     }
 
@@ -182,6 +186,7 @@ const TOP_KEYS: &[&str] = &[
     "anticipation",
     "cgroup",
     "control-socket",
+    "control-socket-group",
     "defaults",
     "device-memory",
     "host-memory",
@@ -218,20 +223,22 @@ impl Settings {
     /// Returns what the file says. What is wrong is left out, and `found`.
     fn of_file(file: &Table, command: &Command, level: &str, found: &mut Found) -> Self {
         let unknown_keys = file.keys().filter(|key| !TOP_KEYS.contains(&key.as_str()));
-        found.extend(unknown_keys.map(|key| unknown("", key, TOP_KEYS)));
+        found.extend(unknown_keys.map(|key| Problem::of_key("", key, unknown(key, TOP_KEYS))));
         let policy = found.right(top(file, "policy", Policy::named)).flatten().unwrap_or_default();
         let anticipation = top(file, "anticipation", |text| share::percent(text, 0.0..=8.0));
         let control_socket = found.right(top(file, "control-socket", some_path)).flatten();
         let options = VmOptions::of(command);
         let mut vms = vms(file, &options, policy, found);
         found.extend(paths::check(&vms));
-        for (key, id) in [("device-memory", "device_memory"), ("host-memory", "host_memory")] {
-            found.right(share_memory(file, key, id, &mut vms));
-        }
+        let own = |vm: &Draft<'_>| vm.value("device_memory");
+        found.right(share_memory(file, "device-memory", own, str::parse, &mut vms));
+        let own = |vm: &Draft<'_>| vm.value("host_memory").map(Amount::Bytes);
+        found.right(share_memory(file, "host-memory", own, |text| size(text).map(Amount::Bytes), &mut vms));
         let settings = Self {
             policy,
             anticipation: found.right(anticipation).flatten(),
             control_socket: control_socket.unwrap_or_else(default_control_socket),
+            control_socket_group: found.right(top(file, "control-socket-group", group)).flatten(),
             metrics: found.right(top(file, "metrics", str::parse)).flatten(),
             cgroup: found.right(top(file, "cgroup", cgroup)).flatten().unwrap_or_default(),
             log_grants: found.right(top(file, "log-grants", some_path)).flatten(),
@@ -426,7 +433,7 @@ fn read_keys<'a>(
             Ok(words) => _ = arguments.insert(key.as_str(), words),
             Err(Some(what)) => found.add(wrong(what)),
             Err(None) if value.is_table() => found.add(wrong(NO_TABLE.into())),
-            Err(None) => found.add(unknown(place, key, &[SHARE_KEYS, &options.keys()].concat())),
+            Err(None) => found.add(wrong(unknown(key, &[SHARE_KEYS, &options.keys()].concat()))),
         }
     }
     (share, arguments)
@@ -447,20 +454,30 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
 }
 
 /// Shares out what there is for all VMs, if the file says how much that is.
-fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]) -> Result<(), Problem> {
+fn share_memory(
+    file: &Table,
+    key: &'static str,
+    own: impl Fn(&Draft<'_>) -> Option<Amount>,
+    read: impl Fn(&str) -> Result<Amount, String>,
+    vms: &mut [Draft<'_>],
+) -> Result<(), Problem> {
+    let wrong = |what: &str, why: &str| Problem::of_key("", key, format!("{what} is no size: {why}"));
     let total = match file.get(key) {
         None => return Ok(()),
-        Some(Value::Integer(bytes)) if *bytes >= 0 => bytes.unsigned_abs(),
-        Some(Value::String(text)) => {
-            bytes(text).ok_or_else(|| Problem::of_key("", key, no_size(&format!("\"{text}\""))))?
+        Some(Value::Integer(bytes)) if *bytes >= 0 => Amount::Bytes(bytes.unsigned_abs()),
+        Some(Value::String(text)) => read(text).map_err(|why| wrong(&format!("\"{text}\""), &why))?,
+        Some(other) => {
+            return Err(wrong(
+                &shown(other),
+                "write a whole number of bytes, or a string with KiB, MiB or GiB",
+            ));
         }
-        Some(other) => return Err(Problem::of_key("", key, no_size(&shown(other)))),
     };
-    let own: Vec<_> = vms.iter().map(|vm| (vm.name, vm.value::<u64>(id))).collect();
-    let parts = memory::share_out(key, total, &own)?;
-    for (vm, bytes) in vms.iter_mut().zip(parts) {
-        if vm.value::<u64>(id).is_none() {
-            vm.parts.push(format!("--{key}={bytes}").into());
+    let owned: Vec<_> = vms.iter().map(|vm| (vm.name, own(vm))).collect();
+    let parts = memory::share_out(key, total, &owned)?;
+    for (vm, amount) in vms.iter_mut().zip(parts) {
+        if own(vm).is_none() {
+            vm.parts.push(format!("--{key}={amount}").into());
         }
     }
     Ok(())
@@ -472,23 +489,6 @@ pub(super) fn option_with(option: &str, path: &Path) -> OsString {
     word.push("=");
     word.push(path);
     word
-}
-
-fn no_size(what: &str) -> String {
-    format!("{what} is not a whole number of bytes, or a string with KiB, MiB or GiB")
-}
-
-/// A size as options have them.
-fn bytes(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Returns whether a VM may be called so. The name is a part of paths (its control group, its folder below `$STATE_DIRECTORY`), is what operators
@@ -521,6 +521,10 @@ fn some_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+fn group(text: &str) -> Result<u32, String> {
+    outside::group(text).map_err(|error| format!("\"{text}\": {error}"))
+}
+
 fn cgroup(text: &str) -> Result<CgroupMode, String> {
     match text {
         "auto" => Ok(CgroupMode::Auto),
@@ -528,10 +532,4 @@ fn cgroup(text: &str) -> Result<CgroupMode, String> {
         "off" => Ok(CgroupMode::Off),
         _ => Err(format!("\"{text}\" is none of \"auto\", \"on\", \"off\"")),
     }
-}
-
-fn unknown(place: &str, key: &str, allowed: &[&str]) -> Problem {
-    let mut allowed = allowed.to_vec();
-    allowed.sort_unstable();
-    Problem::of_key(place, key, format!("unknown; allowed are {}", allowed.join(", ")))
 }

@@ -4,7 +4,7 @@
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use config::GPUS_MAX;
+use config::{Amount, GPUS_MAX};
 use std::any::TypeId;
 use std::error::Error;
 use std::ffi::OsString;
@@ -16,6 +16,7 @@ const NOT_OF_A_VM: &[&str] = &[
     "fd",
     "cgroup",
     "control-socket",
+    "control-socket-group",
     "metrics",
     "list-gpus",
     "print-capabilities",
@@ -94,7 +95,9 @@ fn kind(argument: &Arg) -> Kind {
     match argument.get_action() {
         ArgAction::SetTrue => Kind::Switch,
         _ if is(TypeId::of::<u32>()) || is(TypeId::of::<usize>()) => Kind::Number,
-        _ if is(TypeId::of::<u64>()) || is(TypeId::of::<Duration>()) => Kind::WithUnit,
+        _ if [TypeId::of::<u64>(), TypeId::of::<Amount>(), TypeId::of::<Duration>()].into_iter().any(is) => {
+            Kind::WithUnit
+        }
         _ => Kind::Text,
     }
 }

@@ -46,11 +46,11 @@ pub(super) fn default_control_socket() -> PathBuf {
 /// the one of a broker of this user, and the one of the system's service. If there is none, the one where this user's would be.
 #[must_use]
 pub fn brokers_control_socket() -> PathBuf {
-    broker().unwrap_or_else(user_control_socket)
+    broker().or_else(hidden_broker).unwrap_or_else(user_control_socket)
 }
 
 /// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of
-/// one VM that lets this user in.
+/// one VM that lets this user in. If there is none, one that does not, of which the operator then hears.
 ///
 /// # Errors
 ///
@@ -62,19 +62,36 @@ pub fn operators_control_socket() -> Result<PathBuf, Ambiguous> {
 /// Returns the control sockets of the daemons that run: of a broker, and of all daemons of one VM that let this user in.
 #[must_use]
 pub fn control_sockets() -> Vec<PathBuf> {
-    broker().into_iter().chain(daemons_of_one_vm()).collect()
+    broker().into_iter().chain(daemons_of_one_vm().open).collect()
 }
 
 fn broker() -> Option<PathBuf> {
-    let service = Path::new(SERVICE_FOLDER).join(SERVICE_NAME);
-    [default_control_socket(), user_control_socket(), service].into_iter().find(|path| path.exists())
+    places_of_brokers().into_iter().find(|path| path.exists())
 }
 
-fn the_only(mut daemons: Vec<PathBuf>) -> Result<PathBuf, Ambiguous> {
-    match daemons.len() {
-        0 => Ok(user_control_socket()),
-        1 => Ok(daemons.remove(0)),
-        _ => Err(Ambiguous(daemons)),
+/// Returns the place of a broker into whose folder this user may not look.
+fn hidden_broker() -> Option<PathBuf> {
+    places_of_brokers().into_iter().find(|path| path.try_exists().is_err())
+}
+
+fn places_of_brokers() -> [PathBuf; 3] {
+    [default_control_socket(), user_control_socket(), Path::new(SERVICE_FOLDER).join(SERVICE_NAME)]
+}
+
+/// The daemons that were found.
+#[derive(Debug, Default)]
+struct Found {
+    /// The sockets that let this user in.
+    open: Vec<PathBuf>,
+    /// The sockets that do not.
+    closed: Vec<PathBuf>,
+}
+
+fn the_only(Found { mut open, closed }: Found) -> Result<PathBuf, Ambiguous> {
+    match open.len() {
+        0 => Ok(closed.into_iter().next().unwrap_or_else(user_control_socket)),
+        1 => Ok(open.remove(0)),
+        _ => Err(Ambiguous(open)),
     }
 }
 
@@ -89,17 +106,32 @@ fn user_control_socket() -> PathBuf {
     }
 }
 
-/// The control sockets of daemons of one VM that let this user in: those of this network namespace that this user or root has made, and those of
-/// services, which have namespaces of their own.
-fn daemons_of_one_vm() -> Vec<PathBuf> {
+/// Looks for control sockets where no broker was found. Of daemons of one VM: those of this network namespace that this user or root has made, and those of services,
+/// which have namespaces of their own.
+fn daemons_of_one_vm() -> Found {
     let mut paths = listed(&fs::read("/proc/net/unix").unwrap_or_default());
     paths.retain(|path| is_of_this_user_or_root(path));
     let folder = fs::read_dir(SERVICE_FOLDER).into_iter().flatten();
     paths.extend(folder.filter_map(|file| Some(file.ok()?.path())));
     paths.sort_unstable();
     paths.dedup();
-    paths.retain(|path| is_beside_another(path) && outside::connect(path, LOOK).is_ok());
-    paths
+    paths.retain(|path| is_beside_another(path));
+    let mut found = tried(paths);
+    found.closed.extend(hidden_broker());
+    found
+}
+
+/// Tries which of the daemons at these paths let this user in.
+fn tried(paths: Vec<PathBuf>) -> Found {
+    let mut found = Found::default();
+    for path in paths {
+        match outside::connect(&path, LOOK) {
+            Ok(_) => found.open.push(path),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.closed.push(path),
+            Err(_) => {}
+        }
+    }
+    found
 }
 
 /// Returns whether a file's owner may have this user connect to it: anybody can give a socket such a name.
@@ -158,11 +190,15 @@ mod tests {
 
     #[test]
     fn which_of_several_daemons_is_meant_has_to_be_said() {
-        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
-        assert_eq!(the_only(paths(&["/run/a.control"])).unwrap(), Path::new("/run/a.control"));
-        assert_eq!(the_only(Vec::new()).unwrap(), user_control_socket());
+        let found = |open: &[&str], closed: &[&str]| {
+            let [open, closed] = [open, closed].map(|paths| paths.iter().map(PathBuf::from).collect());
+            the_only(Found { open, closed })
+        };
+        assert_eq!(found(&["/run/a.control"], &["/b.control"]).unwrap(), Path::new("/run/a.control"));
+        assert_eq!(found(&[], &["/b.control", "/c.control"]).unwrap(), Path::new("/b.control"));
+        assert_eq!(found(&[], &[]).unwrap(), user_control_socket());
         assert_eq!(
-            the_only(paths(&["/a.control", "/b.control"])).unwrap_err().to_string(),
+            found(&["/a.control", "/b.control"], &[]).unwrap_err().to_string(),
             "several daemons run here; say which one is meant with one of --control-socket /a.control, --control-socket /b.control"
         );
     }

@@ -5,10 +5,6 @@ use super::*;
 use clap::{Arg, ArgAction, value_parser};
 
 fn command() -> Command {
-    let size = |id: &'static str, name: &'static str| {
-        let bytes = |text: &str| bytes(text).ok_or_else(|| "unknown unit".to_owned());
-        Arg::new(id).long(name).value_parser(bytes)
-    };
     Command::new("test").args([
         Arg::new("socket_path").long("socket-path").value_parser(value_parser!(PathBuf)),
         Arg::new("state_dir").long("state-dir").value_parser(value_parser!(PathBuf)),
@@ -20,8 +16,8 @@ fn command() -> Command {
         Arg::new("max_contexts").long("max-contexts").value_parser(value_parser!(usize)),
         Arg::new("log_level").long("log-level"),
         Arg::new("exe").long("exe").hide(true),
-        size("device_memory", "device-memory"),
-        size("host_memory", "host-memory"),
+        Arg::new("device_memory").long("device-memory").value_parser(str::parse::<Amount>),
+        Arg::new("host_memory").long("host-memory").value_parser(size),
     ])
 }
 
@@ -72,6 +68,7 @@ fn a_whole_file_says_everything() {
         policy = "fixed"
         anticipation = "1.5%"
         control-socket = "/run/control"
+        control-socket-group = "7"
         metrics = "127.0.0.1:9400"
         log-grants = "/tmp/grants"
         device-memory = "10GiB"
@@ -100,6 +97,7 @@ fn a_whole_file_says_everything() {
     .unwrap();
     assert_eq!((settings.policy, settings.anticipation), (Policy::Fixed, Some(0.015)));
     assert_eq!(settings.control_socket, Path::new("/run/control"));
+    assert_eq!(settings.control_socket_group, Some(7));
     assert_eq!(settings.metrics, Some(MetricsAddress::Loopback("127.0.0.1:9400".parse().unwrap())));
     let [a, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
     assert_eq!(a.share, Share { weight: 300, class: Class::Latency, ceiling: Some(0.25) });
@@ -109,7 +107,8 @@ fn a_whole_file_says_everything() {
     for word in [&device_memory, "--gpu=AMD", "--mode=safe", "--host-memory=0", "--socket-path=b"] {
         assert!(words(b).contains(&word), "{word}: {:?}", words(b));
     }
-    assert_eq!((a.device_memory(), b.device_memory()), (Some(4 << 30), Some(6 << 30)));
+    let device_memory = [4 << 30, 6 << 30].map(|bytes| Some(Amount::Bytes(bytes)));
+    assert_eq!([a.device_memory(), b.device_memory()], device_memory);
     assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
     assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
 }
@@ -131,15 +130,28 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ),
         (
             "colour = 3",
-            "colour: unknown; allowed are anticipation, cgroup, control-socket, defaults, device-memory",
+            "colour: unknown; allowed are anticipation, cgroup, control-socket, control-socket-group, defaults",
         ),
         ("policy = \"fair\"", "policy: \"fair\" is none of \"best-effort\", \"equal\", \"fixed\""),
         ("policy = 3", "policy: 3 is not a string"),
+        ("polcy = \"equal\"", "polcy: unknown (did you mean policy?)"),
+        ("control-socket-group = 7", "control-socket-group: 7 is not a string"),
+        (
+            "control-socket-group = \"no such group\"",
+            "control-socket-group: \"no such group\": no group of /etc/group, and no number; make it",
+        ),
+        ("[defaults]\nwieght = 3", "[defaults] wieght: unknown (did you mean weight?)"),
+        ("+gup = \"x\"", "[vm.a] gup: unknown (did you mean gpu?)"),
+        ("+device_memory = 3", "[vm.a] device_memory: unknown (did you mean device-memory?)"),
+        ("+maxcontexts = 3", "[vm.a] maxcontexts: unknown (did you mean max-contexts?)"),
         ("anticipation = \"9%\"", "anticipation: \"9%\" is not a percentage from \"0%\" to \"8%\""),
         ("control-socket = \"\"", "control-socket: an empty path"),
         ("metrics = \"0.0.0.0:1\"", "metrics: \"0.0.0.0:1\" is not of this machine only: use 127.0.0.1:PORT"),
         ("metrics = \"9400\"", "metrics: \"9400\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path"),
-        ("host-memory = \"3 apples\"", "host-memory: \"3 apples\" is not a whole number of bytes, or a"),
+        (
+            "host-memory = \"3 apples\"",
+            "host-memory: \"3 apples\" is no size: unknown unit \" apples\" (use KiB, MiB or GiB)",
+        ),
         ("control-socket = \"/run/a\"", "control-socket: /run/a is socket-path of [vm.a] as well"),
         ("defaults = 1", "defaults: 1 is not a table"),
         ("[defaults]\nsocket-path = \"x\"", "[defaults] socket-path: belongs to one VM"),
@@ -244,6 +256,24 @@ fn a_vm_may_be_called_as_in_libvirt() {
     for name in ["", ".", "..", ".a", "-a", " a", "a ", "a/b", "a\nb", "a\u{202e}b", "x".repeat(64).as_str()]
     {
         assert!(mistake(&file(name)).contains(NO_NAME), "{name:?}");
+    }
+}
+
+#[test]
+fn a_part_of_the_gpus_memory_is_one_for_the_vm_and_for_all_vms() {
+    let vms = "[vm.a]\nsocket-path = \"a\"\ndevice-memory = \"50%\"\n[vm.b]\nsocket-path = \"b\"";
+    let settings = parse(&format!("device-memory = \"80%\"\n{vms}")).unwrap();
+    let parts: Vec<_> = settings.vms.iter().map(VmSettings::device_memory).collect();
+    assert_eq!(parts, [Some(Amount::Part(5000)), Some(Amount::Part(3000))]);
+    assert!(words(&settings.vms[1]).contains(&"--device-memory=30%"), "{:?}", words(&settings.vms[1]));
+    for (text, error) in [
+        (format!("device-memory = \"40%\"\n{vms}"), "[vm.a] device-memory: 50% of this VM is more than"),
+        (format!("device-memory = \"4GiB\"\n{vms}"), "[vm.a] device-memory: 50% cannot be compared with"),
+        (format!("device-memory = \"0%\"\n{vms}"), "device-memory: \"0%\" is no size: not a percentage"),
+        (format!("host-memory = \"50%\"\n{vms}"), "host-memory: \"50%\" is no size: unknown unit \"%\""),
+    ] {
+        let said = parse(&text).unwrap_err().to_string();
+        assert!(said.starts_with(error), "{said}");
     }
 }
 

@@ -14,7 +14,7 @@ use super::super::settings::share::Policy;
 use super::super::settings::{MetricsAddress, Settings, VmSettings, option_with};
 use crate::ipc::Channel;
 use crate::sandbox::{CgroupMode, GroupLimits};
-use outside::visible;
+use outside::{Access, visible};
 use sched::Share;
 use shm::page_clock;
 use std::ffi::OsString;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 pub struct OneVm {
     vm: VmSettings,
     control: PathBuf,
+    access: Access,
     metrics: Option<MetricsAddress>,
     connections: Connections,
     epoll: Arc<OwnedFd>,
@@ -54,23 +55,28 @@ const THREAD: &str = "control";
 const NAMELESS: &str = "vm";
 
 impl OneVm {
-    /// Makes the control socket, and the socket for metrics if there is to be one. A socket file that nobody serves any more is replaced. From
-    /// then on no path is looked at, as the process may not do that once it has confined itself.
+    /// Makes the control socket for those who have access, and the socket for metrics if there is to be one. A socket file that nobody serves any
+    /// more is replaced. From then on no path is looked at, as the process may not do that once it has confined itself.
     ///
     /// # Errors
     ///
     /// The system refuses a socket, or another process serves it.
-    pub fn listen(control: PathBuf, metrics: Option<MetricsAddress>, vm: OneVmOptions) -> io::Result<Self> {
+    pub fn listen(
+        control: PathBuf,
+        access: Access,
+        metrics: Option<MetricsAddress>,
+        vm: OneVmOptions,
+    ) -> io::Result<Self> {
         let epoll = Arc::new(readiness::instance()?);
-        let connections = Connections::listen(&control, metrics.as_ref(), &epoll)?;
-        Ok(Self { vm: vm.settings(), control, metrics, connections, epoll })
+        let connections = Connections::listen((&control, access), metrics.as_ref(), &epoll)?;
+        Ok(Self { vm: vm.settings(), control, access, metrics, connections, epoll })
     }
 
     /// The socket files that were made, which somebody has to remove in the end. Absolute paths.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let files = self.connections.files().into_iter();
-        files.filter_map(|(_, file)| std::path::absolute(file.path()).ok()).collect()
+        files.filter_map(|(_, kept)| std::path::absolute(kept.path()).ok()).collect()
     }
 
     /// Serves on a thread of its own, which ends when the other end of its channel is closed. Returns that end, which is for the device thread.
@@ -93,10 +99,17 @@ impl OneVm {
     }
 
     fn broker(self, process: Process) -> io::Result<Broker> {
-        let Self { vm, control: control_socket, metrics, connections, epoll } = self;
-        let (policy, cgroup, vms) = (Policy::default(), CgroupMode::Off, vec![vm.clone()]);
-        let (anticipation, log_grants) = (None, None);
-        let settings = Settings { policy, anticipation, control_socket, metrics, log_grants, cgroup, vms };
+        let Self { vm, control: control_socket, access, metrics, connections, epoll } = self;
+        let settings = Settings {
+            policy: Policy::default(),
+            anticipation: None,
+            control_socket,
+            control_socket_group: access.group,
+            metrics,
+            log_grants: None,
+            cgroup: CgroupMode::Off,
+            vms: vec![vm.clone()],
+        };
         let mut broker = Broker::at(settings, connections, epoll)?;
         let index = broker.add(vm, page_clock());
         broker.watch_process(index, &process)?;

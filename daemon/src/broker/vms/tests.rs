@@ -48,6 +48,7 @@ fn world() -> World {
         policy: Policy::Fixed,
         anticipation: None,
         control_socket: folder.path().join("control"),
+        control_socket_group: None,
         metrics: None,
         cgroup: Default::default(),
         log_grants: None,

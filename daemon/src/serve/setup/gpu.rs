@@ -1,10 +1,10 @@
 //! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
-use super::offer::more_than_there_is;
+use super::list::List;
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
 use crate::serve::logging::output::{Budget, Heard, Output, Printer};
-use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd, hexadecimal, meant};
+use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd, meant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fmt;
@@ -28,7 +28,7 @@ pub enum NoGpu {
     #[error("no Vulkan device: {0}; remedy: {REMEDY}")]
     None(String),
     /// The selection fits none.
-    #[error("no GPU matches \"{selection}\" (remedy: {REMEDY}); there are:{list}")]
+    #[error("no GPU matches \"{selection}\" (remedy: {REMEDY}); there are:\n{list}")]
     Unknown {
         /// The selection as given.
         selection: String,
@@ -36,7 +36,7 @@ pub enum NoGpu {
         list: List,
     },
     /// The selection fits several.
-    #[error("\"{selection}\" matches more than one GPU; there are:{list}")]
+    #[error("\"{selection}\" matches more than one GPU; there are:\n{list}")]
     Ambiguous {
         /// The selection as given.
         selection: String,
@@ -82,10 +82,6 @@ pub enum NoGpu {
     )]
     Apart(String),
 }
-
-/// GPUs as people see them, one per line.
-#[derive(Clone, Debug)]
-pub struct List(Vec<GpuInfo>);
 
 /// Asks the driver for its GPUs in a child process.
 pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
@@ -149,20 +145,9 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// Returns the bytes of their own memory that the VM may have of the GPUs that guests see: all, or `limit`.
+    /// Returns the bytes of their own memory that the GPUs that guests see have together.
     #[must_use]
-    pub fn device_memory(&self, limit: Option<u64>) -> u64 {
-        let all = self.all_device_memory();
-        limit.map_or(all, |bytes| bytes.min(all))
-    }
-
-    /// Returns the warning that `limit`, in bytes, is more than there is of that memory.
-    #[must_use]
-    pub fn too_much(&self, limit: Option<u64>) -> Option<String> {
-        more_than_there_is(limit, self.all_device_memory())
-    }
-
-    fn all_device_memory(&self) -> u64 {
+    pub fn device_memory(&self) -> u64 {
         self.gpus[..self.seen].iter().map(|(gpu, _)| gpu.device_memory).sum()
     }
 }
@@ -254,7 +239,7 @@ pub fn family(gpus: &[Chosen]) -> DriverFamily {
 /// Returns what kind of driver a GPU has.
 fn family_of(gpu: &GpuInfo) -> DriverFamily {
     match gpu {
-        gpu if gpu.software => DriverFamily::Software,
+        gpu if gpu.is_software() => DriverFamily::Software,
         gpu if gpu.driver.starts_with("NVIDIA") => DriverFamily::Nvidia,
         _ => DriverFamily::Mesa,
     }
@@ -262,12 +247,12 @@ fn family_of(gpu: &GpuInfo) -> DriverFamily {
 
 fn default(gpus: &[GpuInfo], memory: Option<MemoryBackEnd>) -> &GpuInfo {
     let usable = |gpu: &&GpuInfo| gpu.choice(memory).is_ok();
-    let hardware = gpus.iter().filter(usable).find(|gpu| !gpu.software);
+    let hardware = gpus.iter().filter(usable).find(|gpu| !gpu.is_software());
     hardware.or_else(|| gpus.iter().find(usable)).unwrap_or(&gpus[0])
 }
 
 fn named<'a>(gpus: &'a [GpuInfo], selection: &str) -> Result<&'a GpuInfo, NoGpu> {
-    let refused = || (selection.to_owned(), List(gpus.to_vec()));
+    let refused = || (selection.to_owned(), List::from(gpus.to_vec()));
     match meant(gpus.iter().map(GpuInfo::names), selection)[..] {
         [at] => Ok(&gpus[at]),
         [] => {
@@ -281,40 +266,10 @@ fn named<'a>(gpus: &'a [GpuInfo], selection: &str) -> Result<&'a GpuInfo, NoGpu>
     }
 }
 
-impl From<Vec<GpuInfo>> for List {
-    fn from(gpus: Vec<GpuInfo>) -> Self {
-        Self(gpus)
-    }
-}
-
-impl fmt::Display for List {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for gpu in &self.0 {
-            let version = gpu.api_version;
-            let (major, minor, patch) = (version >> 22 & 0x7f, version >> 12 & 0x3ff, version & 0xfff);
-            write!(f, "\n  {}", dashed(&gpu.uuid))?;
-            write!(f, "  {:12}", gpu.pci_address.as_deref().unwrap_or("-"))?;
-            write!(f, "  {} ({}, Vulkan {major}.{minor}.{patch})", gpu.name, gpu.driver)?;
-            if gpu.software {
-                f.write_str(" [software]")?;
-            }
-            if let Err(reason) = gpu.choice(None) {
-                write!(f, " [unusable: {reason}]")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn dashed(uuid: &[u8; 16]) -> String {
-    let text = hexadecimal(uuid);
-    [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::{DriverMapped, Likeness, MemoryTrial};
+    use config::{DriverMapped, GpuKind, Likeness, MemoryTrial};
 
     const TRIAL: MemoryTrial = MemoryTrial {
         mappable_types: 1,
@@ -329,7 +284,7 @@ mod tests {
             pci_address: pci.map(Into::into),
             driver: "driver 1".into(),
             api_version: 1 << 22 | 3 << 12 | 290,
-            software,
+            kind: if software { GpuKind::Software } else { GpuKind::Discrete },
             device_memory: 8 << 30,
             likeness: Likeness::default(),
             memfd: unusable.map_or(Ok(TRIAL), |reason| Err(reason.into())),
@@ -377,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_does_not_name_one_usable_gpu_is_refused_with_the_list() {
-        let list = "\n  01010101-0101-0101-0101-010101010101  -             llvmpipe (LLVM 19) (driver 1, Vulkan 1.3.290) [software]";
+        let list = "\nNVIDIA H100         discrete  8.0GiB  driver 1  1.3.290  0000:03:00.0  04040404-0404-0404-0404-040404040404";
         for selection in ["", "radeon"] {
             let error = chosen(Some(selection)).unwrap_err();
             assert!(matches!(error, NoGpu::Unknown { .. }));

@@ -71,7 +71,7 @@ fn advice(window_size: u64, device_memory: u64, cost: &str) -> Advice {
 
 /// Returns what it costs that a VM may have `wanted` bytes of the GPUs' own memory, and the GPUs have fewer; nothing if they do not.
 #[must_use]
-pub(super) fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<String> {
+pub fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<String> {
     let wanted = wanted.filter(|wanted| *wanted > device_memory)?;
     Some(format!(
         "--device-memory of {} is more than the {} that the VM's GPU has: it bounds nothing, so the VM can take all of it from others; remedy: a smaller --device-memory",
