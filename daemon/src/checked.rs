@@ -1,4 +1,4 @@
-//! What `--check-config` says of a file of VMs that is valid: what its values cost, as far as that is known without a GPU.
+//! The warnings of `--check-config` about a file of VMs that is valid: what its values cost, as far as that is known without a GPU.
 
 use crate::cli::Serve;
 use clap::FromArgMatches;

@@ -25,7 +25,7 @@ pub(super) struct Process {
     pub(super) ready: bool,
     /// A frontend is connected.
     pub(super) connected: bool,
-    /// What the process settled at its start.
+    /// The settings that the process came to at its start.
     pub(super) in_force: Option<InForce>,
     /// Files that it depends on and that were replaced, at most one of each kind.
     pub(super) replaced: Vec<Replaced>,

@@ -86,7 +86,7 @@ pub enum ToBroker {
         gpus: Vec<SharedGpu>,
         /// The most memory that the VM may hold; `u64::MAX` of what has no bound.
         limits: HeldMemory,
-        /// What the options and the GPUs have led to.
+        /// The settings to which the options and the GPUs have led.
         in_force: InForce,
     },
     /// A frontend has come or gone.
@@ -241,7 +241,7 @@ pub struct SharedGpu {
     pub driver: String,
 }
 
-/// What a device process has settled at its start by its options and its GPUs, for operators.
+/// The settings that a device process came to at its start by its options and its GPUs, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InForce {
     /// Bytes of the guest's window.
@@ -255,7 +255,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// What holds for these GPUs of a VM, with a window of so many bytes.
+    /// Returns what holds for these GPUs of a VM, with a window of so many bytes.
     #[must_use]
     pub fn new(gpus: &[GpuChoice], window_size: u64) -> Self {
         let maps =

@@ -1,11 +1,12 @@
-//! What `status` says of one VM, and of what its daemon depends on.
+//! The answers of `status` about one VM, and about the files that its daemon depends on.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use tests::broker::{Broker, say};
-use tests::daemon::{Daemon, command_of, eventually};
-use tests::daemon_process::daemon_executable;
+use tests::daemon::{Daemon, bare_command, eventually};
 use tests::guest::PATIENCE;
 use tests::program::executable;
 
@@ -69,8 +70,13 @@ fn a_daemon_of_one_vm_shows_the_options_of_its_command_line() -> Result<()> {
 fn a_program_that_was_replaced_is_told_as_an_upgrade_that_is_pending() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let program = folder.path().join("program");
-    executable::copy(&daemon_executable()?, &program)?;
-    let broker = Broker::start_command(command_of(&program)?, "", &[("a", ""), ("b", "")])?;
+    let usual = bare_command()?;
+    executable::copy(Path::new(usual.get_program()), &program)?;
+    let mut command = Command::new(&program);
+    usual.get_envs().filter_map(|(name, value)| Some((name, value?))).for_each(|(name, value)| {
+        command.env(name, value);
+    });
+    let broker = Broker::start_command(command, "", &[("a", ""), ("b", "")])?;
     assert_eq!(broker.status()?["upgrade"], Value::Null);
     // As package managers do.
     fs::write(folder.path().join("new"), "another")?;

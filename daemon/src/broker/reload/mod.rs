@@ -46,7 +46,7 @@ pub(in crate::broker) struct Asker<P> {
 /// The way in which an operator wants a file to be taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::broker) struct How {
-    /// What ends the GPU of a VM in use is done as well; and the file may name no VM, which else may be half-written, or a wrong one.
+    /// The broker also does what ends the GPU of a VM in use, and takes a file that names no VM, which else may be half-written, or a wrong one.
     pub(in crate::broker) now: bool,
     /// The operator wants to know what would happen, and nothing does.
     pub(in crate::broker) dry_run: bool,

@@ -27,7 +27,7 @@ pub(in crate::broker) enum Action {
     Postpone(String, Pending),
 }
 
-/// What the file says of a VM and what ends the GPU of the VM.
+/// The part of the file that ends the GPU of a VM.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::broker) enum Pending {
     /// The VM needs a new device process, since these keys have changed.

@@ -1,4 +1,4 @@
-//! What an operator is told of a plan, before it is carried out and behind that in the same words.
+//! The words in which an operator hears of a plan, the same before it is carried out and after that.
 
 use super::super::settings::VmSettings;
 use super::plan::{Action, Pending};
@@ -45,7 +45,7 @@ impl Reloaded {
     }
 }
 
-/// What becomes of a VM, in words.
+/// Returns what becomes of a VM, in words.
 fn what(pending: &Pending) -> String {
     match pending {
         Pending::Replace(_, keys) if keys.len() == 1 => format!("{} takes effect", keys[0]),

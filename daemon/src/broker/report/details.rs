@@ -17,7 +17,7 @@ pub(in crate::broker) fn details(status: &Status, vm: &VmStatus) -> String {
     table::of_vm(status, vm) + &lines_for_terminal(&text)
 }
 
-/// What is said of a VM, each under a heading.
+/// The facts about a VM, each under a heading.
 fn facts(status: &Status, vm: &VmStatus) -> Vec<(&'static str, String)> {
     let process = vm.pid.map(|pid| format!(", device process {pid}")).unwrap_or_default();
     let mut facts = vec![("state", format!("{}{process}", vm.state)), ("socket", vm.socket_path.clone())];

@@ -43,7 +43,7 @@ impl Status {
         found.ok_or_else(|| format!("{name}: no such VM; there are {}", names()))
     }
 
-    /// The same, with one of its VMs only, and that VM's GPUs.
+    /// Returns the same status with one of its VMs only, and that VM's GPUs.
     pub(in crate::broker) fn only(&self, vm: &VmStatus) -> Self {
         let gpus = self.gpus.iter().filter(|gpu| vm.is_on(gpu)).cloned().collect();
         Self { vms: vec![vm.clone()], gpus, ..self.clone() }
@@ -152,13 +152,13 @@ pub struct VmStatus {
     pub device_cpu_seconds: f64,
     /// Times its device process was started again.
     pub restarts: u64,
-    /// What the file says of the VM and what takes effect when its VMM has disconnected, if there is something.
+    /// The part of the file that takes effect for the VM when its VMM has disconnected, if there is one.
     #[serde(default)]
     pub pending: Option<PendingStatus>,
     /// The options that its tables or its command line give it, as `KEY=VALUE`; the others have their defaults.
     #[serde(default)]
     pub options: Vec<String>,
-    /// What its device process has settled, if there is one and it is ready.
+    /// The settings that its device process came to at its start, if there is one and it is ready.
     #[serde(default)]
     pub in_force: Option<InForce>,
     /// The files that its device process depends on and that were replaced, in words: its GPU's driver, its socket. It has to be started anew for
@@ -182,16 +182,16 @@ impl VmStatus {
     }
 }
 
-/// What becomes of a VM when its VMM has disconnected.
+/// The change of a VM that is made when its VMM has disconnected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum PendingStatus {
-    /// It gets a new device process.
+    /// The VM gets a new device process.
     Restart {
         /// The keys that have changed for it in the file.
         keys: Vec<String>,
     },
-    /// It is removed, as the file does not name it any more.
+    /// The VM is removed, as the file does not name it any more.
     Removal,
 }
 

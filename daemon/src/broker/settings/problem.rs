@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file: each mistake with its table, its key and its line, and how all of them are shown.
+//! The mistakes in a configuration file: each with its table, its key and its line, and how all of them are shown.
 
 use super::options::shown;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Problems {
         Self::of(vec![Problem::of_key("", "", what)])
     }
 
-    /// What is wrong with the syntax of a file of this text: one thing for each line.
+    /// The mistakes in the syntax of a file of this text: one for each line.
     pub(super) fn of_syntax(text: &str, errors: Vec<toml::de::Error>) -> Self {
         let place = |error: &toml::de::Error| Some(error.span().map_or(0, |span| span.start));
         let what = |error: &toml::de::Error| error.message().replace('\n', ", ");
@@ -43,7 +43,7 @@ impl Problems {
         Self { file: String::new(), first, count }
     }
 
-    /// The same, of the file at a path.
+    /// Returns the same mistakes as those of the file at a path.
     pub(super) fn in_file(self, path: &Path) -> Self {
         Self { file: format!("{}: ", path.display()), ..self }
     }

@@ -55,7 +55,7 @@ pub fn small_window(window_size: u64, device_memory: u64) -> Advice {
     advice(window_size, device_memory, cost)
 }
 
-/// The same where the driver exports the memory, and each program maps as much as it likes.
+/// Returns the same where the driver exports the memory, and each program maps as much as it likes.
 fn small_for_exports(window_size: u64, device_memory: u64) -> Advice {
     advice(window_size, device_memory, ": programs that map more of it than that together fail")
 }
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Whether the GPU's own memory can be mapped, and whether it could be but for the size of the window.
+    /// Returns whether the GPU's own memory can be mapped, and whether it could be but for the size of the window.
     fn offered(types: u32, wanted: bool, window: u64, memory: u64) -> (bool, bool) {
         let mut gpus = [choice(types)];
         let is_short = offer_mapped(&mut gpus, wanted, window, memory);
