@@ -2,6 +2,7 @@
 
 use crate::cli::Serve;
 use clap::FromArgMatches;
+use config::Amount;
 use daemon::broker::{Settings, VmSettings};
 use daemon::serve::small_window;
 
@@ -15,7 +16,10 @@ fn warning(vm: &VmSettings) -> Option<String> {
     let words = vm.arguments.iter().chain(&vm.parts);
     let matches = Serve::command().no_binary_name(true).try_get_matches_from(words).ok()?;
     let serve = Serve::from_arg_matches(&matches).ok()?;
-    let (window, memory) = (serve.window_size?, serve.quotas.device_memory?);
+    // How much a percentage is depends on the GPU.
+    let (window, Amount::Bytes(memory)) = (serve.window_size?, serve.quotas.device_memory?) else {
+        return None;
+    };
     let is_small = serve.maps_device_memory() && window <= memory;
     is_small.then(|| format!("on a GPU with memory of its own, {}", small_window(window, memory)))
 }

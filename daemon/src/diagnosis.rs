@@ -262,7 +262,7 @@ mod tests {
             pci_address: None,
             driver: "driver".into(),
             api_version: 0,
-            software: false,
+            kind: config::GpuKind::Discrete,
             device_memory: 80 << 30,
             likeness: Likeness::default(),
             memfd: Ok(MemoryTrial { mappable_types: 1, shareable: true, driver_mapped }),

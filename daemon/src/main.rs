@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use cli::mistakes::one_line;
 use cli::values::ControlSocket;
 use cli::{Child, Cli, Role, Serve};
-use config::{GpuChoice, GpuInfo};
+use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::recipe;
@@ -154,7 +154,6 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let all_memory = selected.device_memory();
     let bound = options.quotas.bound_device_memory(all_memory, &mut limits, &mut context_limits);
     let device_memory = bound.map_or(all_memory, |bytes| bytes.min(all_memory));
-    let too_much = serve::more_than_there_is(bound, all_memory);
     let serve::Selected { gpus, seen } = selected;
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
@@ -170,16 +169,14 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
-    let weaker = protection.weaker();
-    if !weaker.is_empty() {
-        log::warn!(target: LOG, "protections are off: {}", weaker.join(", "));
-    }
-    too_much.into_iter().for_each(|warning| log::warn!(target: LOG, "{warning}"));
+    warn_of_weakness(protection);
     let mut choices: Vec<_> =
         gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
     let (window_size, advice) =
         serve::decide_window(&mut choices, options.window_size, options.maps_device_memory(), device_memory);
-    advice.into_iter().for_each(|advice| log::warn!(target: LOG, "{advice}"));
+    let too_much = serve::more_than_there_is(bound, all_memory);
+    let warnings = too_much.into_iter().chain(advice.map(|advice| advice.to_string()));
+    warnings.for_each(|warning| log::warn!(target: LOG, "{warning}"));
     log_ready(&gpus[..seen], window_size);
     if options.queues.only_say_that_they_draw() {
         log::info!(target: LOG, "nothing can be drawn upon with --queues nominal: programs that draw need --queues all");
@@ -218,6 +215,14 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Says which protections of guests from each other are off.
+fn warn_of_weakness(protection: Protection) {
+    let weaker = protection.weaker();
+    if !weaker.is_empty() {
+        log::warn!(target: LOG, "protections are off: {}", weaker.join(", "));
+    }
+}
+
 /// Has a panic end the process: one that ended only a thread would leave the guest waiting for ever.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(move |panic| {
@@ -252,7 +257,8 @@ fn listen_for_operators(
         ControlSocket::Auto => (broker::control_socket_beside(listen.path()), needs_it.is_some()),
     };
     let (name, socket_path) = (options.vm_name.clone(), listen.path());
-    let vm = OneVmOptions { name, socket_path, device_memory, contexts };
+    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let vm = OneVmOptions { name, socket_path, given, device_memory, contexts };
     match path.and_then(|path| OneVm::listen(path, access, metrics, vm)) {
         Err(error) if !is_meant => {
             log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");
@@ -370,7 +376,7 @@ fn list_gpus(options: &Serve) -> anyhow::Result<ExitCode> {
         LevelFilter::Debug | LevelFilter::Trace => options.log_level,
         usual => usual.min(LevelFilter::Error),
     };
-    start_logging(level, &[]);
+    start_logging(level, Reader::Operators(None));
     let (confinement, level) = (options.confinement.into(), level.as_str().to_ascii_lowercase());
     let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level, None, None, None)
         .context("cannot start the launcher of the probe")?;

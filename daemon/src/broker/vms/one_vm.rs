@@ -167,6 +167,7 @@ fn options_of(words: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::Amount;
 
     #[test]
     fn each_option_of_a_command_line_is_one_word_and_nothing_is_said_twice() {
@@ -182,6 +183,9 @@ mod tests {
         let settings = options.settings();
         let words: Vec<_> = settings.options().collect();
         assert_eq!(words, ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
-        assert_eq!((settings.socket_path(), settings.device_memory()), ("/run/a".into(), Some(1 << 30)));
+        assert_eq!(
+            (settings.socket_path(), settings.device_memory()),
+            ("/run/a".into(), Some(Amount::Bytes(1 << 30)))
+        );
     }
 }
