@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub enum Amount {
     /// An amount in bytes.
     Bytes(u64),
-    /// A part of all that there is, in hundredths of a percent: 1 to [`WHOLE`].
+    /// A part of all that there is, in hundredths of a percent: 1 to 10 000.
     Part(u64),
 }
 

@@ -84,7 +84,7 @@ pub struct Vm {
 pub struct Window {
     /// Guests can map the GPUs' own memory.
     pub maps_device_memory: bool,
-    /// What it costs that the window does not hold that memory, if it does not, and what to change.
+    /// The cost of a window that does not hold that memory, if it does not, and what to change.
     pub small: Option<Small>,
 }
 

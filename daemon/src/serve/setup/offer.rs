@@ -12,7 +12,7 @@ const HOST_PART: u64 = 8 << 30;
 /// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
 pub const WINDOW_MAX: u64 = 256 << 30;
 
-/// What it costs that a window does not hold the GPU's own memory that a VM may have, and what to change.
+/// The cost of a window that does not hold the GPU's own memory that a VM may have, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
     /// Both sizes, and the cost.
