@@ -34,6 +34,10 @@ fn computing_at(socket: &Path, arguments: &[&str]) -> Result<Command> {
 /// One submission that takes hours.
 const ENDLESS: [&str; 7] = ["--announce", "--rounds", "1", "--words", "1048576", "--steps", "4294967295"];
 
+/// Submissions of half a second or more each. Short ones may end beside an endless one, as processors take turns: that one is in no program's way then, and
+/// goes on.
+const HELD_UP: [&str; 7] = ["--rounds", "0", "--report", "--words", "64", "--steps", "8388608"];
+
 /// A program whose only submission takes hours. Dropping it ends it.
 struct Endless {
     /// The worker of the program; none if it has ended already when the program was seen to submit.
@@ -195,7 +199,7 @@ fn an_endless_submission_of_another_vm_is_ended_for_one_that_waits() -> Result<(
     let mut endless = Background::start(computing_at(&hog, &ENDLESS)?)?;
     ensure!(eventually(LIMIT, || endless.said().contains("submitting")), "it does not submit");
     // On a host that is overloaded for seconds Mesa gives up, and ends its program.
-    let start = || Background::start(computing_at(&neighbour, &["--rounds", "0", "--report"])?);
+    let start = || Background::start(computing_at(&neighbour, &HELD_UP)?);
     let (mut beside, mut failed) = (start()?, String::new());
     let is_over = eventually(LIMIT, || {
         if !beside.is_running() {
