@@ -206,7 +206,7 @@ impl Broker {
         let (form, version) = (FORM, env!("CARGO_PKG_VERSION").to_owned());
         let mut processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
         let upgrade = processes.find_map(|process| process.replaced.iter().find(|what| what.is_program()));
-        let upgrade = upgrade.map(shown);
+        let upgrade = upgrade.map(in_words);
         Status { form, version, upgrade, gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
     }
 
@@ -244,7 +244,7 @@ impl Broker {
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
         let replaced = vm.process.iter().flat_map(|process| &process.replaced);
-        let replaced = replaced.filter(|what| !what.is_program()).map(shown).collect();
+        let replaced = replaced.filter(|what| !what.is_program()).map(in_words).collect();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
@@ -344,7 +344,7 @@ pub(super) fn state(vm: &Vm) -> &'static str {
 }
 
 /// Returns what was replaced, in words. A device process says what it likes.
-fn shown(what: &Replaced) -> String {
+pub(super) fn in_words(what: &Replaced) -> String {
     what.to_string().chars().map(outside::visible).collect()
 }
 

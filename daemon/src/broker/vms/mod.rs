@@ -10,6 +10,7 @@ mod tests;
 mod traces;
 
 use super::gpu::Gpu;
+use super::operator::in_words;
 use super::process::Process;
 use super::rates::Rate;
 use super::run::Broker;
@@ -349,7 +350,8 @@ impl Broker {
         let is_known = self.vms.iter().any(knows);
         if self.passage() == Passage::ByGrant && what.is_program() && !is_known {
             log::info!(
-                "{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU"
+                "{}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU",
+                in_words(&what)
             );
         }
         if let Some(process) = &mut self.vms[index].process {
