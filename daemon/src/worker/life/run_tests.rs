@@ -483,6 +483,11 @@ fn a_ring_that_waits_in_the_driver_is_alive() {
     let peer = Peer::start();
     let mut ring = GuestRing::create(&peer, 5, 1);
     ring.push(&BLOCK);
+    let start = Instant::now();
+    while !peer.fake.blocked.load(SeqCst) {
+        assert!(start.elapsed() < LONG, "the driver is not asked");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // Mesa takes the bit away and looks whether it comes back.
     for _ in 0..3 {
         ring.word(128).store(0, SeqCst);
