@@ -2,7 +2,7 @@
 
 use super::launch::Replaced;
 use clap::ValueEnum;
-use config::{GpuChoice, Likeness, MemoryBackEnd};
+use config::{GpuChoice, Likeness};
 use protocol::ids::ContextId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -258,13 +258,11 @@ impl InForce {
     /// Returns what holds for these GPUs of a VM, with a window of so many bytes.
     #[must_use]
     pub fn new(gpus: &[GpuChoice], window_size: u64) -> Self {
-        let maps =
-            |gpu: &GpuChoice| gpu.memory == MemoryBackEnd::DmaBuf || gpu.trial.driver_mapped.types != 0;
         let first = gpus.first();
         Self {
             window_size,
             memory: first.map(|gpu| named(&gpu.memory)).unwrap_or_default(),
-            maps_device_memory: gpus.iter().any(maps),
+            maps_device_memory: gpus.iter().any(GpuChoice::maps_device_memory),
             queues: first.map(|gpu| named(&gpu.queues)).unwrap_or_default(),
         }
     }
