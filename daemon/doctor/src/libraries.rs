@@ -161,7 +161,7 @@ pub fn version(text: &str) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
     use crate::elf::MACHINE;
-    use std::fs;
+    use crate::system::made::put;
 
     fn library(machine: u16, version: &str) -> Vec<u8> {
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
@@ -174,11 +174,7 @@ mod tests {
     #[test]
     fn a_library_is_found_as_the_loader_finds_it() {
         let root = tempfile::tempdir().unwrap();
-        let put = |path: &str, content: &[u8]| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        };
+        let put = |path: &str, content: &[u8]| put(root.path(), path, content);
         let system = System::below(root.path()).without_variables();
         let search =
             |system: &System| find(system, Path::new("libx.so")).map(|library| (library.path, library.mesa));

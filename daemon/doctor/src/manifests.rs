@@ -192,15 +192,14 @@ fn path_of(manifest: &Path, name: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::system::made::put;
 
     /// A system of its own with two manifests, one of which is malformed, and without variables.
     fn system() -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("usr/share/vulkan/icd.d");
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("lvp_icd.json"), r#"{"ICD": {"library_path": "libvulkan_lvp.so"}}"#).unwrap();
-        fs::write(folder.join("virtio_icd.json"), "{").unwrap();
+        let put = |name: &str, text: &str| put(root.path(), &format!("usr/share/vulkan/icd.d/{name}"), text);
+        put("lvp_icd.json", r#"{"ICD": {"library_path": "libvulkan_lvp.so"}}"#);
+        put("virtio_icd.json", "{");
         let system = System::below(root.path()).without_variables();
         (root, system)
     }
@@ -286,9 +285,7 @@ mod tests {
         let of_lvp = || (PathBuf::from(LVP), None);
         assert_eq!(files(&selected), [("/usr/share/vulkan/icd.d/virtio_icd.json".into(), None)]);
         assert_eq!(files(&disabled), [of_lvp()]);
-        let library = root.path().join("usr/lib/libvulkan_lvp.so");
-        fs::create_dir_all(library.parent().unwrap()).unwrap();
-        fs::write(library, "not read").unwrap();
+        put(root.path(), "usr/lib/libvulkan_lvp.so", "not read");
         assert_eq!(files(&disabled), [(of_lvp().0, Some("/usr/lib/libvulkan_lvp.so".into()))]);
     }
 }

@@ -103,7 +103,7 @@ fn at_origin(folder: &str, library: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::elf::made::{library, needing};
-    use std::fs;
+    use crate::system::made::put;
 
     const RPATH: u64 = 15;
     const RUNPATH: u64 = 29;
@@ -113,9 +113,7 @@ mod tests {
     fn system(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
         for (path, content) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
+            put(root.path(), path, content);
         }
         let system = System::below(root.path()).without_variables();
         (root, system)

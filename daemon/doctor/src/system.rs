@@ -191,8 +191,23 @@ impl From<&Metadata> for Permissions {
     }
 }
 
+/// Systems that tests make.
+#[cfg(test)]
+pub(crate) mod made {
+    use std::fs;
+    use std::path::Path;
+
+    /// Makes the file at this path below `root`, and the folders that lead to it.
+    pub(crate) fn put(root: &Path, path: &str, content: impl AsRef<[u8]>) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::made::put;
     use super::*;
 
     #[test]
@@ -209,9 +224,8 @@ mod tests {
     #[test]
     fn users_and_groups_are_found_below_the_root() {
         let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("etc")).unwrap();
-        fs::write(root.path().join("etc/passwd"), "root:x:0:0::/:\nvm:x:64055:103::/:/bin/false\n").unwrap();
-        fs::write(root.path().join("etc/group"), "kvm:x:104:x,vm\nrender:x:105:\n").unwrap();
+        put(root.path(), "etc/passwd", "root:x:0:0::/:\nvm:x:64055:103::/:/bin/false\n");
+        put(root.path(), "etc/group", "kvm:x:104:x,vm\nrender:x:105:\n");
         let system = System::below(root.path());
         assert_eq!(system.user("vm"), Some(User { user: 64055, groups: vec![103, 104] }));
         assert_eq!(system.user("nobody"), None);

@@ -85,16 +85,13 @@ fn shown(line: &str) -> String {
 mod tests {
     use super::*;
     use crate::report::{Finding, Place};
+    use crate::system::made::put;
     use std::fs;
 
     /// A host with settings, and a program in the place of `journalctl`.
     fn host(journal: &str) -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| put(root.path(), path, text);
         put("etc/hostname", "tower\n");
         put("etc/passwd", "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n");
         put("etc/os-release", "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 13 (trixie)\"\n");

@@ -164,15 +164,11 @@ fn address(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::system::made::put;
 
     fn private() -> Private {
         let root = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| put(root.path(), path, text);
         put("etc/hostname", "tower.example.org\n");
         put(
             "etc/passwd",

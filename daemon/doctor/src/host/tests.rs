@@ -6,6 +6,7 @@ use crate::libraries::Library;
 use crate::manifests::Driver;
 use crate::needs::Lacks;
 use crate::report::{Finding, Verdict};
+use crate::system::made::put;
 use crate::system::{Permissions, System, User};
 use std::collections::BTreeMap;
 
@@ -167,7 +168,6 @@ fn drivers(root: &std::path::Path, variables: &[(&str, &str)]) -> String {
 
 #[test]
 fn the_variable_is_named_that_leaves_no_driver() {
-    use std::fs;
     const FILES: &str = "VK_DRIVER_FILES";
     const OLD: &str = "VK_ICD_FILENAMES";
     const ADD: &str = "VK_ADD_DRIVER_FILES";
@@ -175,13 +175,9 @@ fn the_variable_is_named_that_leaves_no_driver() {
     const DISABLE: &str = "VK_LOADER_DRIVERS_DISABLE";
     const INSTALL: &str = "install the GPU's driver";
     let (bare, installed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let put = |root: &tempfile::TempDir, path: &str, bytes: &[u8]| {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    };
+    let put = |root: &tempfile::TempDir, path: &str, bytes: &[u8]| put(root.path(), path, bytes);
     // A program's header makes a library of the right kind.
-    let program = fs::read(std::env::current_exe().unwrap()).unwrap();
+    let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let manifest = |library: &str| format!(r#"{{"ICD": {{"library_path": "{library}"}}}}"#);
     for root in [&bare, &installed] {
         put(root, "usr/lib/libx.so", &program[..64]);
