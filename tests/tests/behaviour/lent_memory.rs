@@ -137,18 +137,29 @@ fn what_a_dead_worker_lent_is_unmapped_before_its_memory_can_be_given_to_others(
     dies_while_it_lends(Vmm::Qemu)
 }
 
+/// A guest of QEMU's with a context whose worker lends.
+fn of_qemu() -> Result<(Daemon, Gpu, ContextId)> {
+    let daemon = start()?;
+    let guest = daemon.guest_with(Options::of(Vmm::Qemu))?;
+    let context = guest.create_context("lender")?;
+    Ok((daemon, guest, context))
+}
+
+/// Kills the only worker, and waits until the daemon knows.
+fn lose_the_worker(daemon: &Daemon) -> Result<()> {
+    kill_process(daemon.wait_for_workers(1)?[0], Signal::KILL)?;
+    daemon.wait_for_workers(0)?;
+    ensure!(eventually(PATIENCE, || daemon.log().contains("is lost")), "{}", daemon.log());
+    Ok(())
+}
+
 /// QEMU crashes at a request that it reads while it has stopped the device.
 #[test]
 fn what_a_worker_lent_that_dies_in_a_pause_is_unmapped_when_the_guest_goes_on() -> Result<()> {
-    let daemon = start()?;
-    let mut guest = daemon.guest_with(Options::of(Vmm::Qemu))?;
-    let context = guest.create_context("lender")?;
-    let worker = daemon.wait_for_workers(1)?[0];
+    let (daemon, mut guest, context) = of_qemu()?;
     let blobs = [lent(&guest, context)?, lent(&guest, context)?];
     let bases = guest.session.stop()?;
-    kill_process(worker, Signal::KILL)?;
-    daemon.wait_for_workers(0)?;
-    ensure!(eventually(PATIENCE, || daemon.log().contains("is lost")), "{}", daemon.log());
+    lose_the_worker(&daemon)?;
     // Its memory is kept alive meanwhile.
     stays(daemon.id(), 2);
     assert_eq!((guest.session.window.live(), guest.session.window.unmaps_asked()), (2, 0));
@@ -165,16 +176,11 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_unmapped_when_the_guest_goes_on() 
 /// The frontend drops what it has mapped when the guest is reset: it is asked for nothing of that afterwards.
 #[test]
 fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> Result<()> {
-    let daemon = start()?;
-    let mut guest = daemon.guest_with(Options::of(Vmm::Qemu))?;
-    let context = guest.create_context("lender")?;
-    let worker = daemon.wait_for_workers(1)?[0];
+    let (daemon, mut guest, context) = of_qemu()?;
     lent(&guest, context)?;
     let asked = guest.session.window.unmaps_asked();
     guest.session.stop()?;
-    kill_process(worker, Signal::KILL)?;
-    daemon.wait_for_workers(0)?;
-    ensure!(eventually(PATIENCE, || daemon.log().contains("is lost")), "{}", daemon.log());
+    lose_the_worker(&daemon)?;
     stays(daemon.id(), 2);
     guest.session.reset()?;
     // A mapping of the new guest comes behind all that is left of the old.
