@@ -204,9 +204,7 @@ impl Broker {
             Passage::Counted => thread_cpu_time(),
         };
         let (form, version) = (FORM, env!("CARGO_PKG_VERSION").to_owned());
-        let mut processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
-        let upgrade = processes.find_map(|process| process.replaced.iter().find(|what| what.is_program()));
-        let upgrade = upgrade.map(in_words);
+        let upgrade = self.replaced_program().map(Replaced::to_string);
         Status { form, version, upgrade, gpus, vms, policy, broker_cpu_seconds: cpu.as_secs_f64() }
     }
 
@@ -244,7 +242,7 @@ impl Broker {
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
         let replaced = vm.process.iter().flat_map(|process| &process.replaced);
-        let replaced = replaced.filter(|what| !what.is_program()).map(in_words).collect();
+        let replaced = replaced.filter(|what| !what.is_program()).map(Replaced::to_string).collect();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
@@ -341,11 +339,6 @@ pub(super) fn state(vm: &Vm) -> &'static str {
         Some(process) if process.ready => "waiting",
         Some(_) => "starting",
     }
-}
-
-/// Returns what was replaced, in words. A device process says what it likes.
-pub(super) fn in_words(what: &Replaced) -> String {
-    what.to_string().chars().map(outside::visible).collect()
 }
 
 /// Returns what the file says of a VM and what takes effect when its frontend has disconnected.

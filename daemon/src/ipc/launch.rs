@@ -122,6 +122,16 @@ impl Replaced {
     pub fn is_program(&self) -> bool {
         matches!(self, Self::Program(_))
     }
+
+    /// Returns the same kind of file, with the path that `change` makes of the path.
+    #[must_use]
+    pub fn map_path(self, change: impl FnOnce(PathBuf) -> PathBuf) -> Self {
+        match self {
+            Self::Driver(path) => Self::Driver(change(path)),
+            Self::Socket(path) => Self::Socket(change(path)),
+            Self::Program(path) => Self::Program(change(path)),
+        }
+    }
 }
 
 impl fmt::Display for Replaced {

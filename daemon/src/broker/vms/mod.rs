@@ -10,7 +10,6 @@ mod tests;
 mod traces;
 
 use super::gpu::Gpu;
-use super::operator::in_words;
 use super::process::Process;
 use super::rates::Rate;
 use super::run::Broker;
@@ -36,6 +35,8 @@ use std::time::Duration;
 const MESSAGES_PER_TURN: usize = 8;
 /// Bytes of a name that a guest or a driver gave.
 const NAME_BYTES: usize = 64;
+/// Bytes of a path that a device process tells of: as many as Linux takes (`PATH_MAX`).
+const PATH_BYTES: usize = 4096;
 
 impl Broker {
     /// Starts the device processes whose time has come. One waits while a process that ends still has its paths.
@@ -345,18 +346,22 @@ impl Broker {
 
     /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, and the log tells it once.
     fn replaced(&mut self, index: usize, what: Replaced) {
-        let knows =
-            |vm: &Vm| vm.process.iter().any(|process| process.replaced.iter().any(Replaced::is_program));
-        let is_known = self.vms.iter().any(knows);
-        if self.passage() == Passage::ByGrant && what.is_program() && !is_known {
+        let what = what.map_path(|path| shown(&path.to_string_lossy(), PATH_BYTES).into());
+        let is_news = what.is_program() && self.replaced_program().is_none();
+        if self.passage() == Passage::ByGrant && is_news {
             log::info!(
-                "{}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU",
-                in_words(&what)
+                "{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU"
             );
         }
         if let Some(process) = &mut self.vms[index].process {
             process.note_replaced(what);
         }
+    }
+
+    /// Returns the program, if a device process has told that it was replaced.
+    pub(super) fn replaced_program(&self) -> Option<&Replaced> {
+        let processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
+        processes.flat_map(|process| &process.replaced).find(|what| what.is_program())
     }
 
     /// Notes what has become of a start, for the service manager.
@@ -533,12 +538,17 @@ impl Broker {
 
 /// A name for people's eyes, of bounded length.
 fn printable(name: &str) -> String {
+    shown(name, NAME_BYTES)
+}
+
+/// The text as a terminal may get it, up to `most` bytes.
+fn shown(text: &str, most: usize) -> String {
     let mut bytes = 0;
-    name.chars()
+    text.chars()
         .map(visible)
         .take_while(|c| {
             bytes += c.len_utf8();
-            bytes <= NAME_BYTES
+            bytes <= most
         })
         .collect()
 }

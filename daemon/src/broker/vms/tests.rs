@@ -620,7 +620,11 @@ fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
     {
         world.say(0, &ToBroker::Replaced { what });
     }
-    assert_eq!(world.broker.vms[0].process.as_ref().unwrap().replaced.len(), 2, "each kind once");
+    assert_eq!(
+        world.broker.vms[0].process.as_ref().unwrap().replaced,
+        [Replaced::Program("/usr/bin/pro?gram".into()), Replaced::Driver("/usr/lib/driver".into())],
+        "each kind once, as a terminal may get it"
+    );
     let status = world.broker.status(world.now);
     assert_eq!((status.form, status.version.is_empty()), (1, false));
     assert_eq!(status.upgrade.as_deref(), Some("the program was replaced (/usr/bin/pro?gram)"));
