@@ -81,6 +81,10 @@ impl Session {
 
     /// The number of regions that the frontend has announced which can be this part of the window. The window lies at a multiple of its size,
     /// as PCI wants it.
+    ///
+    /// A region does not say which device of the VM it belongs to, and no message says where a window lies: the guest may move it. So where a VM has two
+    /// GPU devices, and both map or unmap the same offset and size at the same moment, the change of one is taken for that of the other, and the guest
+    /// hears of its own some milliseconds early, or reaches what it unmapped for as long. Regions of other offsets tell one window from the other only until a guest has the same in both.
     pub(crate) fn announced(&self, offset: u64, size: u64) -> usize {
         let within = self.shared.config.window_size.next_power_of_two() - 1;
         let is_it = |region: &&(u64, u64)| (region.0 & within, region.1) == (offset, size);
