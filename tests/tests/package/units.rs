@@ -132,6 +132,34 @@ fn systemd_understands_each_line() -> Result<()> {
     Ok(())
 }
 
+/// The value of a key that a unit has once.
+fn value(unit: &str, key: &str) -> Result<String> {
+    let values = values(unit, key)?;
+    ensure!(values.len() == 1, "{unit}: {key}={values:?}");
+    Ok(values.concat())
+}
+
+/// The status with which the daemon ends at a wrong command line is one after which systemd does not start it again.
+#[test]
+fn a_wrong_command_line_is_not_tried_again() -> Result<()> {
+    let status = Command::new(daemon_executable()?).arg("--no-such-option").output()?.status;
+    let status = status.code().context("a status")?.to_string();
+    for unit in ["vhost-user-vulkan.service", "vhost-user-vulkan@.service"] {
+        ensure!(value(unit, "RestartPreventExitStatus")? == status, "{unit}: {status}");
+    }
+    Ok(())
+}
+
+/// A VMM that waits at a socket has its service started again at once, also after a failure that no start changes: that has an end. A daemon
+/// that waits for a GPU is started again for ever.
+#[test]
+fn a_socket_does_not_start_a_daemon_for_ever() -> Result<()> {
+    let number = |key| Ok::<u32, anyhow::Error>(value("vhost-user-vulkan@.service", key)?.parse()?);
+    let (interval, burst) = (number("StartLimitIntervalSec")?, number("StartLimitBurst")?);
+    ensure!(interval > 0 && number("RestartSec")? * burst > interval, "{burst} starts in {interval} s");
+    Ok(())
+}
+
 #[test]
 fn filters_of_the_units_leave_what_processes_of_the_sandbox_call() -> Result<()> {
     let mut command = Command::new(daemon_executable()?);
