@@ -403,7 +403,7 @@ fn print_system_calls() -> anyhow::Result<ExitCode> {
     print(&text)
 }
 
-/// Prints what this program was asked for. Whoever reads has had enough if he is gone.
+/// Prints what this program was asked for. A reader that is gone has had enough.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     outside::print(text).context("cannot write")?;
     Ok(ExitCode::SUCCESS)

@@ -30,7 +30,7 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String>
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = output.take(ANSWER_BYTES as u64).read_to_end(&mut bytes);
-        // Nobody waits for it any more if it took too long.
+        // The caller does not wait for it any more if it took too long.
         let _ = answer.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     });
     let start = Instant::now();
@@ -38,7 +38,7 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String>
         match child.try_wait() {
             Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(POLL),
             Ok(Some(status)) => break status,
-            // It has not ended, or nobody knows: it is not waited for any longer.
+            // It has not ended, or the system does not say: it is not waited for any longer.
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();

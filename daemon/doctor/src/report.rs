@@ -174,7 +174,7 @@ impl Report {
         let colours = std::io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let text = if json { self.json() } else { self.text(colours) };
-        // Who does not read to the end still gets the status.
+        // A reader that does not read to the end still gets the status.
         let _ = outside::print(&text);
         if self.can_work { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

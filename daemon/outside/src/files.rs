@@ -62,18 +62,18 @@ pub fn read_in(folder: impl AsFd, name: &str, bytes_max: u64) -> Result<Vec<u8>,
 /// The files that [`create`] makes or takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Makes {
-    /// Regular files, for a writer that may wait for nobody.
+    /// Regular files, for a writer that may not wait for a reader.
     Regular,
     /// Regular files, and what is there already of other kinds: pipes that are read, terminals, devices. Writes to them wait.
     Any,
 }
 
-/// Makes a file, or empties the one that is there, to write it. Each write goes to its end, which is elsewhere if somebody truncates it.
+/// Makes a file, or empties the one that is there, to write it. Each write goes to its end, which is elsewhere once another process has truncated it.
 /// Symbolic links are followed.
 ///
 /// # Errors
 ///
-/// The system refuses, the file is of a kind that is not wanted, or a pipe that nobody reads.
+/// The system refuses, the file is of a kind that is not wanted, or a pipe without a reader.
 pub fn create(path: impl AsRef<Path>, makes: Makes) -> io::Result<File> {
     let how = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
     let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

@@ -1,5 +1,5 @@
 //! The parts of the system that others may change under this program: files and sockets at paths, text for a terminal, readers of what is
-//! printed. Whoever owns a folder may put anything at a path in it, at any moment; whoever reads may stop.
+//! printed. The owner of a folder may put anything at a path in it, at any moment; a reader may stop.
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |

@@ -11,7 +11,7 @@ pub enum Reader {
     Gone,
 }
 
-/// Prints a text, all of it, if there is somebody to read it.
+/// Prints a text, all of it, if it has a reader.
 ///
 /// # Errors
 ///
@@ -20,7 +20,7 @@ pub fn print(text: &str) -> io::Result<Reader> {
     write(&mut stdout().lock(), text)
 }
 
-/// Tells something on standard error. That nobody reads it, or that it cannot be written, changes nothing.
+/// Tells something on standard error. That it has no reader, or cannot be written, changes nothing.
 pub fn tell(text: &str) {
     let _ = stderr().lock().write_all(text.as_bytes());
 }

@@ -24,7 +24,7 @@ pub enum NotBound {
     /// Something else lies there.
     #[error("exists and is no socket; remove it, or name another path")]
     NotASocket,
-    /// Somebody put something else in place of the socket file that was just made.
+    /// Another process put something else in place of the socket file that was just made.
     #[error(
         "was replaced while it was being made; name a path in a folder that only trusted users may write to"
     )]
@@ -77,7 +77,7 @@ const GROUP_MODE: u32 = 0o660;
 /// Peers that may wait until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path` without a wait, for those who have access whatever the umask is. A socket file that nobody serves any more is replaced.
+/// Listens at `path` without a wait, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
 ///
 /// # Errors
 ///
@@ -144,7 +144,7 @@ impl SocketFile {
     pub fn remove(&self) {
         let Ok(place) = Place::of(&self.path) else { return };
         if place.stat().is_ok_and(|there| (there.st_dev, there.st_ino) == self.identity) {
-            // Whoever has removed it meanwhile has done it for us.
+            // A process that has removed it meanwhile has done it for us.
             let _ = unlinkat(&place.folder, place.name, AtFlags::empty());
         }
     }
@@ -176,7 +176,7 @@ impl<'p> Place<'p> {
         statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Removes a socket file that nobody serves.
+    /// Removes a socket file that no process serves.
     fn clear(&self) -> Result<(), NotBound> {
         match self.stat() {
             Err(Errno::NOENT) => Ok(()),
@@ -187,7 +187,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Returns whether somebody listens, though there may be no room for one more who connects.
+    /// Returns whether a process listens, though it may have no room for one more connection.
     fn is_served(&self) -> Result<bool, Errno> {
         let socket = stream(SocketFlags::NONBLOCK)?;
         match net::connect(&socket, &SocketAddrUnix::new(self.path)?) {
@@ -243,7 +243,7 @@ mod tests {
         file.permissions().mode() & 0o7777
     }
 
-    /// A socket at which somebody listens without accepting, and all who have connected: there is room for no more.
+    /// A socket whose process listens without accepting, and all its connections: there is room for no more.
     fn full(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
         let listener = stream(SocketFlags::empty()).unwrap();
         let address = SocketAddrUnix::new(path).unwrap();

@@ -98,7 +98,7 @@ pub fn within(fd: impl AsFd, wanted: PollFlags, limit: Duration) -> Result<PollF
     Ok(fds[0].revents())
 }
 
-/// Waits for up to `limit` until nobody holds the other end of a pipe, a socket or a terminal. Returns whether that is so.
+/// Waits for up to `limit` until no process holds the other end of a pipe, a socket or a terminal. Returns whether that is so.
 ///
 /// A child that this process starts meanwhile has copies of all descriptors until it executes its program. An end that was closed may therefore
 /// stay open for a moment.

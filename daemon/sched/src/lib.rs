@@ -22,18 +22,18 @@
 //! | `tuning` | the constants |
 //! | `tenant` | what is kept of tenants and contexts; virtual time |
 //! | `units` | what is in the driver |
-//! | `timeline` | who used the GPU when |
+//! | `timeline` | which context used the GPU when |
 //! | `window` | how much a tenant used lately |
 //! | `doubt` | for how long a tenant may have held the GPU without work that it tells of |
 //! | `habit` | how soon a program submits again |
 //! | `alone` | since when a context is the only one with work |
 //! | `patience` | how much GPU time may be idled away |
-//! | `scheduler` | who there is |
+//! | `scheduler` | the tenants and contexts that there are |
 //! | `scheduler::bill` | what work is charged |
-//! | `scheduler::pick` | who comes next |
+//! | `scheduler::pick` | which context comes next |
 //! | `scheduler::crowd` | how many contexts of a tenant are in the driver |
 //! | `scheduler::wait` | idling for a context that will submit at once |
-//! | `scheduler::lease` | who need not ask |
+//! | `scheduler::lease` | the context that need not ask |
 
 #![forbid(unsafe_code)]
 

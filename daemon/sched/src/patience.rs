@@ -45,7 +45,7 @@ impl Patience {
         until
     }
 
-    /// The wait is over, if there was one, or is now for another than `except`. Answers who was waited for, and for how long. The GPU
+    /// The wait is over, if there was one, or is now for another than `except`. Returns the context that was waited for, and for how long. The GPU
     /// idles for `start` more.
     pub(super) fn over(
         &mut self,

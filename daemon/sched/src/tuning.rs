@@ -71,7 +71,7 @@ pub struct Tuning {
 
 impl Tuning {
     /// Returns the constants for a software driver: the system divides the processors between the contexts in the driver, and one alone
-    /// leaves them idle now and then. So there are always two units, of different contexts if possible, and the scheduler waits for nobody.
+    /// leaves them idle now and then. So there are always two units, of different contexts if possible, and the scheduler does not wait for a context.
     #[must_use]
     pub fn software() -> Self {
         Self { stage_within: 100 * SECOND, affinity: 0, anticipation: 0.0, ..Self::default() }

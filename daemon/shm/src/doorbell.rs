@@ -1,8 +1,8 @@
 //! Wakes another process: a counter of the kernel (`eventfd`) that many ring and one listens to.
 //!
-//! All ends share one file description, so whoever has one can make the counter full or empty, and decide by `O_NONBLOCK` whether reading
-//! and writing wait. So who listens never reads: [`Listener`] takes an edge of the kernel's for each ring, and has no other way. Who rings
-//! waits at most for those that share the doorbell with it: each worker has one of its own.
+//! All ends share one file description, so a process that has one can make the counter full or empty, and decide by `O_NONBLOCK` whether reading
+//! and writing wait. So the listening process never reads: [`Listener`] takes an edge of the kernel's for each ring, and has no other way. A process that
+//! rings waits at most for those that share the doorbell with it: each worker has one of its own.
 
 use readiness::{self, Events};
 use rustix::event::{EventfdFlags, eventfd};
@@ -34,9 +34,9 @@ impl Doorbell {
         Self(file)
     }
 
-    /// Wakes who listens. One call for any number of rings that nobody has heard yet.
+    /// Wakes the process that listens. One call for any number of rings that it has not heard yet.
     pub fn ring(&self) {
-        // Full after 2^64 - 2 rings: then somebody else has filled it, and whom it wakes was woken.
+        // Full after 2^64 - 2 rings: then another process has filled it, and the listener was woken.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -58,7 +58,7 @@ impl Listener {
     ///
     /// It is no doorbell, or the system refuses.
     pub fn new(file: OwnedFd, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
-        // Asking another kind of file for events may wait for whoever serves it.
+        // Asking another kind of file for events may wait for the process that serves it.
         check(file.as_fd())?;
         readiness::watch(epoll, &file, token, Events::EPOLLIN | Events::EPOLLET)?;
         Ok(Self { epoll: Arc::clone(epoll), file })

@@ -1,4 +1,4 @@
-//! Files that can be given away and mapped without fear: nobody can make them smaller, which would kill whoever touches what is gone.
+//! Files that can be given away and mapped without fear: no process can make them smaller, which would kill one that touches what is gone.
 
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, major, seek};
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ pub enum MapError {
 /// The magic number of dma-bufs in Linux's `uapi/linux/magic.h`.
 const DMA_BUF_MAGIC: i64 = 0x444d_4142;
 /// The magic number of tmpfs, in the same header. Memory files are of this file system, unless they are made of huge pages. A hole in a file of
-/// huge pages can be filled only while there are some; otherwise whoever touches it is killed.
+/// huge pages can be filled only while there are some; otherwise a process that touches it is killed.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Returns the kind of `file` and its size in bytes.

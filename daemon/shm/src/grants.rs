@@ -5,7 +5,7 @@
 //! by the scheduler in the same way. While a context has a *lease* it dispatches without asking, for the price of one load.
 //!
 //! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: what finds
-//! none is counted, and nobody waits. Otherwise that costs the worker one load for each submission.
+//! none is counted, and the worker does not wait. Otherwise that costs the worker one load for each submission.
 //!
 //! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that was taken over can write what it
 //! likes: the scheduler takes whatever it reads for a claim.

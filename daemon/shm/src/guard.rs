@@ -1,4 +1,4 @@
-//! Mappings whose file somebody else can shrink, or leave without room.
+//! Mappings whose file another process can shrink, or leave without room.
 //!
 //! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out
 //! the first where a file has them, and nothing does the second (holes can be punched into sealed files, and a pool of huge pages runs dry).

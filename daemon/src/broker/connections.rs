@@ -1,4 +1,4 @@
-//! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
+//! Connections of operators and of collectors of metrics: few, each with a time limit, and never waited for.
 
 use super::reload::listener::{Kept, Listener, Made};
 use super::settings::MetricsAddress;
@@ -22,7 +22,7 @@ pub(super) enum Protocol {
     Metrics,
 }
 
-/// Sockets that are listened at, and who has connected.
+/// Sockets that are listened at, and the connections there.
 #[derive(Debug)]
 pub(super) struct Connections {
     listeners: Vec<(Protocol, Listener)>,
@@ -43,7 +43,7 @@ struct Connection {
     last: bool,
     /// More and more is sent, until the peer has had enough.
     streams: Option<Streaming>,
-    /// Somebody has asked, and waits for the answer.
+    /// The peer has asked, and waits for the answer.
     waits: bool,
     /// The time at which the connection is dropped.
     deadline: Nanos,
@@ -76,7 +76,7 @@ pub(super) enum Asked {
     Enough,
 }
 
-/// Somebody who gets an answer when all have said what memory they hold, or at the deadline.
+/// A peer that gets an answer when all device processes have said what memory they hold, or at the deadline.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) peer: Peer,
@@ -84,15 +84,15 @@ pub(super) struct Waiting {
     pub(super) deadline: Nanos,
 }
 
-/// The answer that somebody waits for.
+/// The answer that a peer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     Status,
     Metrics,
 }
 
-/// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that whoever opens
-/// connections and says nothing keeps nobody out.
+/// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that a peer that opens
+/// connections and says nothing keeps no other out.
 const CONNECTIONS: usize = 32;
 /// Time for one request and its answer, in nanoseconds.
 const PATIENCE: Nanos = 10_000_000_000;
@@ -180,7 +180,7 @@ impl Connections {
         }
     }
 
-    /// Removes the files of the sockets, at which nobody listens any more.
+    /// Removes the files of the sockets, at which the broker listens no more.
     pub(super) fn remove_sockets(&mut self) {
         for (_, listener) in self.listeners.drain(..) {
             if let Some(file) = listener.file() {
@@ -189,7 +189,7 @@ impl Connections {
         }
     }
 
-    /// Somebody wants to connect.
+    /// A peer wants to connect.
     pub(super) fn accept(&mut self, listener: usize, epoll: &OwnedFd, now: Nanos) {
         let Some((protocol, listener)) = self.listeners.get(listener) else { return };
         let socket = match listener.accept() {

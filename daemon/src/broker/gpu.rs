@@ -79,7 +79,7 @@ pub(super) struct Context {
 }
 
 impl Gpu {
-    /// A GPU that nobody uses yet, whose time is shared out or only counted.
+    /// A GPU that no VM uses yet, whose time is shared out or only counted.
     pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, passage: Passage) -> Self {
         let SharedGpu { uuid, name, software, memory, pci_address, likeness, driver, spare: _ } = gpu;
         let tuning = Tuning { leases_for_all: passage == Passage::Counted, ..tuning(software, anticipation) };
@@ -221,7 +221,7 @@ impl Gpu {
         }
     }
 
-    /// Decides who may use the GPU next, if anything has changed or it is time to, and tells the workers.
+    /// Decides which contexts may use the GPU next, if anything has changed or it is time to, and tells the workers.
     pub(super) fn decide(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         if !self.changed && self.scheduler.next_look().is_none_or(|at| at > now) {
             return;
@@ -252,7 +252,7 @@ impl Gpu {
         self.scheduler.next_look()
     }
 
-    /// Reads the pages of all that may have work: nobody rings for a dispatch, which tells that a grant was used, with a lease, or where
+    /// Reads the pages of all that may have work: no worker rings for a dispatch, which tells that a grant was used, with a lease, or where
     /// submissions are only counted.
     pub(super) fn look_at_busy(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         self.look_at_all(now, log, Self::has_work);
@@ -323,7 +323,7 @@ impl Gpu {
     }
 
     /// Returns what is known of a context that has something in the driver. Its worker can say that the GPU has begun it, and so for how long it runs; one
-    /// that says less is judged by when the driver got it, [`SILENT`] later: who was granted first need not be the one that the GPU is busy with.
+    /// that says less is judged by when the driver got it, [`SILENT`] later: the context that was granted first need not be the one that the GPU is busy with.
     fn running_of(&self, key: ContextKey, now: Nanos) -> Option<Running<ContextKey>> {
         let in_driver = self.in_driver(key, now)?;
         let said = self.contexts.get(&key)?.page.running().unwrap_or_default();
@@ -349,7 +349,7 @@ impl Gpu {
     }
 
     /// Returns whether a context waits that would be on the GPU if others were not. One in the background, or with a ceiling, does not
-    /// count, as it may have to wait though nobody is in its way.
+    /// count, as it may have to wait though no other is in its way.
     fn is_kept_out(&self, key: ContextKey, context: &Context) -> bool {
         let share = self.shares.get(&context.tenant);
         let may_wait = share.is_none_or(|share| share.class == Class::Background || share.ceiling.is_some());

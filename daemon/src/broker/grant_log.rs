@@ -19,7 +19,7 @@ pub(super) struct GrantLog {
 }
 
 impl GrantLog {
-    /// Begins a file. What somebody truncates to rotate it goes on at its new end.
+    /// Begins a file. A file that another process truncates, to rotate it, goes on at its new end.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Time that device processes have to say what memory they hold, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
-/// The answer to who wants another share where nothing is shared out.
+/// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
 /// The answer to a request.
@@ -164,7 +164,7 @@ impl Broker {
         self.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
     }
 
-    /// Answers those who waited long enough, or all if nothing is missing.
+    /// Answers the operators that have waited long enough, or all if nothing is missing.
     pub(super) fn answer_due(&mut self, now: Nanos) {
         if self.waiting.is_empty() {
             return;
@@ -191,7 +191,7 @@ impl Broker {
     }
 
     pub(super) fn status(&mut self, now: Nanos) -> Status {
-        // What those who do not ring have told since.
+        // What the workers that do not ring have told since.
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
         }

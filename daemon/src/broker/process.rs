@@ -1,5 +1,5 @@
-//! One device process as the broker holds it: its channel, its end. Whoever took it over can send what he likes, and
-//! need not read what he is sent; nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
+//! One device process as the broker holds it: its channel, its end. A guest that took it over can send what it likes, and
+//! need not read what it is sent; nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
 
 use crate::ipc::{AtMost, Channel, FromBroker, InForce, Outbox, Replaced, ToBroker};
 use crate::sandbox::start_device_process;
@@ -54,7 +54,7 @@ impl Process {
         Self::of_child(child, channel)
     }
 
-    /// A device process that whoever has the other end of the channel plays.
+    /// A device process that is played by the holder of the other end of the channel.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn played() -> io::Result<(Self, Channel)> {
         let (channel, theirs) = Channel::pair()?;

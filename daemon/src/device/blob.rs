@@ -307,7 +307,7 @@ impl<T> Device<T> {
         effects: &mut E,
     ) {
         for resource_id in resources {
-            // If it fails, whoever performs effects has logged it, and keeps what it can.
+            // If it fails, the performer of effects has logged it, and keeps what it can.
             let seems_mapped = !matches!(self.unmap(resource_id, effects), Ok(false));
             let Some(blob) = self.blob_mut(resource_id) else { continue };
             let lent = blob.lent();

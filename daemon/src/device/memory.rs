@@ -1,4 +1,4 @@
-//! Memory of drivers and threads of rings, counted: who holds how much, until the last holder lets go.
+//! Memory of drivers and threads of rings, counted: how much each context holds, until the last holder lets go.
 //!
 //! Workers ask before they allocate. A *piece* is memory that others may come to see: it has holders, which are workers and blobs,
 //! and counts for the context it was made for, or, when that has let go, for another that holds it. *Credit* is for memory that only
@@ -348,7 +348,7 @@ impl<T> Device<T> {
         };
         context.rests = false;
         let owner = context.owner;
-        // Nobody is left who asked.
+        // No context is left that asked.
         self.waits_no_more(ctx_id);
         let shown = self.pieces.workers.remove(&successor).unwrap_or_default().pieces;
         let holdings = self.pieces.workers.entry(owner).or_default();

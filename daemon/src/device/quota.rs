@@ -1,6 +1,6 @@
 //! Quotas: what the contexts of a VM hold of something there is only so much of. Arithmetic, and nothing else.
 //!
-//! Nobody is promised a fixed part, since nobody knows how many contexts will come. Instead whoever takes must leave something:
+//! No context is promised a fixed part, since it is not known how many will come. Instead a context that takes must leave something:
 //! an owner may come to hold at most [`SHARE`] times what is free afterwards. One owner alone gets seven eighths, the next seven
 //! eighths of the rest, and so on; the one that comes after any number of hogs still finds some.
 

@@ -77,7 +77,7 @@ impl Placement {
     }
 }
 
-/// Device process to broker. Whoever took over a device process can say what it likes: it speaks for its own VM only.
+/// Device process to broker. A guest that took over a device process can say what it likes: it speaks for its own VM only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToBroker {
     /// The device process waits for a frontend from now on.

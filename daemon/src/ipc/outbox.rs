@@ -1,4 +1,4 @@
-//! Messages that wait for room in a channel, in their order. Who sends through an outbox never waits for the peer.
+//! Messages that wait for room in a channel, in their order. A process that sends through an outbox never waits for the peer.
 
 use super::channel::{Channel, SendError};
 use serde::Serialize;

@@ -134,7 +134,7 @@ impl Delegated {
         if lacks.len() == CONTROLLERS.len() {
             return Err(io::Error::other(format!("{} has no controllers", path.display())));
         }
-        // Everybody waits for who decides; this is the most that can be said.
+        // All processes wait for the one that decides; this is the most that can be said.
         let _ = write(&path.join(leaf), "cpu.weight", 10_000);
         Ok(Self { path, lacks })
     }
@@ -311,7 +311,7 @@ fn is_marked(group: &Path) -> bool {
     })
 }
 
-/// A group that a service manager has made for one process. Others may be somebody's who divides them.
+/// A group that a service manager has made for one process. Others may belong to a process that divides them.
 fn has_one_group(parent: &Path) -> bool {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count() == 1

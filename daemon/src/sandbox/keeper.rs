@@ -1,6 +1,6 @@
 //! Descriptors that the launcher keeps for the device process, in case that is killed.
 //!
-//! They keep memory alive that a frontend may have mapped (see `serve::lenders`). Who was not told to let go of them keeps them until the
+//! They keep memory alive that a frontend may have mapped (see `serve::lenders`). A launcher that was not told to let go of them keeps them until the
 //! frontend's process has ended: then nobody has anything mapped.
 
 use rustix::event::{PollFd, PollFlags, poll};

@@ -91,7 +91,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// A launcher that whoever has the other end of `channel` plays.
+    /// A launcher that is played by the holder of the other end of `channel`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn played(channel: Channel) -> io::Result<Self> {
         let process = Mutex::new(std::process::Command::new("/bin/true").spawn()?);

@@ -234,7 +234,7 @@ fn backlog() -> AtMost {
     AtMost(name, most)
 }
 
-/// Returns whether a child was ended by SIGKILL, whoever sent it.
+/// Returns whether a child was ended by SIGKILL, from whichever process.
 fn was_killed(status: &Result<i32, String>) -> bool {
     matches!(status, Ok(status) if status & 0x7f == Signal::KILL.as_raw())
 }

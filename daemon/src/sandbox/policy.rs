@@ -297,7 +297,7 @@ fn manifests() -> Vec<PathBuf> {
     };
     let data = below("XDG_DATA_DIRS", "vulkan").into_iter().chain(below("XDG_CONFIG_DIRS", "vulkan"));
     let all = named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from));
-    // At a pipe the loader would wait for whoever writes to it.
+    // At a pipe the loader would wait for a writer.
     let can_be_read = |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() || file.is_dir());
     all.filter(can_be_read).collect()
 }

@@ -42,7 +42,7 @@ impl Broker {
     pub fn tell(&self, message: &ToBroker, fd: Option<BorrowedFd<'_>>) {
         match self.channel.send(message, fd) {
             Ok(()) => {}
-            // Seen by who reads the channel.
+            // The reader of the channel sees it.
             Err(SendError::Io(_)) => log::debug!("the broker is gone"),
             Err(error) => log::warn!("the broker cannot be told: {error}"),
         }

@@ -59,7 +59,7 @@ pub(super) struct World {
     pub progress: Progress,
     /// The service manager, and what it was told.
     pub told: Told,
-    /// Contexts whose workers were killed; whoever sees to the device tells the guest.
+    /// Contexts whose workers were killed; the device thread tells the guest.
     pub lost: Vec<ContextId>,
     /// The VM was told what to do about its maps running out.
     pub advised: bool,

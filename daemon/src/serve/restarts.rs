@@ -37,12 +37,12 @@ impl Failure {
 }
 
 impl Server {
-    /// Has a context handed over to a successor; whoever asks is told what comes of it.
+    /// Has a context handed over to a successor; the asker is told what comes of it.
     pub(super) fn restart(&mut self, ctx_id: ContextId, change: Option<GpuChange>, asker: Asker) {
         self.hand_over(ctx_id, change, (asker, Purpose::Restart));
     }
 
-    /// Has a context handed over for any purpose; whoever asks is told what comes of it.
+    /// Has a context handed over for any purpose; the asker is told what comes of it.
     pub(super) fn hand_over(
         &mut self,
         ctx_id: ContextId,
@@ -218,7 +218,7 @@ impl Server {
         }
     }
 
-    /// Tells whoever wants the hand-over of a context how far it is.
+    /// Tells the asker of a context's hand-over how far it is.
     fn tell_stage(&self, ctx_id: ContextId, stage: RestartStage) {
         if let Some(asker) = self.world.handovers.get(ctx_id).map(|it| it.asker) {
             self.world.tell_stage(ctx_id, asker, stage);

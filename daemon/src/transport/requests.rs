@@ -1,6 +1,6 @@
 //! Requests to the frontend (vhost-user specification, "Back-end message types"): SHMEM_MAP and SHMEM_UNMAP.
 //!
-//! The library's proxy waits for room in the socket and for the answer for as long as the frontend likes. Nothing here waits: who asks
+//! The library's proxy waits for room in the socket and for the answer for as long as the frontend likes. Nothing here waits: a thread that asks
 //! polls [`Asked`] and does meanwhile what cannot wait.
 
 use super::error::SessionError;

@@ -62,7 +62,7 @@ impl View {
         moment.rows(self.sorted, self.reversed, |vm| self.unfolded.contains(vm))
     }
 
-    /// Lets the choices fit what there is now. Who is asked about a context that has ended is asked no more.
+    /// Lets the choices fit what there is now. An operator who is asked about a context that has ended is asked no more.
     pub(super) fn settle(&mut self, moment: &Moment) {
         let rows = self.rows(moment);
         let there = |id: &Id| rows.iter().any(|row| row.id == *id);

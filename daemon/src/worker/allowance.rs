@@ -1,6 +1,6 @@
 //! Asks the device process for memory on behalf of the driver, and gives back what is not used any more.
 //!
-//! Memory that only the driver uses is asked for in steps, so that most allocations ask nobody. Whoever asks waits for the answer,
+//! Memory that only the driver uses is asked for in steps, so that most allocations need not ask. A thread that asks waits for the answer,
 //! which is handled where it is read, ahead of what is queued; the device process answers at once, or when workers have ended that hold
 //! what is asked for.
 

@@ -43,7 +43,7 @@ pub(super) struct Inbox {
 struct Shared {
     channel: Arc<Channel>,
     on_arrival: OnArrival,
-    /// Messages read so far; only who may read changes it.
+    /// Messages read so far; only the thread that may read changes it.
     received: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
@@ -107,7 +107,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for a message. Those of programs that submit again and again come soon, and who sleeps is late.
+    /// Waits for a message. Those of programs that submit again and again come soon, and a thread that sleeps is late.
     fn receive(&self) -> Received {
         let (channel, received) = (&self.shared.channel, Cell::new(None));
         let has_come = || match channel.try_receive() {
@@ -194,7 +194,7 @@ impl Shared {
 
     /// Sleeps for so long, or until there is something to read.
     fn sleep(&self, limit: Duration) {
-        // Who sleeps for too short a time finds nothing.
+        // A thread that sleeps for too short a time finds nothing.
         let _ = readiness::within(&self.channel, PollFlags::IN, limit);
     }
 

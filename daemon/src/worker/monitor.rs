@@ -80,7 +80,7 @@ impl Shared {
 /// A thread that sleeps for so much longer than it wanted to was given no processor.
 const LATE_MIN: Duration = Duration::from_secs(1);
 
-/// Mesa ends a program that sees no report for 3.5 s and says nothing about it, so whoever runs the host has to hear why.
+/// Mesa ends a program that sees no report for 3.5 s and says nothing about it, so the operator has to hear why.
 fn warn_if_late(slept: Duration, period: Duration) {
     if let Some(late) = slept.checked_sub(period).filter(|late| *late >= LATE_MIN) {
         let late = late.as_secs_f32();

@@ -40,9 +40,9 @@ pub(super) struct Ring {
     gate: Mutex<Gate>,
     /// Wakes the ring's thread: a notification, a virtqueue seqno, or the end.
     wake: Condvar,
-    /// Wakes who waits for `consumed`: it moved, or the ring ends.
+    /// Wakes the threads that wait for `consumed`: it moved, or the ring ends.
     moved: Condvar,
-    /// Wakes who waits until the ring's thread rests.
+    /// Wakes the threads that wait until the ring's thread rests.
     rested: Condvar,
     /// Hears when the ring goes idle, and when it does not any more.
     activity: Option<Arc<Activity>>,
@@ -66,7 +66,7 @@ pub(super) enum HeadWait {
     Cancelled,
     /// The driver has not even written up to that position.
     Unreachable,
-    /// The ring itself waits for who waits for it.
+    /// The ring itself waits for a thread that waits for it.
     Circle,
 }
 
@@ -152,7 +152,7 @@ impl Ring {
         &self.cancel
     }
 
-    /// Makes the ring's thread and everyone who waits for it stop as soon as they can.
+    /// Makes the ring's thread and the threads that wait for it stop as soon as they can.
     pub(super) fn end(&self) {
         let _gate = self.gate.lock();
         self.cancel.cancel();
@@ -201,7 +201,7 @@ impl Ring {
             // The status may be a successor's by now, which may have announced IDLE and sleeps until it is notified.
             return false;
         }
-        // Whoever rested for another process looks at the tail now.
+        // A ring that rested for another process looks at the tail now.
         self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
         true
     }
@@ -246,7 +246,7 @@ impl Ring {
     /// `vkSubmitVirtqueueSeqnoMESA`: the virtqueue's stream reached `seqno`.
     pub(super) fn publish_virtqueue_seqno(&self, seqno: u64) {
         self.virtqueue_seqno.fetch_max(seqno, Ordering::Release);
-        // Behind who has looked and is about to sleep.
+        // Behind a thread that has looked and is about to sleep.
         drop(self.gate.lock());
         self.wake.notify_one();
     }
@@ -255,7 +255,7 @@ impl Ring {
     /// virtqueue's stream waits for this command.
     pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> Result<(), VirtqueueWait> {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
-        // It is on its way: the driver sent it before it wrote this command. Where processors are few, who brings it needs one.
+        // It is on its way: the driver sent it before it wrote this command. Where processors are few, the thread that brings it needs one.
         if !processors::are_few() {
             spin::until(|| has_come() || self.cancel.is_stopped());
         }
@@ -381,10 +381,10 @@ impl Ring {
         Ok(commands)
     }
 
-    /// Publishes that everything before `head` is executed: to the driver, and to who waits in this process.
+    /// Publishes that everything before `head` is executed: to the driver, and to the threads that wait in this process.
     fn advance(&self, head: u32) {
         self.head.store(head, Ordering::Release);
-        // Sequentially consistent with the waiter, who counts itself and then looks at `consumed` again.
+        // Sequentially consistent with the waiter, which counts itself and then looks at `consumed` again.
         self.consumed.store(head, Ordering::SeqCst);
         if self.head_waiters.load(Ordering::SeqCst) != 0 {
             let _gate = self.gate.lock();

@@ -161,7 +161,7 @@ impl<B: Backend> State<B> {
         Ok(bytes.len())
     }
 
-    /// Keeps the answer of a ring's last command back while it is "not yet", if that helps who waits for it.
+    /// Keeps the answer of a ring's last command back while it is "not yet", if that helps the program that waits for it.
     fn hold(&mut self, command: &Command<'_>) {
         let Self { context, place: Place::Ring(ring), within_indirect: false, holds, .. } = self else {
             return;

@@ -17,7 +17,7 @@ pub struct Calls {
     urgent: bool,
     /// Answers that nobody waits for, and when the first was given.
     quiet: Option<(u32, Instant)>,
-    /// The time when somebody was told last who waited.
+    /// The time when a program that waited was told last.
     told: Option<Instant>,
 }
 

@@ -3,7 +3,7 @@
 //! Mesa's driver waits for a fence or a semaphore by asking for its state: some times at once, then with sleeps in between that are far
 //! longer than most waits. While it waits for an *answer* it looks for about a tenth of a millisecond before it sleeps. So answers are
 //! held for less than that until there is something to tell. Programs that ask now and then and do other things in between are not held
-//! up: whoever does not ask again at once was not waiting.
+//! up: a program that does not ask again at once was not waiting.
 //!
 //! Knows no ring and no driver; learns from when state queries came.
 
@@ -39,7 +39,7 @@ pub struct About {
     pub counter: Option<u64>,
 }
 
-/// The habits of who asks on one ring.
+/// The habits of the program that asks on one ring.
 #[derive(Debug)]
 pub struct Holds {
     tunables: HoldTunables,
@@ -72,7 +72,7 @@ enum Hold {
 }
 
 impl Holds {
-    /// Makes the habits of somebody who has not asked yet.
+    /// Makes the habits of a program that has not asked yet.
     #[must_use]
     pub fn new(tunables: HoldTunables) -> Self {
         Self { tunables, open: Vec::with_capacity(OPEN_MAX), answered: None, asks_again: true }
@@ -172,7 +172,7 @@ impl HoldTunables {
     }
 }
 
-/// The number of queries that are remembered: who waits for several asks for them by turns.
+/// The number of queries that are remembered: a program that waits for several asks for them by turns.
 const OPEN_MAX: usize = 8;
 
 #[cfg(test)]

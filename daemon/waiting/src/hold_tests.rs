@@ -1,4 +1,4 @@
-//! A held answer is for who waits; these tests show that answers are held for who waits, not for who only looks.
+//! A held answer is for a program that waits; these tests show that answers are held for such a program, not for one that only looks.
 
 use super::*;
 use crate::{Heuristic, Tunables};

@@ -1,4 +1,4 @@
-//! Sockets and folders of a host: who may reach them, and what listens. Nothing is connected to, for a daemon would take that for a VMM.
+//! Sockets and folders of a host: the users that may reach them, and the programs that listen. Nothing is connected to, for a daemon would take that for a VMM.
 
 use crate::system::{Permissions, System, User};
 use std::os::unix::fs::FileTypeExt;
@@ -13,7 +13,7 @@ pub struct SocketFile {
     pub folders: Vec<(PathBuf, Permissions)>,
     /// The kind of the file (whether it is a socket) and its permissions, if it exists.
     pub file: Option<(bool, Permissions)>,
-    /// Somebody accepts connections.
+    /// A process accepts connections.
     pub is_served: bool,
 }
 
@@ -31,7 +31,7 @@ pub enum Folder {
 }
 
 impl SocketFile {
-    /// Looks at it. `served` are the paths that somebody listens at.
+    /// Looks at it. `served` are the paths at which a process listens.
     pub(super) fn at(system: &System, path: &Path, served: &[PathBuf]) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let permissions =
@@ -56,7 +56,7 @@ impl Folder {
     }
 }
 
-/// Returns the paths of Unix sockets that somebody listens at (proc(5), `/proc/net/unix`).
+/// Returns the paths of Unix sockets at which a process listens (proc(5), `/proc/net/unix`).
 pub(super) fn served(system: &System) -> Vec<PathBuf> {
     /// `__SO_ACCEPTCON`.
     const LISTENS: u32 = 1 << 16;

@@ -41,7 +41,7 @@ impl Scheduler {
         context.last_completion = Some(now);
         context.is_fresh = false;
         let held = match now.saturating_sub(since.1) {
-            // It is in nobody's way.
+            // It keeps no other context from the GPU.
             _ if context.leased => 0,
             // The two ran alternately.
             ran if overtakes => ran / 2,
@@ -83,14 +83,14 @@ impl Scheduler {
         self.uncharge(key, amount);
     }
 
-    /// Bills a span: what its submissions were charged before is given back. A span of submissions that nobody knows is nothing, and
+    /// Bills a span: what its submissions were charged before is given back. A span of submissions that the scheduler does not know is nothing, and
     /// so is one that cannot be true.
     pub(super) fn bill(&mut self, key: ContextKey, span: Span) {
         if span.end > self.now.saturating_add(self.tuning.clock_error) || span.begin > span.end {
             return;
         }
         if span.count == 0 {
-            // Work beside submissions, which nobody had to allow, such as clearing memory.
+            // Work beside submissions, which the scheduler need not grant, such as clearing memory.
             self.computed(key, span, 0);
             return;
         }

@@ -1,4 +1,4 @@
-//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. What the driver has got runs, whoever is behind.
+//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. What the driver has got runs, whichever tenant is behind.
 //! A GPU that time-slices contexts gives each of them the same time, so a tenant has the more of it the more contexts it has there; one that does not
 //! runs all of them before it runs what comes next.
 

@@ -1,4 +1,4 @@
-//! The scheduler of one GPU: it keeps who there is, and takes note of what they say. Its steps are in the files of this folder, and what
+//! The scheduler of one GPU: it keeps the tenants and contexts that there are, and takes note of what their workers say. Its steps are in the files of this folder, and what
 //! it reckons with is beside the folder: that knows no scheduler.
 
 mod bill;
@@ -40,7 +40,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler of a GPU that nobody uses.
+    /// Creates a scheduler of a GPU that no context uses.
     #[must_use]
     pub fn new(tuning: Tuning) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The choice of who comes next: the tenant that is furthest behind, and of its contexts the one that is furthest behind.
+//! The choice of the context that comes next: the tenant that is furthest behind, and of its contexts the one that is furthest behind.
 
 use super::Scheduler;
 use crate::tenant::{Context, Tenant, Virtual, virtual_time};
@@ -47,14 +47,14 @@ impl Candidate {
         }
     }
 
-    /// Returns the order of candidates: by their virtual time, then by who waits longer.
+    /// Returns the order of candidates: by their virtual time, then by which of them waits longer.
     fn order(&self) -> (Virtual, Option<Nanos>, ContextKey) {
         (self.v, self.last_completion, self.key)
     }
 }
 
 impl Scheduler {
-    /// Chooses who is granted something now.
+    /// Chooses the context that is granted something now.
     pub(super) fn pick(&mut self) -> Option<Pick> {
         let latency = self.latency_is_about(None);
         let places = self.units.places(&self.tuning, self.now);
@@ -194,7 +194,7 @@ impl Scheduler {
             // It runs beside the longer one. Otherwise its context would have nothing to do for as long.
             return true;
         }
-        // Who takes long has no more than its part of a GPU that time-slices.
+        // A context whose submissions take long has no more than its part of a GPU that time-slices.
         let ran = places.estimate - places.remainder;
         let is_long = sliced && ran >= self.tuning.overdue;
         if places.remainder <= within

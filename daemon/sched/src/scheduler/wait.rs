@@ -1,5 +1,5 @@
 //! Waiting for a context that will submit again at once, as it did before: one that submits when its last work has completed would have to
-//! wait for a whole long unit of another each time. What the GPU idles for that is charged to who is waited for, so that others lose
+//! wait for a whole long unit of another each time. What the GPU idles for that is charged to the context that is waited for, so that others lose
 //! nothing by it, and is bounded all together.
 
 use super::Scheduler;

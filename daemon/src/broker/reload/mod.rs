@@ -36,7 +36,7 @@ pub struct Reloaded {
     pub notes: Vec<String>,
 }
 
-/// An operator who waits for the result of a reading; no peer for who wants none, as with SIGHUP.
+/// An operator who waits for the result of a reading; no peer where none wants it, as with SIGHUP.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::broker) struct Asker<P> {
     pub(in crate::broker) peer: Option<P>,

@@ -1,4 +1,4 @@
-//! A model of whoever carries a plan out, to check what a plan leads to.
+//! A model of the broker that carries a plan out, to check what a plan leads to.
 
 use super::super::settings::{Settings, VmSettings};
 use super::plan::{Action, Pending, merged, plan, sparing};

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The broker's end of the channels to the thread, and who waits for a result (`P`).
+/// The broker's end of the channels to the thread, and the askers that wait for a result (`P`).
 #[derive(Debug)]
 pub(in crate::broker) struct Reader<P> {
     wanted: Sender<()>,
@@ -49,7 +49,7 @@ impl<P> Reader<P> {
         let (done, read) = unbounded();
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             for () in requests {
-                // Sockets first: the answer to whoever has asked finds them there.
+                // Sockets first: the answer to an asker finds them there.
                 let made = made_again(&mut sockets);
                 if done.send(Reading { made, settings: file.read() }).is_err() {
                     break;
@@ -60,7 +60,7 @@ impl<P> Reader<P> {
         Ok(Self { wanted, read, current: None, next: None, _listener: listener })
     }
 
-    /// Has the file read, and notes who wants the result. What is asked for during a reading is read after it, once for all who ask.
+    /// Has the file read, and notes the asker that wants the result. What is asked for during a reading is read after it, once for all who ask.
     pub(in crate::broker) fn ask(&mut self, who: P) {
         if self.current.is_none() {
             self.begin();
@@ -75,7 +75,7 @@ impl<P> Reader<P> {
         self.current.is_some()
     }
 
-    /// Returns the result of a reading that has come to its end, and who waits for it.
+    /// Returns the result of a reading that has come to its end, and the askers that wait for it.
     pub(in crate::broker) fn take(&mut self) -> Option<(Vec<P>, Reading)> {
         let read = self.read.try_recv().ok()?;
         let who = std::mem::replace(&mut self.current, self.next.take());

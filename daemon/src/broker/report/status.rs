@@ -76,7 +76,7 @@ pub struct GpuStatus {
     pub device_memory: u64,
     /// Bytes of it that its VMs may hold together, whether they do or not: the sum of their bounds, where one without a bound has all of it.
     pub device_memory_promised: u64,
-    /// Bytes of it that are promised to nobody.
+    /// Bytes of it that are promised to no VM.
     pub device_memory_free: u64,
     /// The sum of the weights of its VMs.
     pub weights: u64,

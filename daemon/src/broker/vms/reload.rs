@@ -29,7 +29,7 @@ impl Broker {
         reader.ask(asker);
     }
 
-    /// Takes over the files that were read since the last call. Who only wants to know what would happen is answered first.
+    /// Takes over the files that were read since the last call. An operator that only wants to know what would happen is answered first.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
         while let Some((askers, read)) = self.upkeep.as_mut().and_then(|upkeep| upkeep.reader.take()) {
             self.connections.take_over(read.made, &self.epoll);

@@ -1,7 +1,7 @@
-//! Restarts of contexts that operators want: passed on to device processes, and told to whoever waits for them.
+//! Restarts of contexts that operators want: passed on to device processes, and told to the operators that wait for them.
 //!
-//! A device process is asked once and answers when it likes. What it says meanwhile is told at a bounded rate, and what nobody asked for is
-//! told to nobody. That the operator goes away changes nothing.
+//! A device process is asked once and answers when it likes. What it says meanwhile is told at a bounded rate, and what no operator asked for is
+//! not told. That the operator goes away changes nothing.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};

@@ -1,4 +1,4 @@
-//! Traces that operators take: looks at the pages of a VM's contexts, and sends what they tell to whoever reads the trace.
+//! Traces that operators take: looks at the pages of a VM's contexts, and sends what they tell to the reader of the trace.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};

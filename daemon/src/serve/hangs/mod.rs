@@ -1,4 +1,4 @@
-//! Submissions that run too long, as the device process sees them: who has to make room sooner, and who is to be killed.
+//! Submissions that run too long, as the device process sees them: which contexts have to make room sooner, and which are to be killed.
 //!
 //! Each worker watches its own submissions and ends itself; here is decided how long they may run, and that a worker which does not
 //! watch any more is killed all the same. What a worker says of itself is believed: one that was taken over can hold the GPU for
@@ -131,7 +131,7 @@ impl Hangs {
         if now < self.next {
             return Vec::new();
         }
-        // Who looks late was stopped, and so may have been the workers.
+        // A device process that looks late was stopped, and so may have been the workers.
         let since = now.saturating_duration_since(std::mem::replace(&mut self.looked, now)).min(LOOK_IDLE);
         let longest = self.charge_and_limit();
         let mut dead = Vec::new();

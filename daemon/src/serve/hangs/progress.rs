@@ -1,5 +1,5 @@
 //! A last resort against what a frontend can do to the device thread with its descriptors: files whose pages, attributes or counters come
-//! late or never hold up who touches them, and no flag or check beforehand excludes that for good, as the frontend can change them.
+//! late or never hold up a process that touches them, and no flag or check beforehand excludes that for good, as the frontend can change them.
 //!
 //! The device thread says when it begins something and when it waits. If it stands at the same thing for too long, another thread ends the
 //! process, and with it the session and all workers. Time in which the whole process stood still, as on a machine that was suspended, does

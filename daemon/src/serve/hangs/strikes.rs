@@ -58,7 +58,7 @@ impl Strikes {
         Self { limits, programs: HashMap::new(), together: Record::default() }
     }
 
-    /// A context of a program was killed. Answers who may start no new ones, if so.
+    /// Notes that a context of a program was killed. Returns what may start no new ones, if that is so.
     pub(in crate::serve) fn strike(&mut self, program: &str, now: Instant) -> Option<Barred> {
         let free = self.limits.strikes?;
         let mut record = self.program(program);

@@ -35,7 +35,7 @@ impl Aftermath {
     /// Returns whether a request failed for what the log has said already.
     pub(in crate::serve) fn explains(&mut self, header: &Header, error: &GuestError, now: Instant) -> bool {
         let explained = match error {
-            // Who could not perform an effect has said why.
+            // The performer of the effect has said why it could not.
             GuestError::ContextLost(_) | GuestError::Host => true,
             GuestError::UnknownContext => {
                 header.context().is_some_and(|ctx_id| self.refused.contains(&ctx_id))

@@ -1,4 +1,4 @@
-//! The source of frontends: a socket file of ours, or a descriptor given by whoever started us.
+//! The source of frontends: a socket file of ours, or a descriptor given by the process that started this one.
 
 use crate::sandbox;
 use outside::{Access, NotBound};
@@ -35,7 +35,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Listens at `path`, for those who have access whatever the umask is. A socket file that nobody serves any more is replaced.
+    /// Listens at `path`, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
     pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
         let listener =
             outside::listen(path, access).map_err(|error| SocketError::Path(path.to_owned(), error))?;

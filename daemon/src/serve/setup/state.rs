@@ -1,6 +1,6 @@
 //! Keeps what outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
 //!
-//! Knows nothing of pipeline caches. Whoever reads the key can make data that host drivers trust, so it is readable for its
+//! Knows nothing of pipeline caches. A user that reads the key can make data that host drivers trust, so it is readable for its
 //! owner only and never logged.
 
 use config::CacheKey;
@@ -48,13 +48,13 @@ fn key_in(folder: &Path) -> io::Result<CacheKey> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Opened once: whoever puts another folder in its place later changes nothing.
+    // Opened once: another folder that is put in its place later changes nothing.
     let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     match read_key(&folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
     }
-    // Written aside and linked: whoever sees the name sees all of it, and of several daemons that start at once one wins.
+    // Written aside and linked: a process that sees the name sees all of it, and of several daemons that start at once one wins.
     let aside = format!("{KEY_FILE}.{}", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mut file = File::from(openat(&folder, &aside, flags, Mode::RUSR | Mode::WUSR)?);

@@ -1,6 +1,6 @@
 //! The successors of workers: processes that are to take over the contexts of others (`super::super::handover` says when).
 //!
-//! From the moment at which a worker is told to hand over until it is known who serves the context, everything for the context is held back
+//! From the moment at which a worker is told to hand over until it is known which worker serves the context, everything for the context is held back
 //! here, under the same bounds as what waits for a worker that does not read. When a bound is reached, the hand-over is called off, and the
 //! context loses nothing.
 

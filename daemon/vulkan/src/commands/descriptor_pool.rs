@@ -1,4 +1,4 @@
-//! Descriptor pools and their descriptor sets: whoever allocates, writes, frees or resets holds the pool's lock meanwhile.
+//! Descriptor pools and their descriptor sets: a thread that allocates, writes, frees or resets holds the pool's lock meanwhile.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 

@@ -1,7 +1,7 @@
 //! Waits for submissions that are pending: what they use is not reset, freed or destroyed before they have completed.
 //!
-//! A guest sees the completion of its work in memory that the work itself writes, so nobody tells; the markers of submissions are
-//! looked at when somebody has to know. Lock order: a queue's handle, a fence, pools, the table of objects; submissions last.
+//! A guest sees the completion of its work in memory that the work itself writes, so the driver does not tell; the markers of submissions are
+//! looked at when their end has to be known. Lock order: a queue's handle, a fence, pools, the table of objects; submissions last.
 
 use super::call::Call;
 use crate::context::cancel::{Interrupted, Stop};
@@ -12,7 +12,7 @@ use crate::objects::object::Kind;
 use std::time::{Duration, Instant};
 
 /// The time for which a command waits for a submission that uses its object and that has not begun. Programs may learn of a completion some
-/// microseconds before the host's fence is signalled; whoever waits for longer has broken valid usage, or we have lost sight of an end.
+/// microseconds before the host's fence is signalled; a program that waits for longer has broken valid usage, or we have lost sight of an end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Time between two looks, and between two later on.

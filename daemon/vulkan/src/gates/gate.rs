@@ -49,7 +49,7 @@ pub struct Gate {
     queues: Mutex<Vec<Weak<dyn Lane>>>,
     counts: Mutex<Counts>,
     /// The lock that is held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would
-    /// grant what nobody needs, and keep a place for it.
+    /// grant what no program needs, and keep a place for it.
     turn: Mutex<()>,
     /// Something waits in a held queue.
     waiting: AtomicBool,
@@ -148,7 +148,7 @@ impl Gate {
         !self.holds() || self.page.is_leased()
     }
 
-    /// Returns whether somebody has to know at once when a submission completes: the scheduler, whoever waits for room in the driver, or who
+    /// Returns whether the end of a submission has to be known at once: to the scheduler, to a submission that waits for room in the driver, or to what
     /// takes a trace.
     pub fn wants_completions(&self) -> bool {
         !self.is_open() || self.waiting.load(Ordering::SeqCst) || self.page.is_traced()

@@ -1,4 +1,4 @@
-//! Descriptor pools and their descriptor sets: whoever allocates, writes, frees or resets holds the pool's lock meanwhile.
+//! Descriptor pools and their descriptor sets: a thread that allocates, writes, frees or resets holds the pool's lock meanwhile.
 
 use super::descriptors::{Contents, Span};
 use super::layout::SetLayout;

@@ -113,7 +113,7 @@ impl Fence {
         };
         match may {
             true => {
-                // It is signalled, so whoever waits for it is about to see that.
+                // It is signalled, so a thread that waits for it is about to see that.
                 let mut held = self.held.lock();
                 while held.watchers > 0 {
                     self.released.wait(&mut held);

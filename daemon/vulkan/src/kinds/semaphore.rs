@@ -1,4 +1,4 @@
-//! Semaphores: who signals them, and how far that has come.
+//! Semaphores: what signals them, and how far that has come.
 
 use crate::objects::object::{Kind, State};
 use parking_lot::Mutex;
@@ -6,7 +6,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The progress of a submission. It outlives the submission, as semaphores remember who signals them.
+/// The progress of a submission. It outlives the submission, as semaphores remember what signals them.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU8>);
 

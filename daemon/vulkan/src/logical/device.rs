@@ -278,13 +278,13 @@ impl Device {
         })
     }
 
-    /// Waits until all queues of the device are idle, and destroys what is not the guest's. The guest's objects are in nobody's hands any
+    /// Waits until all queues of the device are idle, and destroys what is not the guest's. No thread uses the guest's objects any
     /// more.
     pub fn end(&self) {
         let queues = std::mem::take(&mut *self.queues.lock());
         queues.iter().for_each(|(_, queue)| queue.close());
         let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
-        // Who looks how long submissions run submits markers, and must not meanwhile.
+        // The thread that looks how long submissions run submits markers, and must not meanwhile.
         let _alone: Vec<_> = handles.iter().map(|handle| handle.lock()).collect();
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };

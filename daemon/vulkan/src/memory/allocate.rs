@@ -105,7 +105,7 @@ pub(crate) fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venu
     let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
     call.take(c.memory)?;
     if never_made {
-        // Who gives it back without having used it lacks nothing: programs try out so how much there is.
+        // A program that gives it back without having used it lacks nothing: programs try out so how much there is.
         call.context.failures.forget();
     }
     Ok(venus::FreeMemoryReply {})

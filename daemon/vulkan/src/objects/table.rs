@@ -246,7 +246,7 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the place of what happens now among all that a snapshot repeats. Who binds memory holds the table locked for reading
+    /// Returns the place of what happens now among all that a snapshot repeats. A thread that binds memory holds the table locked for reading
     /// meanwhile: nothing is created by then that relies on it.
     pub fn next_serial(&self) -> u64 {
         self.last_serial.fetch_add(1, Ordering::Relaxed) + 1

@@ -158,7 +158,7 @@ impl OwnQueue {
     /// The driver fails; the device is lost if it takes too long.
     pub fn finish(&self, device: &ash::Device, running: Running) -> Result<(), vk::Result> {
         let Running { kit, buffers, begin } = running;
-        // SAFETY: the device and the fence are live, by the promise of who started it.
+        // SAFETY: the device and the fence are live, by the promise of the caller that started it.
         let is_over = || unsafe { device.get_fence_status(kit.fence) } == Ok(true);
         // SAFETY: as above.
         let sleep = || unsafe { device.wait_for_fences(&[kit.fence], true, PATIENCE_NS) };

@@ -31,7 +31,7 @@ pub(crate) struct Stamps {
     slots: Vec<Slot>,
     free: Mutex<Vec<u32>>,
     clock: Mutex<Clock>,
-    /// True if a processor does the GPU's work: whoever learns of a completion then knows as much as a stamp does.
+    /// True if a processor does the GPU's work: the thread that learns of a completion then knows as much as a stamp does.
     is_software: bool,
     samples: Mutex<Samples>,
 }

@@ -1,6 +1,6 @@
 //! Command buffers: their life cycle (Vulkan 6.1), and one recorder at a time for each pool.
 //!
-//! Drivers record into memory of the pool without a lock, so whoever records, resets or frees holds the pool's lock while the driver
+//! Drivers record into memory of the pool without a lock, so a thread that records, resets or frees holds the pool's lock while the driver
 //! is called. A command buffer that names an object whose creation failed is *spoilt*: the rest of its recording is skipped and it
 //! never reaches a queue. Beginning or resetting it heals it.
 

@@ -294,7 +294,7 @@ impl Staging {
             return Err(vk::Result::ERROR_OUT_OF_POOL_MEMORY);
         }
         // SAFETY: the queue and the buffer are the device's, as are the allocations, which stay while their context rests; parts are inside.
-        // Who drops the buffer has waited before.
+        // The owner waits before it drops the buffer.
         unsafe { start_copy(queue, &self.device.ash, self.buffer, parts, way) }
     }
 }

@@ -1,8 +1,8 @@
-//! Submissions without a marker, which get one later if somebody has to know their end.
+//! Submissions without a marker, which get one later if their end has to be known.
 //!
 //! A fence behind each of many short submissions costs a GPU some percent of its time. Programs wait for few of them, and a fence tells the
 //! end of everything that was submitted to its queue before (Vulkan 7.3, of vkQueueSubmit's fence). So while no scheduler has to know each
-//! end, what is short goes without one, up to [`MarkerTunables::run`] in a row. Whoever has to know more has an empty submission with a marker put behind
+//! end, what is short goes without one, up to [`MarkerTunables::run`] in a row. A thread that has to know more has an empty submission with a marker put behind
 //! them: when an object of theirs is to be destroyed or reset, when the guest's kernel waits for all, when the scheduler wants the GPU
 //! back, and when a look at how long they run finds them pending.
 //!

@@ -305,7 +305,7 @@ impl Queue {
             match stamped {
                 Some(_) => stamps.sample(busy),
                 // With a lease nobody may have looked for long whether it is complete, and without one it may have had to wait for
-                // others that were in the driver before it, or for who learns of its end.
+                // others that were in the driver before it, or for the thread that learns of its end.
                 None => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
             }
         }

@@ -162,7 +162,8 @@ fn the_built_in_size_takes_precedence_and_other_entry_points_do_not_matter() {
         }
         _ => {}
     });
-    let found = judge(&module(&parts)).expect("a size too large for this device matters to who launches it");
+    let found = judge(&module(&parts))
+        .expect("a size too large for this device matters to the program that launches it");
     let launches: Vec<_> = found.entry_points.iter().map(|entry| entry.launch.is_ok()).collect();
     assert_eq!(launches, [true, false]);
 }

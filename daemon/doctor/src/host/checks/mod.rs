@@ -1,7 +1,7 @@
 //! The checks of a host, as functions of its facts, in the order in which faults are best put right. A check whose precondition another
 //! check has found missing is skipped, so that a fault is reported once.
 //!
-//! `gpus` looks at drivers and GPUs, `kernel` at what workers are confined and limited with, `vmms` at who connects, `setup` at what is
+//! `gpus` looks at drivers and GPUs, `kernel` at what workers are confined and limited with, `vmms` at the programs that connect, `setup` at what is
 //! configured and running.
 
 mod gpus;

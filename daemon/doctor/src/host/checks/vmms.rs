@@ -1,4 +1,4 @@
-//! The checks of those who connect: VMMs, what confines them, and their way to a socket.
+//! The checks of the programs that connect: VMMs, what confines them, and their way to a socket.
 
 use crate::host::facts::Facts;
 use crate::host::programs::{DEVICE, Qemu};

@@ -164,7 +164,7 @@ fn weights_and_classes_hold_for_those_that_wait() {
     strong.share.weight = 300;
     let world = run(vec![one(0, 0), strong]);
     assert!((world.shares()[0] - 0.25).abs() <= 0.03, "{}", world.figures());
-    // Nobody waits for the background, and who waits leaves it nothing but its gaps.
+    // The scheduler does not wait for the background, and a context that it waits for leaves the background nothing but its gaps.
     let mut background = one(0, 0);
     background.share.class = Class::Background;
     let world = run(vec![background.clone(), hog(1)]);
