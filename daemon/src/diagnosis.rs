@@ -4,7 +4,7 @@ use crate::cli::{Doctor, Serve};
 use anyhow::Context;
 use clap::FromArgMatches;
 use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
-use daemon::broker::{self, Answer, Request, Settings, VmSettings, VmsFile};
+use daemon::broker::{self, Settings, VmSettings, VmsFile};
 use daemon::sandbox::{self, Launcher, SandboxMode};
 use daemon::serve::{self, Advice, NoGpu, Selected};
 use doctor::bug_report::BugReport;
@@ -232,11 +232,7 @@ fn window(serve: &Serve, selected: &Selected) -> Window {
 
 /// Asks the broker how many VMs it has.
 fn answer(control: &Path) -> Result<usize, String> {
-    match broker::ask(control, &Request::Status) {
-        Ok(Answer::Status(status)) => Ok(status.vms.len()),
-        Ok(_) => Err(format!("{}: no status", control.display())),
-        Err(error) => Err(error.to_string()),
-    }
+    broker::status(control).map(|status| status.vms.len()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod interpose;
 use anyhow::{Context, bail};
 use cli::mistakes::one_line;
 use cli::values::ControlSocket;
-use cli::{Child, Cli, Role, Serve};
+use cli::{Child, Cli, Control, Role, Serve};
 use config::{GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
@@ -66,16 +66,21 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve, .. }: Cli) -> 
         Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
             watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Some(Role::Status { vm, watch, json, control }) => {
-            let watch = if watch { Watch::EverySecond } else { Watch::Once };
-            operate(broker::show_status(&control.path()?, vm.as_deref(), json, watch))
+        Some(Role::Status { vm, watch, json, control }) => show_status(vm.as_deref(), watch, json, control),
+        Some(Role::Set { vm, words, control }) => {
+            operate(broker::set(&control.path_of_vm(&vm)?, &vm, &words))
         }
-        Some(Role::Set { vm, words, control }) => operate(broker::set(&control.path()?, &vm, &words)),
-        Some(Role::Kill { context, control }) => operate(broker::kill(&control.path()?, &context)),
-        Some(Role::Restart { context, control }) => operate(broker::restart(&control.path()?, &context)),
-        Some(Role::SwapOut { context, control }) => operate(broker::swap_out(&control.path()?, &context)),
+        Some(Role::Kill { context, control }) => {
+            operate(broker::kill(&control.path_of_context(&context)?, &context))
+        }
+        Some(Role::Restart { context, control }) => {
+            operate(broker::restart(&control.path_of_context(&context)?, &context))
+        }
+        Some(Role::SwapOut { context, control }) => {
+            operate(broker::swap_out(&control.path_of_context(&context)?, &context))
+        }
         Some(Role::Move { context, gpu, from, control }) => {
-            operate(broker::move_to(&control.path()?, &context, gpu, from))
+            operate(broker::move_to(&control.path_of_context(&context)?, &context, gpu, from))
         }
         Some(Role::Drain { gpu, control }) => operate(broker::drain(&control.path()?, &gpu)),
         Some(Role::Undrain { gpu, control }) => operate(broker::undrain(&control.path()?, &gpu)),
@@ -83,8 +88,9 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve, .. }: Cli) -> 
             operate(broker::reload(&control.path_of_broker(), now, dry_run))
         }
         Some(Role::Trace { vm, seconds, output, names, max_events, control }) => {
+            let socket = control.path_of_vm(&vm)?;
             let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
-            trace::take(&control.path()?, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+            trace::take(&socket, &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         Some(Role::Recipe(recipe)) => recipe.print(),
         Some(Role::Doctor(doctor)) => diagnosis::run(doctor),
@@ -94,6 +100,16 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve, .. }: Cli) -> 
         }
         Some(Role::Probe { child }) => become_probe(child),
     }
+}
+
+/// Shows the status of the daemon that is named or has the VM, or of all.
+fn show_status(vm: Option<&str>, watch: bool, json: bool, control: Control) -> anyhow::Result<ExitCode> {
+    let watch = if watch { Watch::EverySecond } else { Watch::Once };
+    operate(match (vm, control.control_socket) {
+        (None, None) => broker::show_all(json, watch),
+        (vm, Some(socket)) => broker::show_status(&socket, vm, json, watch),
+        (Some(vm), None) => broker::show_status(&broker::daemon_of(vm)?, Some(vm), json, watch),
+    })
 }
 
 /// Returns whether the log has begun, and takes errors: it tells time and VM with them.

@@ -33,6 +33,10 @@ const DPKG: Tool = program("dpkg-deb", "dpkg");
 /// apt checks signatures with it.
 const GPGV: Tool = program("gpgv", "gpgv");
 const MMDEBSTRAP: Tool = program("mmdebstrap", "mmdebstrap");
+const BUILD_PACKAGE: Tool = program("dpkg-buildpackage", "dpkg-dev");
+const DEBHELPER: Tool = program("dh", "debhelper");
+/// The package's documents become pages of the manual by it.
+const LOWDOWN: Tool = program("lowdown", "lowdown");
 /// pip fetches wheels: the Vulkan registry that generated code is checked against comes as one.
 pub const PIP: Tool = Tool { presence: Presence::Module("pip"), package: "python3-pip" };
 /// `cargo instructions` counts with it.
@@ -46,15 +50,17 @@ pub const PACKAGES: &[Tool] = &[APT, DPKG, GPGV];
 pub const CLIENTS: &[Tool] = &[APT, DPKG, GPGV, PIP];
 /// The tools that build the patched driver and install packages in systems of their own.
 pub const SYSTEMS: &[Tool] = &[APT, DPKG, GPGV, PIP, MMDEBSTRAP];
+/// The tools that make the Debian package.
+pub const PACKAGING: &[Tool] = &[BUILD_PACKAGE, DEBHELPER, LOWDOWN];
 /// The tools that make the Debian package, and those that look at it.
 pub const PACKAGE: &[Tool] = &[
     APT,
     DPKG,
     GPGV,
-    program("dpkg-buildpackage", "dpkg-dev"),
-    program("dh", "debhelper"),
+    BUILD_PACKAGE,
+    DEBHELPER,
     program("lintian", "lintian"),
-    program("lowdown", "lowdown"),
+    LOWDOWN,
     program("man", "man-db"),
     program("systemd-analyze", "systemd"),
 ];

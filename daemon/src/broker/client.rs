@@ -1,15 +1,21 @@
-//! The operator's end of the control socket: what the subcommands do.
+//! The operator's end of the control socket: what the subcommands do. `stream` is the connection, `daemons` finds the daemons of this host.
+
+mod daemons;
+mod stream;
 
 use super::control::{Answer, Request};
 use super::report::status::Status;
 use super::report::{details, table};
+use super::settings::places::Ambiguous;
 use super::settings::share::Change;
+use daemons::All;
+pub use daemons::daemon_of;
 use outside::Reader;
-use serde::de::DeserializeOwned;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use stream::ANSWER_BYTES;
+pub use stream::{Stream, ask, status};
 
 /// The reason why an operator gets no answer, or not the one wanted.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +32,12 @@ pub enum ClientError {
     /// The answer cannot be shown.
     #[error("cannot write: {0}")]
     Output(io::Error),
+    /// Several daemons may be meant.
+    #[error(transparent)]
+    Several(#[from] Ambiguous),
+    /// More daemons run than are asked.
+    #[error("more than {0} daemons run here: name one with --control-socket")]
+    TooMany(usize),
 }
 
 /// Returns what helps an operator who gets no answer for this reason.
@@ -49,84 +61,45 @@ pub enum Watch {
     EverySecond,
 }
 
-/// Time for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer.
-const ANSWER_BYTES: u64 = 256 << 20;
 /// Moves a terminal's cursor to the top and clears what is there.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// Asks the broker that listens at `socket`.
-///
-/// # Errors
-///
-/// There is none, or it refuses.
-pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
-    Stream::open(socket, request).map(|(answer, _)| answer)
-}
-
-/// The lines that a broker sends behind its answer.
-#[derive(Debug)]
-pub struct Stream {
-    path: PathBuf,
-    lines: BufReader<UnixStream>,
-}
-
-impl Stream {
-    /// Asks the broker that listens at `socket`. Returns its answer, and what is behind it.
-    ///
-    /// # Errors
-    ///
-    /// As [`ask`].
-    pub fn open(socket: &Path, request: &Request) -> Result<(Answer, Self), ClientError> {
-        let failed = |error| ClientError::Socket(socket.to_owned(), error);
-        let mut stream = outside::connect(socket, PATIENCE).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        let wrong = |error: serde_json::Error| ClientError::Protocol(socket.to_owned(), error.to_string());
-        let mut line = serde_json::to_vec(request).map_err(wrong)?;
-        line.push(b'\n');
-        stream.write_all(&line).map_err(failed)?;
-        let mut stream = Self { path: socket.to_owned(), lines: BufReader::new(stream) };
-        match stream.next_line(ANSWER_BYTES)? {
-            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
-            Some(Answer::Error { error }) => Err(refused(&error)),
-            Some(answer) => Ok((answer, stream)),
-        }
-    }
-
-    /// The next line, of no more than so many bytes; none if the broker sends no more. Waits for it as long as for an answer.
-    ///
-    /// # Errors
-    ///
-    /// The broker sends no line in time, or another than was expected.
-    pub fn next_line<T: DeserializeOwned>(&mut self, bytes_max: u64) -> Result<Option<T>, ClientError> {
-        let mut line = Vec::new();
-        let read = self.lines.by_ref().take(bytes_max).read_until(b'\n', &mut line);
-        read.map_err(|error| ClientError::Socket(self.path.clone(), error))?;
-        let wrong = |error: serde_json::Error| ClientError::Protocol(self.path.clone(), error.to_string());
-        (!line.is_empty()).then(|| serde_json::from_slice(&line).map_err(wrong)).transpose()
-    }
-
-    /// The connection, on which anything that is sent ends what the broker sends.
-    pub fn socket(&self) -> &UnixStream {
-        self.lines.get_ref()
-    }
-}
-
-/// Shows how things are, as a table or as JSON; or `vm` alone, in full.
+/// Shows how things are at the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
 ///
 /// # Errors
 ///
 /// As [`ask`], or there is no such VM, or what it says cannot be written.
 pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) -> Result<(), ClientError> {
+    show(json, watch, || Ok(shown(&status(socket)?, vm, json)?.into()))
+}
+
+/// Shows how things are at each daemon that lets this user in, one table after the other. As JSON it is the status of the first, the broker if there
+/// is one, with those of the others in `others`.
+///
+/// # Errors
+///
+/// No daemon answers; or the broker does not, which is told when the others are shown. A daemon of one VM that does not is no error, and told on
+/// standard error.
+pub fn show_all(json: bool, watch: Watch) -> Result<(), ClientError> {
+    show(json, watch, || daemons::all(json))
+}
+
+/// Shows how things are once or again and again, until there is an error.
+fn show(
+    json: bool,
+    watch: Watch,
+    mut look: impl FnMut() -> Result<All, ClientError>,
+) -> Result<(), ClientError> {
     loop {
-        let Answer::Status(status) = ask(socket, &Request::Status)? else {
-            return Err(ClientError::Protocol(socket.to_owned(), "no status".into()));
-        };
+        let All { text, silent, error } = look()?;
         let clear = watch == Watch::EverySecond && !json && io::stdout().is_terminal();
-        let text = shown(status, vm, json)?;
         let reader = outside::print(&if clear { format!("{CLEAR}{text}") } else { text });
         let reader = reader.map_err(ClientError::Output)?;
+        let told: String = silent.iter().map(|error| format!("vhost-user-vulkan: {error}\n")).collect();
+        outside::tell(&outside::lines_for_terminal(&told));
+        if let Some(error) = error {
+            return Err(error);
+        }
         if watch == Watch::Once || reader == Reader::Gone {
             return Ok(());
         }
@@ -140,24 +113,21 @@ pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) ->
 ///
 /// As [`ask`].
 pub fn status_table(socket: &Path) -> Result<String, ClientError> {
-    match ask(socket, &Request::Status)? {
-        Answer::Status(status) => Ok(table::table(&status)),
-        _ => Err(ClientError::Protocol(socket.to_owned(), "no status".into())),
-    }
+    Ok(table::table(&status(socket)?))
 }
 
-fn shown(status: Status, vm: Option<&str>, json: bool) -> Result<String, ClientError> {
-    let found = vm.map(|name| status.vm(name).map_err(ClientError::Refused)).transpose()?;
+fn shown(status: &Status, vm: Option<&str>, json: bool) -> Result<String, ClientError> {
+    let found = vm.map(|name| status.vm(name).map_err(|error| refused(&error))).transpose()?;
     Ok(match (found, json) {
-        (None, false) => table::table(&status),
-        (Some(vm), false) => details::details(&status, vm),
-        (None, true) => as_json(&status),
+        (None, false) => table::table(status),
+        (Some(vm), false) => details::details(status, vm),
+        (None, true) => as_json(status),
         (Some(vm), true) => as_json(&status.only(vm)),
     })
 }
 
-fn as_json(status: &Status) -> String {
-    outside::json_for_terminal(&serde_json::to_string(status).unwrap_or_default()) + "\n"
+fn as_json(what: &impl serde::Serialize) -> String {
+    outside::json_for_terminal(&serde_json::to_string(what).unwrap_or_default()) + "\n"
 }
 
 /// Changes the share of a VM by words such as `weight=200`.
@@ -299,6 +269,15 @@ pub fn undrain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
 
 fn say(text: &str) -> Result<(), ClientError> {
     outside::print(&outside::lines_for_terminal(text)).map(|_| ()).map_err(ClientError::Output)
+}
+
+/// Returns the VM of a context, which is named as `VM/CONTEXT`.
+///
+/// # Errors
+///
+/// It is not named so.
+pub fn vm_of(context: &str) -> Result<&str, ClientError> {
+    place(context).map(|(vm, _)| vm)
 }
 
 /// The VM and the number of a context.

@@ -31,8 +31,8 @@ mod vm;
 mod vms;
 
 pub use client::{
-    ClientError, Stream, Watch, ask, drain, kill, move_to, reload, restart, set, show_status, status_table,
-    swap_out, undrain,
+    ClientError, Stream, Watch, ask, daemon_of, drain, kill, move_to, reload, restart, set, show_all,
+    show_status, status, status_table, swap_out, undrain, vm_of,
 };
 pub use control::{Answer, Request};
 pub use reload::Reloaded;

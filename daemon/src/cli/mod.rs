@@ -20,7 +20,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use confinement::Confinement;
-use control::Control;
+pub(crate) use control::Control;
 use daemon::ipc::DriverFamily;
 use daemon::trace;
 pub(crate) use doctor::Doctor;

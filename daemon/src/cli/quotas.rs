@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) struct Quotas {
     /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's
     ///
-    /// The guest sees a GPU with this much memory. A percentage is of the largest heap of the GPU's own, added up over several GPUs [default: all of the GPU's]
+    /// Each program of the guest sees a GPU with seven eighths of this memory. A percentage is of the largest heap of the GPU's own, added up over several GPUs [default: all of the GPU's]
     #[arg(long, value_name = "SIZE|%", value_parser = str::parse::<Amount>)]
     pub device_memory: Option<Amount>,
     /// GPU memory of one context, that is, one guest program, as for --device-memory

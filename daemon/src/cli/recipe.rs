@@ -5,7 +5,7 @@ use super::serve::Serve;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use config::size;
-use daemon::broker::{self, Answer, ClientError, Request, VmsFile};
+use daemon::broker::{self, ClientError, VmsFile};
 use daemon::recipe;
 use std::fs::File;
 use std::io::Read;
@@ -32,7 +32,7 @@ pub(crate) enum Recipe {
     },
     /// Print the parts of a libvirt domain for `virsh edit`
     ///
-    /// What AppArmor or SELinux have to be told is on standard error
+    /// What AppArmor or SELinux have to be told is on standard error, and with --domain what other devices of the domain need
     Libvirt {
         #[command(flatten)]
         source: Source,
@@ -98,12 +98,15 @@ impl Recipe {
             Self::Crosvm { source } => format!("{}\n", recipe::crosvm(&source.socket()?)?),
             Self::Libvirt { source, domain, firmware: Firmware { window_size } } => {
                 let socket = source.socket()?;
-                let text = match domain {
+                let recipe::Given { domain, advice } = match domain {
                     Some(file) => with_gpu(&file, &socket, window_size)?,
-                    None => recipe::libvirt(&socket, window_size)?,
+                    None => {
+                        recipe::Given { domain: recipe::libvirt(&socket, window_size)?, advice: Vec::new() }
+                    }
                 };
+                advice.iter().for_each(|advice| outside::tell(&format!("vhost-user-vulkan: {advice}\n")));
                 outside::tell(&recipe::confinement(&socket)?);
-                text
+                domain
             }
         };
         outside::print(&text).context("cannot write")?;
@@ -120,11 +123,8 @@ impl Source {
             (None, None) => bail!("one of --vm and --socket-path is needed"),
         };
         let control = control.path_of_broker();
-        let sockets = match broker::ask(&control, &Request::Status) {
-            Ok(Answer::Status(status)) => {
-                status.vms.into_iter().map(|vm| (vm.name, vm.socket_path.into())).collect()
-            }
-            Ok(_) => bail!("{}: not the answer of a broker", control.display()),
+        let sockets = match broker::status(&control) {
+            Ok(status) => status.vms.into_iter().map(|vm| (vm.name, vm.socket_path.into())).collect(),
             Err(ClientError::Socket(path, why)) => {
                 let (path, file) = (path.display(), config.display());
                 outside::tell(&format!(
@@ -142,7 +142,7 @@ impl Source {
 const DOMAIN_BYTES: u64 = 16 << 20;
 
 /// The domain in a file with the device at `socket`.
-fn with_gpu(file: &Path, socket: &Path, window: u64) -> anyhow::Result<String> {
+fn with_gpu(file: &Path, socket: &Path, window: u64) -> anyhow::Result<recipe::Given> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let named = || file.display().to_string();
     let mut domain = String::new();

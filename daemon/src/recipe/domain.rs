@@ -1,7 +1,7 @@
 //! A whole libvirt domain, as `virsh dumpxml` prints it, with the device added: everything else stays as it is written.
 
 use super::libvirt::{ACCESS, NAMESPACE, SOURCE, arguments, commandline, memory_backing};
-use super::{Unfit, qemu};
+use super::{Unfit, neighbours, qemu};
 use roxmltree::{Document, ExpandedName, Node};
 use std::ops::Range;
 use std::path::Path;
@@ -34,13 +34,22 @@ pub enum DomainError {
     Unfit(#[from] Unfit),
 }
 
+/// A domain with the device.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The domain.
+    pub domain: String,
+    /// The sentences that tell an administrator what its machine type lacks, and what its other devices need.
+    pub advice: Vec<String>,
+}
+
 /// Returns the domain with the device at `socket`; as it is if it has that. Memory that is private is made shared. `window` is that of
 /// [`super::qemu()`].
 ///
 /// # Errors
 ///
 /// The text is no domain of QEMU, or has such a device with other arguments.
-pub fn with_gpu(text: &str, socket: &Path, window: u64) -> Result<String, DomainError> {
+pub fn with_gpu(text: &str, socket: &Path, window: u64) -> Result<Given, DomainError> {
     let document = Document::parse(text)?;
     let domain = document.root_element();
     let (true, Some(memory)) = (domain.has_tag_name("domain"), child(domain, "memory")) else {
@@ -78,7 +87,27 @@ pub fn with_gpu(text: &str, socket: &Path, window: u64) -> Result<String, Domain
             edits.push(Edit(at..at, format!(" xmlns:qemu='{NAMESPACE}'")));
         }
     }
-    Ok(edited(text, edits))
+    let old = machine(domain).filter(|machine| lacks_pci_express(machine)).map(advice_for);
+    let others = neighbours::advice(domain).into_iter().map(str::to_owned);
+    Ok(Given { domain: edited(text, edits), advice: old.into_iter().chain(others).collect() })
+}
+
+/// The domain's type of machine, if the domain names one.
+fn machine<'a>(domain: Node<'a, '_>) -> Option<&'a str> {
+    child(child(domain, "os")?, "type")?.attribute("machine")
+}
+
+/// Returns what an administrator has to know of a machine without PCI Express, which QEMU starts with the device all the same.
+fn advice_for(machine: &str) -> String {
+    format!(
+        "the machine type {machine} has no PCI Express, and the device was tried with q35 only: here the guest may not let go of the device, which plugging it again needs, and suspend to memory is not hidden from the guest. A new machine with <type arch='x86_64' machine='q35'> in <os> has both"
+    )
+}
+
+/// Returns whether a type of machine has no PCI Express: for x86 all but q35 (`pc-i440fx-9.2`, `pc`, `isapc`, `microvm`).
+fn lacks_pci_express(machine: &str) -> bool {
+    let is_old = machine == "pc" || machine.starts_with("pc-") && !machine.starts_with("pc-q35");
+    is_old || ["isapc", "microvm"].contains(&machine)
 }
 
 fn argument<'a>(node: Node<'a, '_>) -> Option<&'a str> {
@@ -166,7 +195,8 @@ mod tests {
 ";
 
     fn add(text: &str) -> Result<String, String> {
-        with_gpu(text, Path::new("/run/a.sock"), 0).map_err(|error| error.to_string())
+        let given = with_gpu(text, Path::new("/run/a.sock"), 0);
+        given.map(|given| given.domain).map_err(|error| error.to_string())
     }
 
     /// Adds the device, and checks that everything is there, once, and that it is not added again.
@@ -239,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_is_no_domain_for_it_is_refused_with_the_reason() {
-        let other = with_gpu(DOMAIN, Path::new("/run/b.sock"), 0).unwrap();
+        let other = with_gpu(DOMAIN, Path::new("/run/b.sock"), 0).unwrap().domain;
         let cell =
             DOMAIN.replace("<devices>", "<cpu><numa><cell memAccess='private'/></numa></cpu><devices>");
         let prefix = DOMAIN.replace("<domain", "<domain xmlns:qemu='x'");
@@ -256,5 +286,29 @@ mod tests {
             let said = add(text).unwrap_err();
             assert!(said.starts_with(error), "{said}");
         }
+    }
+
+    #[test]
+    fn a_machine_without_pci_express_is_told_with_the_remedy() {
+        let of = |machine: &str| {
+            let os = format!("<os><type arch='x86_64' machine='{machine}'>hvm</type></os>");
+            let text = DOMAIN.replace("  <devices>", &format!("  {os}\n  <devices>"));
+            with_gpu(&text, Path::new("/run/a.sock"), 0).unwrap().advice
+        };
+        for fit in ["q35", "pc-q35-9.2", "pc-q35-noble", "virt", "virt-9.2"] {
+            assert!(of(fit).is_empty(), "{fit}");
+        }
+        for unfit in ["pc", "pc-i440fx-9.2", "pc-i440fx-jammy", "isapc", "microvm"] {
+            let [said] = &of(unfit)[..] else { panic!("{unfit}") };
+            assert!(said.starts_with(&format!("the machine type {unfit} has no PCI Express")), "{said}");
+            assert!(said.contains("machine='q35'"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_other_devices_need_comes_with_the_domain() {
+        let display = DOMAIN.replace("</devices>", "<video><model type='virtio'/></video></devices>");
+        let given = |text| with_gpu(text, Path::new("/run/a.sock"), 0).unwrap();
+        assert_eq!((given(DOMAIN).advice.len(), given(&display).advice.len()), (0, 1));
     }
 }

@@ -54,7 +54,7 @@ pub fn confinement(socket: &Path) -> Result<String, Unfit> {
     Ok(format!(
         "libvirt starts QEMU as its own user (libvirt-qemu:kvm on Debian and Ubuntu, qemu:qemu on Fedora), who must be able to open the socket:\n\
          socket-group = \"kvm\" in the VM's table, or --socket-group kvm.\n\
-         The domain's <emulator> must be QEMU 11.1 or newer.\n\
+         The domain's <emulator> must be QEMU 11.1 or newer; its machine should be of type q35 (x86-64).\n\
          Where AppArmor confines QEMU (Debian, Ubuntu), add this line to /etc/apparmor.d/local/abstractions/libvirt-qemu,\n\
          which each start of a domain reads:\n\
          {path} rw,\n\

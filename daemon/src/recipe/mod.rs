@@ -1,13 +1,14 @@
 //! Recipes: the text that gives a VM its GPU when it is pasted into its definition: QEMU's arguments (`qemu`), libvirt's XML (`libvirt`, and `domain`
-//! for a whole definition), crosvm's option (`crosvm`). Knows no files and no broker: from a socket's path and a size follows a text.
+//! for a whole definition, with advice about its other devices from `neighbours`), crosvm's option (`crosvm`). Knows no files and no broker: from a socket's path and a size follows a text.
 
 mod crosvm;
 mod domain;
 mod libvirt;
+mod neighbours;
 mod qemu;
 
 pub use crosvm::crosvm;
-pub use domain::{DomainError, with_gpu};
+pub use domain::{DomainError, Given, with_gpu};
 pub use libvirt::{confinement, libvirt};
 pub use qemu::{OVMF_LARGE, qemu};
 

@@ -5,7 +5,7 @@ use super::draw::draw;
 use super::moment::{Column, Moment};
 use super::terminal::Terminal;
 use super::view::{Question, View, Wish};
-use crate::broker::{Answer, ClientError, Request, Status, ask};
+use crate::broker::{ClientError, Request, Status, ask, status};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
@@ -76,13 +76,6 @@ pub fn watch(socket: &Path) -> Result<(), WatchError> {
         emulate_default_handler(signal)?;
     }
     Ok(())
-}
-
-fn status(socket: &Path) -> Result<Status, ClientError> {
-    match ask(socket, &Request::Status)? {
-        Answer::Status(status) => Ok(status),
-        _ => Err(ClientError::Protocol(socket.to_owned(), "no status".into())),
-    }
 }
 
 /// Asks for the status once a second, and at once when a context was to be killed.

@@ -9,6 +9,8 @@ use anyhow::{Context, Result, ensure};
 use super::names::NAME;
 use crate::program::{LIMIT, succeed};
 
+/// The variable with the address that a packager gives the users of the package: where they find sources, help and the issue tracker.
+const HOMEPAGE: &str = "PACKAGE_HOMEPAGE";
 /// Files of the repository that are shipped as they are.
 const DOCUMENTS: &[&str] = &["CHANGELOG.md", "README.md", "SECURITY.md"];
 
@@ -27,10 +29,22 @@ pub(super) fn lay_out(stage: &Path, binaries: &[PathBuf], version: &str) -> Resu
         copy(binary, &stage.join(binary.file_name().context("a program has a name")?))?;
     }
     let control = fs::read_to_string(stage.join("debian/control"))?;
+    let homepage = std::env::var(HOMEPAGE).ok().filter(|homepage| !homepage.is_empty());
+    let control =
+        homepage.map_or_else(|| Ok(control.clone()), |homepage| with_homepage(&control, &homepage))?;
+    fs::write(stage.join("debian/control"), &control)?;
     let maintainer = control.lines().find_map(|line| line.strip_prefix("Maintainer: "));
     let maintainer = maintainer.context("debian/control names no maintainer")?;
     fs::write(stage.join("debian/changelog"), changelog(version, maintainer, &date()?))?;
     Ok(())
+}
+
+/// Returns `debian/control` with an address as the field `Homepage` of the source, which each package of it gets.
+fn with_homepage(control: &str, homepage: &str) -> Result<String> {
+    let is_address = homepage.starts_with("https://") && !homepage.contains(char::is_whitespace);
+    ensure!(is_address, "{HOMEPAGE}={homepage:?}: give an address that begins with https://, without blanks");
+    let (source, packages) = control.split_once("\n\n").context("debian/control describes no package")?;
+    Ok(format!("{source}\nHomepage: {homepage}\n\n{packages}"))
 }
 
 /// Debian's version of a release. A release candidate comes before the release, and a package that Debian itself makes after both.
@@ -78,7 +92,19 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::debian_version;
+    use super::{debian_version, with_homepage};
+
+    #[test]
+    fn a_packager_s_address_is_a_field_of_the_source() {
+        let control = include_str!("../../../daemon/packaging/debian/control");
+        let with = with_homepage(control, "https://packages.example/gpu").unwrap();
+        let (source, packages) = with.split_once("\n\n").unwrap();
+        assert!(source.ends_with("\nHomepage: https://packages.example/gpu"), "{source}");
+        assert!(control.ends_with(packages) && packages.starts_with("Package: "), "{packages}");
+        for wrong in ["gpu.example", "https://a b", "https://a\nMaintainer: b"] {
+            assert!(with_homepage(control, wrong).unwrap_err().to_string().contains("PACKAGE_HOMEPAGE"));
+        }
+    }
 
     #[test]
     fn a_release_candidate_comes_before_the_release() {

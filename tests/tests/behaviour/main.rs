@@ -28,6 +28,7 @@ mod mishaps;
 mod moves;
 mod negotiation;
 mod one_vm;
+mod operators;
 mod patches;
 mod polls;
 mod queues;

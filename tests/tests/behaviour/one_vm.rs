@@ -16,13 +16,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tests::broker::{metrics, operate, say, vhost_user_vulkan};
 use tests::daemon::{self, Daemon, eventually};
-use tests::daemon_process::{daemon_executable, prepared};
+use tests::daemon_process::daemon_executable;
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::ring::ASYNC;
 use tests::guest::{PATIENCE, timeline};
 use tests::port::free_port;
-use tests::program::{LIMIT, Program, executable};
+use tests::program::executable;
 
 /// Some milliseconds of a software driver's time.
 const SIZE: u64 = 16 << 20;
@@ -279,46 +279,5 @@ fn members_of_the_group_of_operators_may_command_and_others_hear_that_they_may_n
     let (status, said) = status_of(USER)?;
     let denied = said.contains("Permission denied") && said.contains("run it with sudo");
     ensure!(status == Some(1) && denied && !said.contains("is vhost-user-vulkan running"), "{said}");
-    Ok(())
-}
-
-/// An ordinary user of a container: without a folder of its own, nothing in `/run`, and with sockets of its own alone.
-const CONTAINER: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps --mount --net sh -c '
-    mount -t tmpfs none /run && exec setpriv --ambient-caps=-all --inh-caps=-all "$@"' sh sh script env "$@""#;
-
-/// A user with a daemon, then with two, of which one is killed. The second finds a socket that nobody serves.
-const DAEMONS: &str = r#"set -eu
-    unset XDG_RUNTIME_DIR
-    "$@" --socket-path a.sock 2>a.log & a=$!
-    until "$@" status --json >only 2>>unheard; do kill -0 $a; sleep 0.05; done
-    cp -a a.sock.control b.sock.control
-    "$@" --socket-path b.sock 2>b.log & b=$!
-    until "$@" status --control-socket b.sock.control >>unheard 2>&1; do kill -0 $b; sleep 0.05; done
-    stat -c %a b.sock.control >mode
-    ! "$@" status 2>several
-    kill -KILL $a
-    wait $a || "$@" status --json >left
-    kill $b
-    wait $b
-"#;
-
-#[test]
-fn operators_find_the_only_daemon_of_their_user_and_hear_of_several() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let file = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
-    fs::write(folder.path().join("script"), DAEMONS)?;
-    let mut command = prepared(CONTAINER, &vhost_user_vulkan()?);
-    command.current_dir(folder.path());
-    let output = Program::start(command)?.wait(LIMIT)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{said}\n{}\n{}\n{}", file("a.log"), file("b.log"), file("unheard"));
-    let name = |status: &str| -> Result<Value> {
-        Ok(serde_json::from_str::<Value>(&file(status))?["vms"][0]["name"].clone())
-    };
-    assert_eq!((name("only")?, name("left")?), (json!("a"), json!("b")));
-    let several = file("several");
-    ensure!(["/a.sock.control", "/b.sock.control"].iter().all(|path| several.contains(path)), "{several}");
-    assert_eq!(file("mode"), "600\n");
-    ensure!(!folder.path().join("b.sock.control").exists(), "the control socket is left");
     Ok(())
 }

@@ -80,6 +80,16 @@ fn a_libvirt_domain_gets_the_device_and_whoever_adds_it_is_told_the_rules() -> R
         "{text}"
     );
     ensure!(rules.contains("\n/run/gpu/web.sock rw,\n") && rules.contains("semodule"), "{rules}");
+    let files = "<devices><filesystem><driver type='virtiofs'/></filesystem></devices></domain>";
+    let mut command = vhost_user_vulkan()?;
+    command.args(["recipe", "libvirt", "--socket-path", "/run/gpu/web.sock", "--domain", "-"]);
+    let output = fed(command, &domain.replace("</domain>", files))?;
+    let advice = String::from_utf8(output.stderr)?;
+    ensure!(
+        output.status.success() && advice.starts_with("vhost-user-vulkan: virtiofsd of QEMU 7.2"),
+        "{advice}"
+    );
+    ensure!(advice.ends_with(&rules) && !rules.contains("virtiofsd"), "{advice}");
     let file = tempfile::NamedTempFile::new()?;
     let refused = |path: &Path| -> Result<String> {
         let path = path.display().to_string();

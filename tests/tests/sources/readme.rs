@@ -27,9 +27,9 @@ const RUN_BY: &[(&str, &str, &str)] = &[
     ("sudo qemu-system-x86_64", "tests/tests/package/first_steps.rs", LITERALLY),
     ("vulkaninfo --summary", "tests/tests/package/first_steps.rs", LITERALLY),
     (
-        "sudo systemctl start vhost-user-vulkan@web.socket",
+        "sudo systemctl enable --now vhost-user-vulkan@web.socket",
         "tests/tests/vm/libvirt.rs",
-        "systemctl start vhost-user-vulkan@web.socket",
+        "systemctl enable --now vhost-user-vulkan@web.socket",
     ),
     ("virsh dumpxml", "tests/tests/vm/libvirt.rs", LITERALLY),
     ("vhost-user-vulkan recipe libvirt", "tests/tests/vm/libvirt.rs", LITERALLY),

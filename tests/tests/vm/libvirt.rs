@@ -52,7 +52,7 @@ const PREPARE: &str = r#"
 cp /mnt/kernel /mnt/initramfs /var/lib/libvirt/images/
 # There are no controllers to divide in these namespaces, and QEMU itself writes to the files.
 printf 'cgroup_controllers = []\nstdio_handler = "file"\n' >>/etc/libvirt/qemu.conf
-systemctl start vhost-user-vulkan@web.socket
+systemctl enable --now vhost-user-vulkan@web.socket
 virsh define --validate /mnt/domain.xml
 "#;
 

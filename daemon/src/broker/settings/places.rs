@@ -16,12 +16,12 @@ const SERVICE_NAME: &str = "control.sock";
 /// The end of the name of a control socket that lies beside the socket of its only VM.
 const SUFFIX: &str = ".control";
 /// Time for which a daemon may keep an operator waiting who only looks whether it is there.
-const LOOK: Duration = Duration::from_secs(1);
+pub(in crate::broker) const LOOK: Duration = Duration::from_secs(1);
 
 /// Several daemons run, and nothing says which of them is meant.
 #[derive(Debug, thiserror::Error)]
 #[error("several daemons run here; say which one is meant with one of {}", .0.iter().map(|path| format!("--control-socket {}", path.display())).collect::<Vec<_>>().join(", "))]
-pub struct Ambiguous(Vec<PathBuf>);
+pub struct Ambiguous(pub(in crate::broker) Vec<PathBuf>);
 
 /// Returns the path at which the daemon of one VM listens for operators, if nobody names another: beside the VM's socket, and absolute, so that
 /// operators find it in the kernel's list.
@@ -65,6 +65,27 @@ pub fn control_sockets() -> Vec<PathBuf> {
     broker().into_iter().chain(daemons_of_one_vm().open).collect()
 }
 
+/// The places where daemons may listen that an operator can mean.
+#[derive(Debug, Default)]
+pub(in crate::broker) struct Places {
+    /// The socket of a broker, if one is there.
+    pub broker: Option<PathBuf>,
+    /// The sockets of daemons of one VM, whether they let this user in or not.
+    pub of_one_vm: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Returns how many there are.
+    pub(in crate::broker) fn count(&self) -> usize {
+        self.of_one_vm.len() + usize::from(self.broker.is_some())
+    }
+}
+
+/// Returns the places where something may listen. Nothing is asked there.
+pub(in crate::broker) fn places() -> Places {
+    Places { broker: broker(), of_one_vm: beside_vms() }
+}
+
 fn broker() -> Option<PathBuf> {
     places_of_brokers().into_iter().find(|path| path.exists())
 }
@@ -106,9 +127,16 @@ fn user_control_socket() -> PathBuf {
     }
 }
 
-/// Looks for control sockets where no broker was found. Of daemons of one VM: those of this network namespace that this user or root has made, and those of services,
-/// which have namespaces of their own.
+/// Looks for the control sockets of daemons of one VM, and of a broker into whose folder this user may not look.
 fn daemons_of_one_vm() -> Found {
+    let mut found = tried(beside_vms());
+    found.closed.extend(hidden_broker());
+    found
+}
+
+/// The control sockets that lie beside VMs' sockets: those of this network namespace that this user or root has made, and those of services,
+/// which have namespaces of their own.
+fn beside_vms() -> Vec<PathBuf> {
     let mut paths = listed(&fs::read("/proc/net/unix").unwrap_or_default());
     paths.retain(|path| is_of_this_user_or_root(path));
     let folder = fs::read_dir(SERVICE_FOLDER).into_iter().flatten();
@@ -116,9 +144,7 @@ fn daemons_of_one_vm() -> Found {
     paths.sort_unstable();
     paths.dedup();
     paths.retain(|path| is_beside_another(path));
-    let mut found = tried(paths);
-    found.closed.extend(hidden_broker());
-    found
+    paths
 }
 
 /// Tries which of the daemons at these paths let this user in.

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tests::package::{self, Architecture};
+use tests::prerequisites::{self, PACKAGING};
 
 #[derive(Parser)]
 #[command(about = "Make the Debian package of the daemon, and print where it is")]
@@ -19,6 +20,7 @@ fn main() -> Result<()> {
         Some("arm64") => Architecture::Arm64,
         Some(other) => bail!("{other} is neither amd64 nor arm64"),
     };
+    prerequisites::provide(PACKAGING)?;
     let package = package::make(architecture)?;
     println!("{}\n{}", package.deb.display(), package.sbom.display());
     Ok(())
