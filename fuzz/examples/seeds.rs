@@ -261,7 +261,12 @@ fn ring(offset: u64, buffer: u64, pending: u32) -> Vec<u8> {
 fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
-    let trial = MemoryTrial { mappable_types: 7, shareable: true, driver_mapped: DriverMapped::default(), exportable_types: 0 };
+    let trial = MemoryTrial {
+        mappable_types: 7,
+        shareable: true,
+        driver_mapped: DriverMapped::default(),
+        exportable_types: 0,
+    };
     let gpu = GpuChoice {
         uuid: [3; 16],
         memory: MemoryBackEnd::Memfd,
@@ -328,7 +333,8 @@ fn packets() -> Vec<Vec<u8>> {
         spare,
         driver: reason(),
     };
-    let in_force = InForce { window_size: size, memory: reason(), maps_device_memory: true, queues: reason() };
+    let in_force =
+        InForce { window_size: size, memory: reason(), maps_device_memory: true, queues: reason() };
     let to_broker = [
         ToBroker::Ready {
             gpus: vec![gpu(Some("0000:01:00.0".to_owned()), false), gpu(None, true)],
