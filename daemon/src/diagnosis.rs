@@ -261,7 +261,7 @@ mod tests {
             kind: config::GpuKind::Discrete,
             device_memory: 80 << 30,
             likeness: Likeness::default(),
-            memfd: Ok(MemoryTrial { mappable_types: 1, shareable: true, driver_mapped }),
+            memfd: Ok(MemoryTrial { mappable_types: 1, shareable: true, driver_mapped, exportable_types: 0 }),
             dma_buf: Err("none".into()),
         };
         let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();

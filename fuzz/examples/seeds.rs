@@ -261,7 +261,12 @@ fn ring(offset: u64, buffer: u64, pending: u32) -> Vec<u8> {
 fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
-    let trial = MemoryTrial { mappable_types: 7, shareable: true, driver_mapped: DriverMapped::default() };
+    let trial = MemoryTrial {
+        mappable_types: 7,
+        shareable: true,
+        driver_mapped: DriverMapped::default(),
+        exportable_types: 0,
+    };
     let gpu = GpuChoice {
         uuid: [3; 16],
         memory: MemoryBackEnd::Memfd,
@@ -293,7 +298,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToWorker::ExportBlob { resource_id, blob_id: BlobId(9), size, mappable: true },
         ToWorker::WritePrelude { goes_on: true },
         ToWorker::BuildPrelude,
-        ToWorker::HandOver,
+        ToWorker::HandOver { copies: true },
         ToWorker::TakeOver,
         ToWorker::GoOn,
     ];
@@ -308,7 +313,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::Overdue { command: reason(), is_blocked: true },
         ToDevice::Hung { limit: Duration::from_millis(2500) },
         ToDevice::Wakes,
-        ToDevice::PreludeBuilt,
+        ToDevice::PreludeBuilt { is_at_home: false },
         ToDevice::HandedOver,
         ToDevice::Stays { reason: reason(), for_now: true },
         ToDevice::TakesOver { pieces: vec![MemoryId(7)] },
@@ -328,7 +333,8 @@ fn packets() -> Vec<Vec<u8>> {
         spare,
         driver: reason(),
     };
-    let in_force = InForce { window_size: size, memory: reason(), maps_device_memory: true, queues: reason() };
+    let in_force =
+        InForce { window_size: size, memory: reason(), maps_device_memory: true, queues: reason() };
     let to_broker = [
         ToBroker::Ready {
             gpus: vec![gpu(Some("0000:01:00.0".to_owned()), false), gpu(None, true)],

@@ -23,6 +23,9 @@ pub struct MemoryTrial {
     pub shareable: bool,
     /// The memory types that guests can map besides, if they are offered.
     pub driver_mapped: DriverMapped,
+    /// Memory types, a bit each, that guests cannot map, and whose memory one process of the driver's can give to another as a descriptor that
+    /// says nothing of what it is (`VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT`).
+    pub exportable_types: u32,
 }
 
 /// Memory types that a driver shares with nobody, but maps for the processor out of a device node that others can map as well. Such a
@@ -51,6 +54,16 @@ pub struct GpuChoice {
 }
 
 impl GpuChoice {
+    /// Returns the memory types, a bit each, whose memory is made so that a context's next worker can have it. There are none where the driver maps
+    /// memory for guests: buffers cannot be for both.
+    #[must_use]
+    pub fn exported_types(&self) -> u32 {
+        match (self.memory, self.trial.driver_mapped.types) {
+            (MemoryBackEnd::Memfd, 0) => self.trial.exportable_types,
+            _ => 0,
+        }
+    }
+
     /// Returns whether guests can map the GPU's own memory: the driver exports it, or maps it for them.
     #[must_use]
     pub fn maps_device_memory(&self) -> bool {

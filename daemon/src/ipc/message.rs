@@ -157,7 +157,10 @@ pub enum ToWorker {
     /// [`Self::GoOn`] nothing else is sent but answers to what the worker asks for. Nothing is written before all is at rest and nothing can
     /// be in the way any more: with the first byte the successor begins to read. A worker that stays for now is told again, with the same
     /// socket.
-    HandOver,
+    HandOver {
+        /// The contents of memory that only the driver uses are to be copied: the successor cannot have the memory itself.
+        copies: bool,
+    },
     /// Take over from a worker whose context this is: comes behind the set-up and the resources that the context sees, and when there is
     /// something to read. Descriptor: the socket that [`HandOver`] messages come from; its end without [`HandOver::End`] means that the
     /// predecessor gives up. Answered by [`ToDevice::TakenOver`], or by [`ToDevice::Lost`].
@@ -176,10 +179,10 @@ pub enum ToWorker {
 /// it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum HandOver {
-    /// The next memory file. Descriptor: the file.
+    /// The next memory file, or the driver's name of memory that only it uses. Descriptor: the file.
     File {
-        /// The piece that it is.
-        memory: MemoryId,
+        /// The piece that it is; none if only the driver uses it.
+        memory: Option<MemoryId>,
     },
     /// The next bytes of the snapshot, at most [`INLINE_SUBMIT_MAX`].
     Bytes(#[serde(with = "serde_bytes_vec")] Vec<u8>),
@@ -288,7 +291,10 @@ pub enum ToDevice {
     /// From a worker that keeps a context which is swapped out ([`WorkerSetup::swapped_out`]): a ring has a command for the driver.
     Wakes,
     /// Answer to [`ToWorker::BuildPrelude`]: all of it is made.
-    PreludeBuilt,
+    PreludeBuilt {
+        /// The GPUs of the context and their drivers are those of its worker: memory of its driver can be had here.
+        is_at_home: bool,
+    },
     /// Answer to [`ToWorker::HandOver`]: the successor has it all, and this worker rests until it is told to go on.
     HandedOver,
     /// Answer to [`ToWorker::HandOver`]: this worker has gone on, as the context cannot be handed over.

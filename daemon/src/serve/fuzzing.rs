@@ -110,7 +110,7 @@ fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
             let pieces = vec![MemoryId(bytes.int_in_range(0..=4)?); bytes.int_in_range(0..=2)?];
             let message = match bytes.int_in_range(0..=7u8)? {
                 0..=1 => ToDevice::Ready,
-                2..=3 => ToDevice::PreludeBuilt,
+                kind @ 2..=3 => ToDevice::PreludeBuilt { is_at_home: kind == 2 },
                 4..=5 => {
                     let credit = PerHeap { device: bytes.arbitrary()?, host: bytes.arbitrary()? };
                     ToDevice::TakenOver { pieces, credit }
@@ -138,6 +138,7 @@ pub(super) fn options(launcher: Launcher) -> Options {
                 mappable_types: 1,
                 shareable: true,
                 driver_mapped: DriverMapped { types: 2, device: makedev(1, 3) },
+                exportable_types: 0,
             },
             queues: Queues::Compute,
             protection: Protection::default(),

@@ -209,9 +209,9 @@ impl Server {
     }
 
     /// Has a successor that has made what it could make more, or the worker hand over to it.
-    fn prelude_built(&mut self, ctx_id: ContextId) {
+    fn prelude_built(&mut self, ctx_id: ContextId, is_at_home: bool) {
         let now = Instant::now();
-        match self.world.handovers.prepared(ctx_id, now) {
+        match self.world.handovers.prepared(ctx_id, is_at_home, now) {
             Ok(Prepared::Enough) => self.try_hand_over(ctx_id, now),
             Ok(Prepared::More) => self.prepare(ctx_id, true),
             Err(reason) => self.fail(ctx_id, reason),
@@ -227,10 +227,12 @@ impl Server {
 
     /// Tells the worker to hand over, if nothing is in the way now.
     fn try_hand_over(&mut self, ctx_id: ContextId, now: Instant) {
-        let is_swap_in = self.world.handovers.get(ctx_id).is_some_and(|it| it.purpose == Purpose::SwapIn);
+        let hand_over = self.world.handovers.get(ctx_id);
+        let is_swap_in = hand_over.is_some_and(|it| it.purpose == Purpose::SwapIn);
+        let copies = hand_over.is_none_or(|it| !it.is_at_home);
         // What comes for one that is swapped out waits for the successor.
         match self.unmovable(ctx_id).filter(|_| !is_swap_in) {
-            None => match self.world.workers.hand_over(ctx_id) {
+            None => match self.world.workers.hand_over(ctx_id, copies) {
                 Ok(()) => {
                     self.world.handovers.rests(ctx_id, now);
                     self.tell_stage(ctx_id, RestartStage::Rests);
@@ -309,7 +311,7 @@ impl Server {
     pub(super) fn successor_says(&mut self, ctx_id: ContextId, message: ToDevice) {
         match message {
             ToDevice::Ready => self.successor_ready(ctx_id),
-            ToDevice::PreludeBuilt => self.prelude_built(ctx_id),
+            ToDevice::PreludeBuilt { is_at_home } => self.prelude_built(ctx_id, is_at_home),
             ToDevice::TakesOver { pieces } => self.device.takes_over(ctx_id, &pieces),
             ToDevice::TakenOver { pieces, credit } => {
                 self.device.takes_over(ctx_id, &pieces);

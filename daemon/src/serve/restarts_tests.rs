@@ -189,14 +189,14 @@ impl Rig {
     fn prelude_built(&mut self, new: u32) -> Channel {
         self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false });
         assert!(matches!(self.stage(), Some(Stage::Prepares { .. })));
-        self.say(new, &ToDevice::PreludeBuilt);
+        self.say(new, &ToDevice::PreludeBuilt { is_at_home: false });
         // Where this took long, there are more parts.
         while let Some(Stage::Prepares { .. }) = self.stage() {
             self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true });
             self.hear(new);
-            self.say(new, &ToDevice::PreludeBuilt);
+            self.say(new, &ToDevice::PreludeBuilt { is_at_home: false });
         }
-        self.hear_one(OLD, &ToWorker::HandOver)
+        self.hear_one(OLD, &ToWorker::HandOver { copies: true })
     }
 
     /// A worker ends, and the device thread notices it: a process that another test starts may hold the worker's socket for a moment.
@@ -298,13 +298,13 @@ fn a_context_goes_on_while_its_successor_prepares() {
     rig.turn();
     assert!(matches!(rig.stage(), Some(Stage::Prepares { part: 1, .. })));
     let messages = |rig: &Rig| rig.hear(OLD).pop();
-    rig.say(NEW, &ToDevice::PreludeBuilt);
+    rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     while messages(&rig) == Some(ToWorker::WritePrelude { goes_on: true }) {
-        rig.say(NEW, &ToDevice::PreludeBuilt);
+        rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     }
     assert_eq!(rig.stage(), Some(Stage::Rests));
     // Once is enough.
-    rig.say(NEW, &ToDevice::PreludeBuilt);
+    rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     assert_eq!((rig.counts(), &rig.killed[..]), ((0, 1), &[NEW][..]));
     assert!(rig.is_running());
 }
@@ -314,7 +314,7 @@ fn what_has_come_while_a_long_part_of_the_prelude_was_made_is_made_before_anybod
     let mut rig = preparing();
     rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false });
     std::thread::sleep(SHORT_PART);
-    rig.say(NEW, &ToDevice::PreludeBuilt);
+    rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     assert!(matches!(rig.stage(), Some(Stage::Prepares { part: 2, .. })));
     rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true });
     let messages = rig.hear(NEW);
@@ -358,7 +358,7 @@ fn one_that_stays_for_now_goes_on_meanwhile_and_the_successor_sees_what_it_sees(
         assert_eq!(messages[1..], shown);
     }
     rig.turn_at(Instant::now() + AGAIN_AFTER);
-    rig.hear_one(OLD, &ToWorker::HandOver);
+    rig.hear_one(OLD, &ToWorker::HandOver { copies: true });
     rig.say(OLD, &stays(false));
     assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None));
     rig.submit(2, None);

@@ -633,7 +633,7 @@ impl Server {
             ToDevice::HandedOver => self.worker_handed_over(ctx_id),
             ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),
             ToDevice::Wakes => self.wakes(ctx_id),
-            ToDevice::PreludeBuilt | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
+            ToDevice::PreludeBuilt { .. } | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
                 self.lose(ctx_id, "an answer to nothing that was asked");
             }
             ToDevice::Lost { reason } => self.lose(ctx_id, &Quoted(&reason).to_string()),

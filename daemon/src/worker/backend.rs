@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use vulkan::snapshot::step::Step;
-use vulkan::snapshot::{NotMovable, Prelude, Saved};
+use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
 use vulkan::{Cancel, ContextLost, Exported, Look, MemoryFile, Renderer, StateQuery, WatchdogWake};
 
 /// An arena that grew beyond this for one command is given back.
@@ -65,10 +65,13 @@ pub(super) trait Backend: Send + Sync + 'static {
     fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable>;
 
     /// Writes down what the guest made, beside what is in the prelude; see [`Renderer::save`].
-    fn save(&self, prelude: &Prelude) -> Result<Saved, NotMovable>;
+    fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable>;
 
     /// Builds up what [`Self::save_prelude`] or [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
+
+    /// The driver's memory of the process whose context was built up can be had here; see [`Renderer::is_at_home`].
+    fn is_at_home(&self) -> bool;
 
     /// The contents of memory that a snapshot does not have; see [`Renderer::contents`].
     fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost>;
@@ -178,12 +181,16 @@ impl Backend for Renderer {
         Renderer::save_prelude(self, so_far)
     }
 
-    fn save(&self, prelude: &Prelude) -> Result<Saved, NotMovable> {
-        Renderer::save(self, prelude)
+    fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
+        Renderer::save(self, prelude, carry)
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         Renderer::rebuild(self, steps, files)
+    }
+
+    fn is_at_home(&self) -> bool {
+        Renderer::is_at_home(self)
     }
 
     fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vulkan::snapshot::step::Step;
-use vulkan::snapshot::{NotMovable, Prelude, Saved};
+use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
 use vulkan::{
     Budget, Cancel, ContextLost, Exported, Interrupted, Look, MemoryFile, StateQuery, Stop, WatchdogWake,
 };
@@ -132,9 +132,9 @@ impl Backend for SwappedOut {
         Err(NotMovable::for_now("the context is swapped out"))
     }
 
-    fn save(&self, _: &Prelude) -> Result<Saved, NotMovable> {
+    fn save(&self, _: &Prelude, _: Carry) -> Result<Saved, NotMovable> {
         let parts = self.parts.lock();
-        Ok(Saved { steps: parts.steps.clone(), files: parts.files.clone() })
+        Ok(Saved { steps: parts.steps.clone(), files: parts.files.clone(), ..Saved::default() })
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
@@ -144,6 +144,10 @@ impl Backend for SwappedOut {
         let mut parts = self.parts.lock();
         (parts.steps, parts.files) = (steps.to_vec(), files.to_vec());
         Ok(())
+    }
+
+    fn is_at_home(&self) -> bool {
+        false
     }
 
     fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {

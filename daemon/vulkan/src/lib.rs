@@ -21,12 +21,12 @@
 //! | `lowering` | values of the protocol to C structs, and back | context, driver, logical, objects |
 //! | `execution` | one command on its way, and the context that it is executed for | context, gates, driver, programs, logical, objects, disposal, lowering |
 //! | `validity` | the rules of valid usage that a driver takes for granted on the processor | context, driver, shape, logical, objects, kinds, lowering |
-//! | `memory` | device memory: allocated, shown to the guest as a blob, shared between contexts | context, backing, driver, shape, logical, objects, lowering, execution |
+//! | `memory` | device memory: allocated, shown to the guest as a blob, shared between contexts | context, backing, driver, shape, programs, logical, objects, lowering, execution |
 //! | `record` | command pools and buffers, and commands on their way into a recording | context, programs, logical, objects, kinds, lowering, execution, validity |
 //! | `submit` | queues: submissions, their ends, and waits for them | context, gates, driver, programs, logical, objects, kinds, disposal, lowering, execution, validity, record |
 //! | `commands` | commands that are executed by hand and belong to no other folder | context, backing, driver, shape, programs, logical, objects, kinds, lowering, execution, validity, memory, submit |
 //! | `dispatch` | which function executes each command | context, kinds, lowering, execution, validity, memory, record, submit, commands |
-//! | `snapshot` | a context at rest, written down and built up again | context, backing, driver, logical, objects, kinds, lowering, execution, memory, record, submit, commands, dispatch |
+//! | `snapshot` | a context at rest, written down and built up again | context, backing, driver, programs, logical, objects, kinds, lowering, execution, memory, record, submit, commands, dispatch |
 //! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch, snapshot |
 //! | `probe` | what GPUs there are | context, driver, programs |
 //!

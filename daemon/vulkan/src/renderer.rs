@@ -13,7 +13,7 @@ use super::logical::timeline::{Done, Look};
 use super::memory::export::{self, Exported};
 use super::record::recorder;
 use super::snapshot::step::Step;
-use super::snapshot::{self, Contents, NotMovable, Prelude, Saved, drain};
+use super::snapshot::{self, Carry, Contents, NotMovable, Prelude, Saved, drain};
 use super::submit::state_query::{self, StateQuery};
 use config::{CacheKey, ContextLimits, GpuChoice, MemoryId};
 use protocol::cursor::{Arena, Writer};
@@ -213,8 +213,8 @@ impl Renderer {
     /// # Errors
     ///
     /// Something of it cannot be had again by a successor.
-    pub fn save(&self, prelude: &Prelude) -> Result<Saved, NotMovable> {
-        snapshot::save(&self.0, prelude)
+    pub fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
+        snapshot::save(&self.0, prelude, carry)
     }
 
     /// Builds up what [`Self::save`] has written down, in a context in which nothing was made yet but the prelude.
@@ -224,6 +224,12 @@ impl Renderer {
     /// A step makes no sense. The context is over.
     pub fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         snapshot::rebuild(&self.0, steps, files)
+    }
+
+    /// Returns whether the driver's memory of the process whose context was rebuilt here can be had here: whether its GPUs are the same, and
+    /// its drivers.
+    pub fn is_at_home(&self) -> bool {
+        self.0.restored.is_at_home()
     }
 
     /// The contents of memory that only the driver uses, which a snapshot with these steps has: of the context that was saved, or that was

@@ -31,8 +31,8 @@ pub enum HostVulkan {
     Poisoned(PackageRoot),
     /// The software driver twice, as two GPUs; the second is in the folder.
     Twins(PackageRoot, Arc<TempDir>),
-    /// The software driver below a layer, which is in the folder, by which it has the extensions of small floats and says that it has features of theirs.
-    SmallFloats(PackageRoot, Arc<TempDir>),
+    /// The software driver below a layer of this name, which is in the folder, by which it has what no software driver has.
+    Layered(PackageRoot, Arc<TempDir>, &'static str),
 }
 
 /// The variables by which a service manager tells a service of itself. Where the tests run as one, the daemon is not that service.
@@ -49,6 +49,8 @@ const OF_A_SERVICE: [&str; 8] = [
 
 /// The layer's name in its manifest.
 const VALIDATION: &str = "VK_LAYER_KHRONOS_validation";
+/// The name of the layer of a memory type that no processor can map.
+const HIDDEN_MEMORY: &str = "VK_LAYER_hidden_memory";
 /// The name of the layer of small floats.
 const SMALL_FLOATS: &str = "VK_LAYER_small_floats";
 
@@ -87,18 +89,30 @@ impl HostVulkan {
     /// # Errors
     /// The packages cannot be had, or the layer cannot be copied.
     pub fn small_floats(layer: &Path) -> Result<Self> {
-        let root = PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?;
-        let library = "libsmall_floats_layer.so";
-        let folder = TempDir::new()?;
-        let [manifest_file, library_file] =
-            ["small_floats.json", library].map(|name| folder.path().join(name));
         let extension = |name| serde_json::json!({ "name": name, "spec_version": "1", "entrypoints": [] });
         let extensions = ["VK_KHR_shader_bfloat16", "VK_EXT_shader_float8"].map(extension);
+        Self::layered(layer, SMALL_FLOATS, &serde_json::json!(extensions))
+    }
+
+    /// The software driver with a memory type that no processor can map; `layer` is the library built of `tests/examples/hidden_memory_layer.rs`.
+    ///
+    /// # Errors
+    /// The packages cannot be had, or the layer cannot be copied.
+    pub fn hidden_memory(layer: &Path) -> Result<Self> {
+        Self::layered(layer, HIDDEN_MEMORY, &serde_json::json!([]))
+    }
+
+    /// The software driver below a layer, which adds extensions.
+    fn layered(layer: &Path, name: &'static str, extensions: &serde_json::Value) -> Result<Self> {
+        let root = PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?;
+        let library = "liblayer_of_a_test.so";
+        let folder = TempDir::new()?;
+        let [manifest_file, library_file] = ["layer.json", library].map(|name| folder.path().join(name));
         let manifest = serde_json::json!({ "file_format_version": "1.2.0", "layer": {
-            "name": SMALL_FLOATS, "type": "GLOBAL", "library_path": library, "api_version": "1.3.0",
-            "implementation_version": "1", "description": "small floats",
+            "name": name, "type": "GLOBAL", "library_path": library, "api_version": "1.3.0",
+            "implementation_version": "1", "description": "a layer of a test",
             "device_extensions": extensions,
-            "disable_environment": { "DISABLE_SMALL_FLOATS": "1" },
+            "disable_environment": { "DISABLE_LAYER_OF_A_TEST": "1" },
         }});
         fs::write(&manifest_file, manifest.to_string())?;
         fs::copy(layer, &library_file)?;
@@ -106,7 +120,7 @@ impl HostVulkan {
         for path in [folder.path(), &library_file, &manifest_file] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
         }
-        Ok(Self::SmallFloats(root, Arc::new(folder)))
+        Ok(Self::Layered(root, Arc::new(folder), name))
     }
 
     /// A command that runs `executable`, built on this machine, with this driver. The executable may start itself
@@ -124,7 +138,7 @@ impl HostVulkan {
         let root = match self {
             Self::System => return Ok(Command::new(executable)),
             Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) => root,
-            Self::Twins(root, _) | Self::SmallFloats(root, _) => root,
+            Self::Twins(root, _) | Self::Layered(root, ..) => root,
         };
         let mut command = Command::new(relinked(executable, root)?);
         super::use_drivers(&mut command, root.driver_manifest("lvp")?);
@@ -141,12 +155,12 @@ impl HostVulkan {
                 .env("VK_DRIVER_FILES", std::env::join_paths(manifests)?)
                 .env("LD_LIBRARY_PATH", root.library_path(&[folder.to_owned()]));
         }
-        if let Self::SmallFloats(root, folder) = self {
+        if let Self::Layered(root, folder, name) = self {
             let folder = folder.path();
             command
                 .env("LD_LIBRARY_PATH", root.library_path(&[folder.to_owned()]))
                 .env("VK_IMPLICIT_LAYER_PATH", folder)
-                .env("VK_LOADER_LAYERS_ALLOW", SMALL_FLOATS);
+                .env("VK_LOADER_LAYERS_ALLOW", name);
         }
         if let Self::Validated(root) = self {
             // The manifest names the library alone; the loader finds it by the library path.

@@ -1,10 +1,18 @@
 //! `restart VM/CONTEXT` gives a program another worker while it runs, and refuses with a reason what it cannot.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use protocol::venus::generated as venus;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use tests::broker::Broker;
+use tests::daemon_process::build_example;
+use tests::frontend::{Options, Session};
+use tests::guest::Gpu;
+use tests::guest::device::{Device, Source, ensure_filled};
+use tests::packages::HostVulkan;
+use vm_memory::{Bytes, VolatileMemory};
 
 /// The error of a command that fails.
 fn refusal(broker: &Broker, arguments: &[&str]) -> Result<String> {
@@ -41,6 +49,69 @@ fn a_request_that_is_refused_leaves_its_connection_for_the_next() -> Result<()> 
         writeln!(stream, "{request}")?;
         let answer = lines.next().transpose()?.unwrap_or_default();
         ensure!(answer.starts_with(r#"{"answer":"error","#), "{request}: {answer}");
+    }
+    Ok(())
+}
+
+const SIZE: u64 = 256 * 1024;
+
+/// A broker with a VM whose GPU has memory that no processor can map, and the driver, which has to be there for as long.
+fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
+    let layer = build_example("hidden_memory_layer")?.with_file_name("libhidden_memory_layer.so");
+    let vulkan = HostVulkan::hidden_memory(&layer)?;
+    let broker = Broker::start_on(&vulkan, "", "", &[("a", "")])?;
+    Ok((vulkan, broker))
+}
+
+/// Returns what is in memory that cannot be mapped, as the device copies it into memory that can.
+fn contents(device: &mut Device, memory: venus::DeviceMemory) -> Result<Vec<u8>> {
+    let seen = device.allocate(SIZE, Source::New)?.ok().context("memory")?;
+    let blob = device.blob(seen, SIZE)?;
+    device.copy(memory, seen, SIZE)?;
+    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let mut bytes = vec![0; SIZE as usize];
+    mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
+    device.free(seen)?;
+    Ok(bytes)
+}
+
+#[test]
+fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()> {
+    let (_vulkan, broker) = with_hidden_memory()?;
+    let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
+    let mut device = Device::create(&gpu, "keeper")?;
+    let hidden = device.hidden.context("the layer adds no memory type")?;
+    let mut all = Vec::new();
+    for word in 1..5 {
+        let memory = device.allocate_of_type(SIZE, hidden, Source::New)?.ok().context("memory")?;
+        device.fill(memory, SIZE, word)?;
+        all.push((memory, word));
+    }
+    let context = format!("a/{}", device.context.0);
+    for round in 1..4 {
+        let said = broker.say(&["restart", &context])?;
+        ensure!(said.contains("restarted: its program was paused for "), "{said}");
+        for (memory, word) in &mut all {
+            ensure_filled(&contents(&mut device, *memory)?, *word).context("behind a restart")?;
+            *word = *word * 100 + round;
+            device.fill(*memory, SIZE, *word)?;
+        }
+        // What is freed is gone, and what comes is kept as well.
+        device.free(all.remove(0).0)?;
+        let memory = device.allocate_of_type(SIZE, hidden, Source::New)?.ok().context("memory")?;
+        device.fill(memory, SIZE, round)?;
+        all.push((memory, round));
+    }
+    // Nothing but the memory itself can be given away here: there is no queue on which it could be copied.
+    let swapped = broker.operate(&["swap-out", &context])?;
+    let error = String::from_utf8_lossy(&swapped.stderr);
+    ensure!(
+        swapped.status.code() == Some(1)
+            && error.contains("no queue left on which its memory could be copied"),
+        "{error}"
+    );
+    for (memory, word) in all {
+        ensure_filled(&contents(&mut device, memory)?, word)?;
     }
     Ok(())
 }

@@ -119,6 +119,8 @@ pub(super) struct HandOver {
     pub(super) purpose: Purpose,
     pub(super) moves: GpuMoves,
     pub(super) stage: Stage,
+    /// The successor can have memory of the worker's driver.
+    pub(super) is_at_home: bool,
     /// The time at which it was asked for.
     asked: Instant,
     /// The time at which the present stage has lasted too long, or is over.
@@ -185,7 +187,9 @@ impl HandOvers {
     ) {
         let (stage, until) = (Stage::Starts, now + START_PATIENCE);
         let (first, rests_since) = Default::default();
-        let hand_over = HandOver { asker, purpose, moves, stage, asked: now, until, first, rests_since };
+        let is_at_home = false;
+        let hand_over =
+            HandOver { asker, purpose, moves, stage, is_at_home, asked: now, until, first, rests_since };
         self.under_way.insert(ctx_id, hand_over);
     }
 
@@ -203,14 +207,21 @@ impl HandOvers {
         true
     }
 
-    /// The successor has made a part of the prelude. Returns what is to be done then.
+    /// The successor has made a part of the prelude, and says whether it can have memory of the worker's driver. Returns what is to be done then.
     ///
     /// # Errors
     ///
     /// The successor was not told to make anything.
-    pub(super) fn prepared(&mut self, ctx_id: ContextId, now: Instant) -> Result<Prepared, &'static str> {
-        match self.under_way.get_mut(&ctx_id).map(|hand_over| &mut hand_over.stage) {
-            Some(Stage::Prepares { part, since }) => {
+    pub(super) fn prepared(
+        &mut self,
+        ctx_id: ContextId,
+        at_home: bool,
+        now: Instant,
+    ) -> Result<Prepared, &'static str> {
+        let under_way = self.under_way.get_mut(&ctx_id);
+        match under_way.map(|HandOver { stage, is_at_home, .. }| (stage, is_at_home)) {
+            Some((Stage::Prepares { part, since }, is_at_home)) => {
+                *is_at_home = at_home;
                 if *part == PARTS_MAX || now.saturating_duration_since(*since) < SHORT_PART {
                     return Ok(Prepared::Enough);
                 }
@@ -377,16 +388,16 @@ mod tests {
         for parts in 1..=PARTS_MAX + 1 {
             let mut now = Instant::now();
             let mut all = begun(now);
-            assert!(all.prepared(CONTEXT, now).is_err());
+            assert!(all.prepared(CONTEXT, false, now).is_err());
             all.prepares(CONTEXT, now);
             for part in 1..parts.min(PARTS_MAX) {
                 now += long(part);
-                assert_eq!(all.prepared(CONTEXT, now), Ok(Prepared::More), "part {part} of {parts}");
+                assert_eq!(all.prepared(CONTEXT, false, now), Ok(Prepared::More), "part {part} of {parts}");
             }
             now += if parts < PARTS_MAX { SHORT_PART / 2 } else { SECOND };
-            assert_eq!(all.prepared(CONTEXT, now), Ok(Prepared::Enough), "{parts} parts");
+            assert_eq!(all.prepared(CONTEXT, false, now), Ok(Prepared::Enough), "{parts} parts");
             all.rests(CONTEXT, now);
-            assert!(all.prepared(CONTEXT, now).is_err());
+            assert!(all.prepared(CONTEXT, false, now).is_err());
         }
     }
 

@@ -275,6 +275,7 @@ mod tests {
         mappable_types: 1,
         shareable: true,
         driver_mapped: DriverMapped { types: 0, device: 0 },
+        exportable_types: 0,
     };
 
     fn gpu(name: &str, id: u8, pci: Option<&str>, software: bool, unusable: Option<&str>) -> GpuInfo {

@@ -76,7 +76,12 @@ mod tests {
 
     fn gpu(name: &str, kind: GpuKind, driver: &str, pci: Option<&str>, usable: Result<(), &str>) -> GpuInfo {
         let driver_mapped = DriverMapped::default();
-        let usable = usable.map(|()| MemoryTrial { mappable_types: 1, shareable: true, driver_mapped });
+        let usable = usable.map(|()| MemoryTrial {
+            mappable_types: 1,
+            shareable: true,
+            driver_mapped,
+            exportable_types: 0,
+        });
         GpuInfo {
             name: name.into(),
             uuid: [0xab; 16],

@@ -125,7 +125,7 @@ mod tests {
         GpuChoice {
             uuid: [0; 16],
             memory: MemoryBackEnd::Memfd,
-            trial: MemoryTrial { mappable_types: 1, shareable: true, driver_mapped },
+            trial: MemoryTrial { mappable_types: 1, shareable: true, driver_mapped, exportable_types: 0 },
             queues: Queues::Compute,
             protection: Protection::default(),
         }

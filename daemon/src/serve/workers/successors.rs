@@ -219,12 +219,12 @@ impl Workers {
         Ok(())
     }
 
-    /// Tells a context's worker to hand over, and keeps back what comes for the context. Under [`HANDS_OVER_TOKEN`] is heard that it writes.
+    /// Tells a context's worker to hand over, with copies of its driver's memory or the memory itself, and keeps back what comes for the context. Under [`HANDS_OVER_TOKEN`] is heard that it writes.
     ///
     /// # Errors
     ///
     /// No descriptor is left, or the worker's limit is reached for which it was killed.
-    pub(in crate::serve) fn hand_over(&mut self, ctx_id: ContextId) -> Result<(), String> {
+    pub(in crate::serve) fn hand_over(&mut self, ctx_id: ContextId, copies: bool) -> Result<(), String> {
         let (Some(successor), Some(worker)) =
             (self.successors.get_mut(&ctx_id), self.running.get_mut(&ctx_id))
         else {
@@ -239,7 +239,7 @@ impl Workers {
             (successor.writes, successor.reads) = (Some(writes), Some(reads));
         }
         let writes = successor.writes.as_ref().map(AsFd::as_fd);
-        worker.post(&self.epoll, &mut self.backlogs, ToWorker::HandOver, writes)?;
+        worker.post(&self.epoll, &mut self.backlogs, ToWorker::HandOver { copies }, writes)?;
         (successor.holds_back, worker.owes_answer) = (true, true);
         Ok(())
     }

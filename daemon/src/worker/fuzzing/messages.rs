@@ -121,8 +121,8 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
         }
         5 if u.ratio(1, 8)? => (ToWorker::Setup(Box::new(setup())), None),
         5 => match u.int_in_range(0..=5u8)? {
-            0 => (ToWorker::HandOver, fd(u)?),
-            1 => (ToWorker::HandOver, Some(channels().0.into_socket())),
+            0 => (ToWorker::HandOver { copies: u.arbitrary()? }, fd(u)?),
+            1 => (ToWorker::HandOver { copies: u.arbitrary()? }, Some(channels().0.into_socket())),
             2 => (ToWorker::TakeOver, fd(u)?),
             3 => (ToWorker::WritePrelude { goes_on: u.arbitrary()? }, Some(channels().0.into_socket())),
             4 => (ToWorker::BuildPrelude, fd(u)?),

@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vulkan::MemoryFile;
-use vulkan::snapshot::{NotMovable, Prelude};
+use vulkan::snapshot::{Carry, NotMovable, Prelude};
 
 /// The time in which rings have to come to rest. What keeps one for longer is the driver, compiling a pipeline for example.
 const REST_MAX: Duration = patience(10);
@@ -35,7 +35,7 @@ const CHUNK: usize = INLINE_SUBMIT_MAX;
 pub(super) fn hand_over<B: Backend>(
     context: &Context<B>,
     virtqueue: &Executor<B>,
-    prelude: &Prelude,
+    (prelude, carry): (&Prelude, Carry),
     allowances: &Allowances,
     drain_max: Duration,
     link: &Link,
@@ -51,7 +51,7 @@ pub(super) fn hand_over<B: Backend>(
     context.backend.drain(drain_max)?;
     fences_have_passed(context)?;
     let drained = start.elapsed();
-    let saved = context.backend.save(prelude)?;
+    let saved = context.backend.save(prelude, carry)?;
     let rings = context.rings_at_rest()?;
     let virtqueue = virtqueue.at_rest();
     if rings.iter().map(|ring| &ring.executor).chain([&virtqueue]).any(is_lost) {
@@ -66,11 +66,12 @@ pub(super) fn hand_over<B: Backend>(
     let bytes = bytes.map_err(NotMovable::ever)?;
     let written = start.elapsed();
     send(link, &saved.files, &bytes, outgoing)?;
+    let stay = saved.files.iter().filter(|file| file.piece.memory.is_none()).count();
     log::debug!(
-        "handed over: at rest after {rested:.1?}, drained after {drained:.1?}, written after {written:.1?}, copied after {:.1?}: {} bytes, {} memory files",
+        "handed over: at rest after {rested:.1?}, drained after {drained:.1?}, written after {written:.1?}, copied after {:.1?}: {} bytes, {} memory files, {stay} allocations that stay in the GPU",
         start.elapsed(),
         bytes.len(),
-        saved.files.len()
+        saved.files.len() - stay
     );
     Ok(())
 }
@@ -108,10 +109,7 @@ fn send(
         return Err(NotMovable::for_now("the context has too many memory files"));
     }
     for file in files {
-        let Some(memory) = file.piece.memory else {
-            return Err(NotMovable::ever("memory that nobody counts"));
-        };
-        link.send(&HandOver::File { memory }, Some(file.as_fd())).map_err(not_sent)?;
+        link.send(&HandOver::File { memory: file.piece.memory }, Some(file.as_fd())).map_err(not_sent)?;
     }
     send_bytes(link, bytes).map_err(not_sent)?;
     if let Some(outgoing) = &outgoing {

@@ -9,7 +9,7 @@ impl Peer {
     /// Has the worker hand over; answers what a successor reads from.
     pub(super) fn hands_over(&self) -> Channel {
         let (ours, theirs) = Channel::pair().unwrap();
-        self.channel.send(&ToWorker::HandOver, Some(theirs.as_fd())).unwrap();
+        self.channel.send(&ToWorker::HandOver { copies: true }, Some(theirs.as_fd())).unwrap();
         ours
     }
 
@@ -18,7 +18,7 @@ impl Peer {
         let (ours, theirs) = Channel::pair().unwrap();
         // Not closed: a process that another test starts has what this one has open until it executes its program.
         shutdown(&ours, Shutdown::Both).unwrap();
-        self.channel.send(&ToWorker::HandOver, Some(theirs.as_fd())).unwrap();
+        self.channel.send(&ToWorker::HandOver { copies: true }, Some(theirs.as_fd())).unwrap();
     }
 
     /// Has a prelude written, which a successor builds up.
@@ -153,15 +153,9 @@ fn a_worker_that_cannot_hand_over_stays_and_goes_on() {
     peer.hands_over_to_nobody();
     peer.expect_stays("gone", true);
     goes_on();
-    peer.channel.send(&ToWorker::HandOver, None).unwrap();
+    peer.channel.send(&ToWorker::HandOver { copies: true }, None).unwrap();
     peer.expect_stays("nobody", false);
     goes_on();
-    *peer.fake.files.lock() =
-        vec![Arc::new(MemoryFile::new(shm::create("test", 4096).unwrap(), Piece::uncounted()))];
-    let _link = peer.hands_over();
-    peer.expect_stays("nobody counts", false);
-    goes_on();
-    peer.fake.files.lock().clear();
     // The ring's memory is not what its id stands for.
     peer.shared_memory(10, 4096);
     let _link = peer.hands_over();
@@ -229,7 +223,7 @@ fn a_successor_goes_on_at_the_right_byte_and_replies_in_the_right_place() {
     old.is_blocked();
 
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
     new.takes_over_from(&to);
     drop((from, to));
     assert_eq!(old.answer(), ToDevice::HandedOver);
@@ -281,7 +275,7 @@ fn a_successor_builds_the_prelude_up_while_the_worker_goes_on() {
     let mut ring = GuestRing { memory, tail: 0 };
     for preludes in 1..3 {
         old.prepares(&new);
-        assert_eq!(new.answer(), ToDevice::PreludeBuilt);
+        assert_eq!(new.answer(), ToDevice::PreludeBuilt { is_at_home: true });
         assert_eq!(new.fake.preludes.load(SeqCst), preludes);
         let head = ring.push(&VERSION);
         ring.wait(head);
@@ -289,7 +283,7 @@ fn a_successor_builds_the_prelude_up_while_the_worker_goes_on() {
     // What cannot be written down now is nothing to be built up.
     *old.fake.stays.lock() = Some(NotMovable::for_now("busy"));
     old.prepares(&new);
-    assert_eq!(new.answer(), ToDevice::PreludeBuilt);
+    assert_eq!(new.answer(), ToDevice::PreludeBuilt { is_at_home: true });
     assert_eq!(new.fake.preludes.load(SeqCst), 2);
     *old.fake.stays.lock() = None;
     // It sees what comes meanwhile, and takes over like any other.
@@ -307,6 +301,32 @@ fn a_successor_builds_the_prelude_up_while_the_worker_goes_on() {
 }
 
 #[test]
+fn memory_of_the_driver_is_given_away_as_credit_and_is_no_piece() {
+    for (copies, carry) in [(true, Carry::Copied), (false, Carry::HandedOver)] {
+        let (old, new) = (Peer::start(), Peer::start());
+        let file = |piece| Arc::new(MemoryFile::new(shm::create("test", 4096).unwrap(), piece));
+        let counted = Piece::new(MemoryId(3), Lease::new(|| ()));
+        *old.fake.files.lock() = vec![file(Piece::uncounted()), file(counted), file(Piece::uncounted())];
+        let (from, to) = Channel::pair().unwrap();
+        old.channel.send(&ToWorker::HandOver { copies }, Some(from.as_fd())).unwrap();
+        new.takes_over_from(&to);
+        drop((from, to));
+        assert_eq!(old.answer(), ToDevice::HandedOver);
+        assert_eq!(*old.fake.carried.lock(), Some(carry));
+        let (pieces, credit) = (vec![MemoryId(3)], PerHeap::default());
+        assert_eq!(new.answer(), ToDevice::TakenOver { pieces, credit });
+        let names: Vec<_> = new.fake.files.lock().iter().map(|file| file.piece.memory).collect();
+        assert_eq!(names, [None, Some(MemoryId(3)), None]);
+        old.end();
+        new.goes_on();
+        new.fake.files.lock().clear();
+        assert_eq!(new.answer(), ToDevice::MemoryReturned { memory: MemoryId(3) });
+        assert!(new.silent());
+        new.end();
+    }
+}
+
+#[test]
 fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     let old = Peer::start();
     let (writes, reads) = Channel::pair().unwrap();
@@ -318,7 +338,7 @@ fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     old.expect_lost("where a context is");
     old.end();
     let file = shm::create("test", 4096).unwrap();
-    let memory = HandOver::File { memory: MemoryId(1) };
+    let memory = HandOver::File { memory: Some(MemoryId(1)) };
     for (message, fd, part) in [
         (None, None, "gone"),
         (Some(HandOver::Bytes(vec![9; 100])), None, "version"),
@@ -348,7 +368,7 @@ fn what_is_no_snapshot_is_not_taken_over() {
     let file = shm::create("test", 4096).unwrap();
     let file = Some(file.as_fd());
     let bytes = |bytes: &[u8]| HandOver::Bytes(bytes.to_vec());
-    let memory = HandOver::File { memory: MemoryId(1) };
+    let memory = HandOver::File { memory: Some(MemoryId(1)) };
     let mut without_ring = snapshot.clone();
     without_ring.truncate(3);
     for (messages, part) in [
@@ -405,7 +425,7 @@ fn a_successor_takes_over_whatever_it_was_shown_before_and_sees_no_more() {
     shared(21, &[&new]);
     new.channel.send(&ToWorker::BlobGone { memory: MemoryId(1) }, None).unwrap();
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
     new.takes_over_from(&to);
     drop((from, to));
     assert_eq!(old.answer(), ToDevice::HandedOver);
@@ -423,7 +443,7 @@ fn what_nothing_is_made_of_goes_back_behind_what_says_that_it_was_taken_over() {
     *old.fake.files.lock() = vec![Arc::new(MemoryFile::new(shm::create("test", 4096).unwrap(), piece))];
     new.fake.forgets.store(true, SeqCst);
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
     new.takes_over_from(&to);
     drop((from, to));
     assert!(matches!(new.answer(), ToDevice::TakenOver { pieces, .. } if pieces == [MemoryId(3)]));
@@ -460,7 +480,7 @@ fn contents_of_memory_pass_through_a_file_that_goes_back_whatever_their_size() {
         *old.fake.contents.lock() = contents(bytes);
         *new.fake.contents.lock() = vec![0; bytes];
         let (from, to) = Channel::pair().unwrap();
-        old.channel.send(&ToWorker::HandOver, Some(from.as_fd())).unwrap();
+        old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
         assert_eq!(old.grants(), through, "{bytes} bytes");
         new.takes_over_from(&to);
         drop((from, to));

@@ -23,7 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use vulkan::snapshot::{NotMovable, Prelude};
+use vulkan::snapshot::{Carry, NotMovable, Prelude};
 use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 
 /// Serves one guest context until the device process closes the channel. The calling thread is the executor of the virtqueue's
@@ -228,7 +228,9 @@ impl<B: Backend> Worker<B> {
                 self.context.lose(&ContextLost::new("grants without a scheduler"));
             }
             ToWorker::WritePrelude { goes_on } => self.write_prelude(goes_on, fd),
-            ToWorker::HandOver => self.hand_over(fd),
+            ToWorker::HandOver { copies } => {
+                self.hand_over(fd, if copies { Carry::Copied } else { Carry::HandedOver });
+            }
             ToWorker::BuildPrelude => self.context.lose(&ContextLost::new("a prelude where a context is")),
             ToWorker::TakeOver => self.context.lose(&ContextLost::new("a context to take over where one is")),
             // Handled before, or on arrival.
@@ -264,21 +266,23 @@ impl<B: Backend> Worker<B> {
             None => Err(ContextLost::new("a prelude from nobody")),
         };
         match built {
-            Ok(()) => self.context.answer(&ToDevice::PreludeBuilt, None),
+            Ok(()) => {
+                let is_at_home = self.context.backend.is_at_home();
+                self.context.answer(&ToDevice::PreludeBuilt { is_at_home }, None);
+            }
             Err(lost) => self.context.lose(&lost),
         }
     }
 
     /// Comes to rest and hands over, or goes on.
-    fn hand_over(&mut self, socket: Option<OwnedFd>) {
+    fn hand_over(&mut self, socket: Option<OwnedFd>, carry: Carry) {
         let Self { context, executor, handed_over, .. } = self;
         let HandOvers { inbox, allowances, longest, prelude, .. } = handed_over;
         // Nothing is sent before everything has completed.
         let patience = longest.saturating_add(link::PATIENCE);
         let handed = match open(context, socket, patience) {
-            Some(link) => {
-                inbox.while_away(|| hand_over(context, executor, prelude, allowances, *longest, &link))
-            }
+            Some(link) => inbox
+                .while_away(|| hand_over(context, executor, (prelude, carry), allowances, *longest, &link)),
             None => Err(NotMovable::ever("a hand-over to nobody")),
         };
         match handed {

@@ -39,6 +39,8 @@ struct Fake {
     stays: Arc<Mutex<Option<NotMovable>>>,
     /// The number of preludes that it has built up.
     preludes: Arc<AtomicU32>,
+    /// The way in which its driver's memory was to get to a successor.
+    carried: Arc<Mutex<Option<Carry>>>,
     /// The files of memory that it has.
     files: Arc<Mutex<Vec<Arc<MemoryFile>>>>,
     /// The contents of memory that only the driver uses.
@@ -164,11 +166,12 @@ impl Backend for Fake {
         }
     }
 
-    fn save(&self, _: &Prelude) -> Result<Saved, NotMovable> {
+    fn save(&self, _: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
+        *self.carried.lock() = Some(carry);
         let mut steps = vec![Step::Commands(self.calls.load(SeqCst).to_le_bytes().to_vec())];
         let bytes = self.contents.lock().len() as u64;
         steps.extend((bytes > 0).then(|| Step::Contents(vec![(1, bytes - 4096), (2, 4096)])));
-        Ok(Saved { steps, files: self.files.lock().clone() })
+        Ok(Saved { steps, files: self.files.lock().clone(), carry })
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
@@ -185,6 +188,10 @@ impl Backend for Fake {
             *self.files.lock() = files.to_vec();
         }
         Ok(())
+    }
+
+    fn is_at_home(&self) -> bool {
+        self.preludes.load(SeqCst) > 0
     }
 
     fn contents(&self, _: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {
@@ -274,6 +281,7 @@ impl Peer {
                     mappable_types: 0,
                     shareable: false,
                     driver_mapped: DriverMapped::default(),
+                    exportable_types: 0,
                 },
                 queues: Queues::Compute,
                 protection: Protection::default(),

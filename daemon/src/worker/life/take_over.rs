@@ -13,12 +13,13 @@ use config::{MemoryId, PerHeap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-use vulkan::{ContextLost, Gate, MemoryFile};
+use vulkan::{ContextLost, Gate, MemoryFile, Piece};
 
 /// Everything that came over the link.
 #[derive(Default)]
 pub(super) struct Received {
-    pub files: Vec<(MemoryId, OwnedFd)>,
+    /// Each with the piece that it is; none if only the driver uses it.
+    pub files: Vec<(Option<MemoryId>, OwnedFd)>,
     pub bytes: Vec<u8>,
     pub incoming: Option<Incoming>,
 }
@@ -54,7 +55,9 @@ pub(super) fn take_over<B: Backend>(
     allowances.take_over_credit(snapshot.credit);
     gates.iter().for_each(|gate| gate.take_over());
     let mut pieces = Vec::new();
-    let file = |(memory, file): (MemoryId, OwnedFd)| {
+    let file = |(memory, file): (Option<MemoryId>, OwnedFd)| {
+        // It counts as credit.
+        let Some(memory) = memory else { return Arc::new(MemoryFile::new(file, Piece::uncounted())) };
         // Where a resource is the same piece, both have to know of each other.
         context.resources.file_of(memory).unwrap_or_else(|| {
             pieces.push(memory);
@@ -132,7 +135,7 @@ mod tests {
             let (ours, peer) = Channel::pair().unwrap();
             let link = Link::new(ours.into_socket(), Cancel::default(), Duration::from_secs(100));
             let file = shm::create("test", 4096).unwrap();
-            for memory in (0..files).map(MemoryId) {
+            for memory in (0..files).map(|file| Some(MemoryId(file))) {
                 peer.send(&HandOver::File { memory }, Some(file.as_fd())).unwrap();
             }
             (0..bytes).for_each(|byte| peer.send(&HandOver::Bytes(vec![byte]), None).unwrap());
@@ -141,7 +144,7 @@ mod tests {
                 Ok(received) => {
                     assert!(is_taken, "{bytes} bytes and {files} files");
                     assert_eq!(received.bytes, (0..bytes).collect::<Vec<_>>());
-                    let ids = received.files.iter().map(|(memory, _)| memory.0);
+                    let ids = received.files.iter().filter_map(|(memory, _)| memory.map(|memory| memory.0));
                     assert_eq!(ids.collect::<Vec<_>>(), (0..files).collect::<Vec<_>>());
                 }
                 Err(lost) => assert!(!is_taken && lost.reason().contains("too large"), "{lost}"),

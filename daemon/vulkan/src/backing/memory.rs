@@ -3,6 +3,7 @@
 use super::pages::Pages;
 use super::reuse_key::ReuseKey;
 use crate::context::allowance::{Lease, MemoryFile, Piece};
+use ash::vk;
 use config::{Heap, MemoryId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +25,12 @@ pub struct Memory {
 #[derive(Debug)]
 pub enum Made {
     /// Memory that nobody but the driver can use.
-    Private(Option<Lease>),
+    Private {
+        /// The lease for which it counts, if it does.
+        credit: Option<Lease>,
+        /// The way in which a successor of this worker can have it, if there is one.
+        exported: Option<Exported>,
+    },
     /// Pages of ours, and where they are the GPU's own memory, the lease for which they count there.
     Pages(Pages, Option<Lease>),
     /// Memory that the driver exports.
@@ -38,6 +44,25 @@ pub enum Made {
     Imported(Piece),
     /// Memory that the driver maps, and that others can map, for as long as it is there.
     DriverMapped(Arc<MemoryFile>),
+}
+
+/// The origin of the descriptor of memory that only the driver uses.
+#[derive(Debug)]
+pub enum Exported {
+    /// The driver makes one when it is asked.
+    ByDriver,
+    /// The memory was made of it. Drivers need not export what they have imported.
+    Imported(Arc<MemoryFile>),
+}
+
+impl Made {
+    /// The handle types that memory which only the driver uses was made for.
+    pub fn kinds(&self) -> vk::ExternalMemoryHandleTypeFlags {
+        match self {
+            Self::Private { exported: Some(_), .. } => vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD,
+            _ => vk::ExternalMemoryHandleTypeFlags::empty(),
+        }
+    }
 }
 
 impl Memory {
@@ -66,7 +91,7 @@ impl Memory {
     /// The number by which the device process knows the memory, if others can see it.
     pub fn piece(&self) -> Option<MemoryId> {
         match &self.made {
-            Made::Private(_) => None,
+            Made::Private { .. } => None,
             Made::Pages(pages, _) => pages.file().piece.memory,
             Made::Exportable { piece, .. } | Made::Imported(piece) => piece.memory,
             Made::DriverMapped(file) => file.piece.memory,
@@ -94,7 +119,7 @@ impl Memory {
     /// Returns whether no resource of this process and no other memory object refers to the same memory.
     pub fn is_sole(&self) -> bool {
         match &self.made {
-            Made::Private(_) => true,
+            Made::Private { .. } => true,
             Made::Pages(pages, _) => pages.is_sole(),
             Made::Exportable { piece, .. } => piece.is_sole(),
             Made::Imported(_) => false,

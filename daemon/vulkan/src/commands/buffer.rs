@@ -6,16 +6,16 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::context::error::Fault;
+use crate::context::error::{Fault, demand};
 use crate::context::restored;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
-use crate::lowering::handle_types;
+use crate::lowering::handle_types::{MAPPABLE_MEMORY, OWN_MEMORY};
 use crate::lowering::lower::raise_pointer;
 use crate::memory::external;
 use crate::objects::object::Handle as _;
 use crate::validity::buffers;
-use protocol::venus::generated::{self as venus, ChainStruct};
+use protocol::venus::generated::{self as venus, ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes};
 
 /// The description of a buffer as far as its address goes, and whether that can be had again. The flag for it is set here, the address is
 /// one that a snapshot brings along: guests can choose neither.
@@ -47,21 +47,52 @@ fn addressed<'a>(
     Ok((call.arena.value(venus::BufferCreateInfo { p_next, flags, ..*info })?, replays))
 }
 
-/// The description of a buffer with the memory it may be bound to; none if it says something already, or must not.
+/// The description of a buffer with the memory it may be bound to; none if it must not be, or if the guest says something of pages already.
 fn described<'a>(
     call: &Call<'a>,
     device: &Device,
     info: &venus::BufferCreateInfo<'a>,
+    handle_types: HandleTypes,
 ) -> Result<Option<venus::BufferCreateInfo<'a>>, Fault> {
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::ExternalMemoryBufferCreateInfo(_));
-    if info.p_next.iter().any(says) || !external::takes_buffer(call, &device.physical, info)? {
+    let has_said = handle_types == MAPPABLE_MEMORY && info.p_next.iter().any(says);
+    if has_said || !external::takes_buffer(call, &device.physical, info, handle_types)? {
         return Ok(None);
     }
-    let handle_types = handle_types::MAPPABLE_MEMORY;
     let external = venus::ExternalMemoryBufferCreateInfo { p_next: &[], handle_types };
     let external = ChainStruct::ExternalMemoryBufferCreateInfo(call.arena.value(external)?);
-    let chain = [info.p_next, &[external]].concat();
+    let chain: Vec<_> = info.p_next.iter().filter(|next| !says(next)).copied().chain([external]).collect();
     Ok(Some(venus::BufferCreateInfo { p_next: call.arena.slice_copy(&chain)?, ..*info }))
+}
+
+/// The description of the buffer beside that for pages; none if one will do. Where the driver's own memory is given to successors, it says so.
+/// Buffers with an address are never in such memory.
+fn second<'a>(
+    call: &Call<'a>,
+    device: &Device,
+    info: &venus::BufferCreateInfo<'a>,
+    is_for_imports: bool,
+) -> Result<Option<venus::BufferCreateInfo<'a>>, Fault> {
+    if device.exports.is_none() {
+        return Ok(is_for_imports.then_some(*info));
+    }
+    if buffers::has_address(info) {
+        return Ok(None);
+    }
+    let own = described(call, device, info, OWN_MEMORY)?;
+    if own.is_none() {
+        device.export_no_more();
+    }
+    Ok(own)
+}
+
+/// Demands that a guest names none of the handle types that are only ours.
+fn demand_known(info: &venus::BufferCreateInfo<'_>) -> Result<(), Fault> {
+    let is_ours = |next: &ChainStruct<'_>| match next {
+        ChainStruct::ExternalMemoryBufferCreateInfo(external) => external.handle_types == OWN_MEMORY,
+        _ => false,
+    };
+    demand(!info.p_next.iter().any(is_ours), "a buffer for memory of an unknown kind")
 }
 
 /// Has the driver make a buffer; answers a `VkResult` and the buffer.
@@ -86,11 +117,14 @@ pub(crate) fn create_buffer<'a>(
     let address = c.p_buffer.and_then(|id| call.context.restored.take_address(id.id()));
     let (info, replays) = addressed(call, &device, info, address)?;
     let state = buffers::of_buffer(info, replays)?;
-    let for_imports = described(call, &device, info)?;
+    demand_known(info)?;
+    let for_imports = described(call, &device, info, MAPPABLE_MEMORY)?;
     let (result, mut raw) = make(call, &device, for_imports.as_ref().unwrap_or(info))?;
     restored::demand_given(address, result)?;
-    if let (Some(dual), Some(_), 0..) = (&device.dual_buffers, for_imports, result) {
-        let (result, own) = make(call, &device, info)?;
+    if let (Some(dual), Some(second), 0..) =
+        (&device.dual_buffers, second(call, &device, info, for_imports.is_some())?, result)
+    {
+        let (result, own) = make(call, &device, &second)?;
         restored::demand_given(address, result)?;
         if result >= 0 {
             // SAFETY: both were made just now.
@@ -111,8 +145,9 @@ pub(crate) fn get_device_buffer_memory_requirements<'a>(
         return Err(Fault::lost("vkGetDeviceBufferMemoryRequirements without a description"));
     };
     let (buffer, _) = addressed(call, &device, buffer, None)?;
-    // Of those that are made twice the one that may be bound to more.
-    let for_imports = if device.dual_buffers.is_none() { described(call, &device, buffer)? } else { None };
+    // Where the driver maps memory for guests, of the two that are made the one that may be bound to more.
+    let driver_maps = device.physical.gpu.trial.driver_mapped.types != 0;
+    let for_imports = if driver_maps { None } else { described(call, &device, buffer, MAPPABLE_MEMORY)? };
     let buffer = for_imports.as_ref().unwrap_or(buffer);
     let info = venus::DeviceBufferMemoryRequirements { p_create_info: Some(buffer), ..*info };
     let (info, out) = {

@@ -163,7 +163,7 @@ fn enabled_extensions(
             Ok(Enable::Refuse) | Err(_) => return Err(vk::Result::ERROR_EXTENSION_NOT_PRESENT.into()),
         }
     }
-    let needed = extensions::needed(physical.gpu.memory).iter();
+    let needed = extensions::needed(&physical.gpu).iter();
     names.extend(needed.filter(|name| !names.contains(name)).collect::<Vec<_>>());
     Ok(names.into_iter().map(CStr::as_ptr).collect())
 }

@@ -99,7 +99,7 @@ pub(crate) fn get_device_buffer_memory_requirements<'a>(
     mut reply: venus::GetDeviceBufferMemoryRequirementsReply<'a>,
 ) -> Result<venus::GetDeviceBufferMemoryRequirementsReply<'a>, ContextLost> {
     let described = c.p_info.and_then(|info| info.p_create_info);
-    let grained = has_dual_buffers(call, c.device) && described.is_some_and(is_computed_on);
+    let grained = maps_by_driver(call, c.device) && described.is_some_and(is_computed_on);
     if let Some(needs) = reply.p_memory_requirements.filter(|_| grained) {
         reply.p_memory_requirements = Some(all_in_grains(call, needs)?);
     }
@@ -121,10 +121,11 @@ fn all_in_grains<'a>(
 }
 
 fn comes_in_grains(call: &Call<'_>, device: venus::Device, buffer: venus::Buffer) -> bool {
-    has_dual_buffers(call, device)
+    maps_by_driver(call, device)
         && call.lowering().objects.buffer(buffer).is_ok_and(|facts| facts.is_computed_on)
 }
 
-fn has_dual_buffers(call: &Call<'_>, device: venus::Device) -> bool {
-    call.device(device).is_ok_and(|device| device.dual_buffers.is_some())
+/// Returns whether guests may have memory that the driver maps, which it maps in grains.
+fn maps_by_driver(call: &Call<'_>, device: venus::Device) -> bool {
+    call.device(device).is_ok_and(|device| device.physical.gpu.trial.driver_mapped.types != 0)
 }

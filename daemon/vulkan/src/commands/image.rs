@@ -6,21 +6,26 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::context::error::Fault;
+use crate::context::error::{Fault, demand};
 use crate::execution::call::Call;
 use crate::logical::device::Device;
-use crate::lowering::handle_types;
+use crate::lowering::handle_types::{MAPPABLE_MEMORY, OWN_MEMORY};
 use crate::lowering::lower::raise_pointer;
 use crate::memory::external;
+use crate::objects::object::StateOf;
 use crate::shape::formats::Asked;
 use crate::validity::images;
-use protocol::venus::generated::{self as venus, ChainStruct, ImageAspectFlags, ImageCreateFlags};
+use protocol::venus::generated::{
+    self as venus, ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes, ImageAspectFlags,
+    ImageCreateFlags,
+};
 
 /// The description of an image with the memory it may be bound to; none if it says something already, or must not.
 fn described<'a>(
     call: &Call<'a>,
     device: &Device,
     info: &venus::ImageCreateInfo<'a>,
+    handle_types: HandleTypes,
 ) -> Result<Option<venus::ImageCreateInfo<'a>>, Fault> {
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::ExternalMemoryImageCreateInfo(_));
     // Memory of others holds no image that was initialised before (VUID-VkImageCreateInfo-pNext-01443).
@@ -30,12 +35,13 @@ fn described<'a>(
         return Ok(None);
     }
     let Some(alone) = requirements(call, device, info)? else { return Ok(None) };
-    if alone.memory_type_bits & device.physical.gpu.trial.mappable_types == 0
-        || !external::takes_image(call, &device.physical, info)?
+    let gpu = &device.physical.gpu;
+    let types = if handle_types == OWN_MEMORY { gpu.exported_types() } else { gpu.trial.mappable_types };
+    if alone.memory_type_bits & types == 0
+        || !external::takes_image(call, &device.physical, info, handle_types)?
     {
         return Ok(None);
     }
-    let handle_types = handle_types::MAPPABLE_MEMORY;
     let external = venus::ExternalMemoryImageCreateInfo { p_next: &[], handle_types };
     let external = ChainStruct::ExternalMemoryImageCreateInfo(call.arena.value(external)?);
     let chain = [info.p_next, &[external]].concat();
@@ -68,6 +74,15 @@ fn requirements(
     Ok(raise_pointer(Some(&partial), out, call.arena)?.map(|answer| answer.memory_requirements))
 }
 
+/// Demands that a guest names none of the handle types that are only ours.
+fn demand_known(info: &venus::ImageCreateInfo<'_>) -> Result<(), Fault> {
+    let is_ours = |next: &ChainStruct<'_>| match next {
+        ChainStruct::ExternalMemoryImageCreateInfo(external) => external.handle_types == OWN_MEMORY,
+        _ => false,
+    };
+    demand(!info.p_next.iter().any(is_ours), "an image for memory of an unknown kind")
+}
+
 /// `vkCreateImage`.
 pub(crate) fn create_image<'a>(
     call: &Call<'a>,
@@ -81,13 +96,23 @@ pub(crate) fn create_image<'a>(
     if asked.is_for_drawing_only(device.physical.gpu.queues) {
         return Err(Fault::Failed(call.undrawn()));
     }
-    let state = images::of_image(&device, info)?;
-    let for_imports = described(call, &device, info)?;
-    let lowered = call.lowering().pointer(Some(for_imports.as_ref().unwrap_or(info)))?;
+    let mut facts = images::of_image(&device, info)?;
+    demand_known(info)?;
+    let mut external = described(call, &device, info, MAPPABLE_MEMORY)?;
+    if device.exports.is_some() {
+        if external.is_none() {
+            external = described(call, &device, info, OWN_MEMORY)?;
+            facts.survives = external.is_some();
+        }
+        if !facts.survives {
+            device.export_no_more();
+        }
+    }
+    let lowered = call.lowering().pointer(Some(external.as_ref().unwrap_or(info)))?;
     let Some(function) = device.table.create_image else { return Err(Fault::missing("vkCreateImage")) };
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` and its chain live in the arena.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
-    call.bind(c.p_image, raw, &device, result, state)?;
+    call.bind(c.p_image, raw, &device, result, StateOf::of(facts))?;
     Ok(venus::CreateImageReply { result: venus::VkResult(result), p_image: c.p_image })
 }

@@ -8,8 +8,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The memory files of allocations that are still to be made, the opaque addresses of memory and buffers, and allocations whose contents come
-/// later, by the guest's ids. There are some only while a snapshot is rebuilt.
+/// The memory files of allocations that are still to be made, and descriptors of the driver's memory, the opaque addresses of memory and buffers,
+/// and allocations whose contents come later, by the guest's ids. There are some only while a snapshot is rebuilt.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// False while there are none, which costs every creation next to nothing.
@@ -17,6 +17,10 @@ pub struct Restored {
     all: Mutex<FxHashMap<u64, Box<RestoredMemory>>>,
     addresses: Mutex<FxHashMap<u64, u64>>,
     filled: Mutex<FilledLater>,
+    exported: Mutex<FxHashMap<u64, Arc<MemoryFile>>>,
+    /// True once a GPU was seen, and once one was seen that is not the one that the predecessor had, or is served by another driver.
+    has_seen_gpus: AtomicBool,
+    is_elsewhere: AtomicBool,
 }
 
 /// Allocations whose contents come once everything is made, by the guest's ids: they are not cleared before.
@@ -98,6 +102,30 @@ impl Restored {
         filled.awaited.remove(&id) && filled.made.insert(id)
     }
 
+    /// Adds the driver's memory that an allocation is. Returns false if there is as much as `limit` already, or some with the same id.
+    pub fn add_exported(&self, id: u64, file: Arc<MemoryFile>, limit: usize) -> bool {
+        let mut exported = self.exported.lock();
+        self.any.store(true, Ordering::Relaxed);
+        exported.len() < limit && exported.insert(id, file).is_none()
+    }
+
+    /// Removes and returns the driver's memory that an allocation is which is made now.
+    #[inline]
+    pub fn take_exported(&self, id: u64) -> Option<Arc<MemoryFile>> {
+        if self.any.load(Ordering::Relaxed) { self.exported.lock().remove(&id) } else { None }
+    }
+
+    /// Notes whether a GPU is the predecessor's, and has the same driver: else memory of the one cannot be given to the other.
+    pub fn see_gpu(&self, is_same: bool) {
+        self.has_seen_gpus.store(true, Ordering::Relaxed);
+        self.is_elsewhere.fetch_or(!is_same, Ordering::Relaxed);
+    }
+
+    /// Returns whether all GPUs and drivers that were seen so far are those of the predecessor, and there were some.
+    pub fn is_at_home(&self) -> bool {
+        self.has_seen_gpus.load(Ordering::Relaxed) && !self.is_elsewhere.load(Ordering::Relaxed)
+    }
+
     /// The contents of these allocations come next.
     pub fn are_filled(&self, ids: impl Iterator<Item = u64>) {
         let mut filled = self.filled.lock();
@@ -110,7 +138,9 @@ impl Restored {
             (self.all.lock(), self.addresses.lock(), self.filled.lock());
         self.any.store(false, Ordering::Relaxed);
         let none_filled = filled.awaited.is_empty() && filled.made.is_empty();
-        let were_empty = all.is_empty() && addresses.is_empty() && none_filled;
+        let mut exported = self.exported.lock();
+        let were_empty = all.is_empty() && addresses.is_empty() && none_filled && exported.is_empty();
+        *exported = FxHashMap::default();
         (*all, *addresses, *filled) = Default::default();
         were_empty
     }

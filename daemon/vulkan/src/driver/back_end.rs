@@ -1,7 +1,7 @@
 //! The way in which memory that guests map is made, with the functions of the driver that it needs.
 
-use super::dma_bufs::DmaBufs;
 use super::host_pointers::HostPointers;
+use super::memory_fds::{DMA_BUF, MemoryFds};
 use super::physical_device::PhysicalDevice;
 use config::MemoryBackEnd;
 
@@ -10,7 +10,7 @@ pub enum BackEnd {
     /// `VK_EXT_external_memory_host`.
     Memfd(HostPointers),
     /// `VK_KHR_external_memory_fd`.
-    DmaBuf(DmaBufs),
+    DmaBuf(MemoryFds),
 }
 
 impl BackEnd {
@@ -19,7 +19,7 @@ impl BackEnd {
         let instance = &physical.instance.ash;
         match physical.gpu.memory {
             MemoryBackEnd::Memfd => Self::Memfd(HostPointers::new(instance, physical.handle, device)),
-            MemoryBackEnd::DmaBuf => Self::DmaBuf(DmaBufs::new(instance, device)),
+            MemoryBackEnd::DmaBuf => Self::DmaBuf(MemoryFds::new(instance, device, DMA_BUF)),
         }
     }
 }

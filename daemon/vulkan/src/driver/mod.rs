@@ -1,13 +1,13 @@
 //! The host's driver: its functions, its instance and GPUs, and the functions of a device that memory needs.
 
 pub(crate) mod back_end;
-pub(crate) mod dma_bufs;
 pub(crate) mod families;
 pub(crate) mod header;
 pub(crate) mod host_copy;
 pub(crate) mod host_pointers;
 pub(crate) mod instance;
 pub(crate) mod markers;
+pub(crate) mod memory_fds;
 pub(crate) mod physical_device;
 
 #[cfg(test)]

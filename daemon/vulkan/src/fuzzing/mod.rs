@@ -10,6 +10,10 @@ mod null_addresses;
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
 mod null_driver;
 #[cfg(test)]
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
+mod null_exports;
+mod null_external;
+#[cfg(test)]
 mod null_memory;
 mod null_state;
 mod stream;
@@ -18,8 +22,8 @@ pub(super) mod world_for_tests;
 
 use super::context::error::ContextLost;
 use super::execution::context::Environment;
-use super::snapshot::Prelude;
 use super::snapshot::step::Step;
+use super::snapshot::{Carry, Prelude};
 use super::{
     Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Renderer, ResourceMemory,
     ResourceTable,
@@ -28,6 +32,8 @@ use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
     Protection, Queues, ShaderLimits,
 };
+#[cfg(test)]
+pub(super) use null_exports::imports;
 #[cfg(test)]
 pub(super) use null_memory::{contents, fills};
 #[cfg(test)]
@@ -140,6 +146,7 @@ pub fn gpus() -> Vec<GpuChoice> {
             mappable_types: 2,
             shareable: true,
             driver_mapped: DriverMapped { types: 4, device: makedev(1, 5) },
+            exportable_types: 0,
         },
         queues: Queues::All,
         // Memory of the null driver is none: there is nothing to clear.
@@ -168,6 +175,17 @@ pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>)
 pub fn renderer_that_clears(limits: ContextLimits) -> Renderer {
     let mut gpus = gpus();
     gpus.iter_mut().for_each(|gpu| gpu.protection.zero_memory = true);
+    renderer_on(gpus, limits, Arc::new(NoResources))
+}
+
+/// A renderer like that of [`renderer_that_clears`], whose driver gives memory of the first type to others, and maps none.
+#[cfg(test)]
+pub fn renderer_that_exports(limits: ContextLimits) -> Renderer {
+    let mut gpus = gpus();
+    for gpu in &mut gpus {
+        gpu.protection.zero_memory = true;
+        (gpu.trial.driver_mapped, gpu.trial.exportable_types) = (DriverMapped::default(), 1);
+    }
     renderer_on(gpus, limits, Arc::new(NoResources))
 }
 
@@ -244,7 +262,8 @@ pub fn steps_of(bytes: &[u8]) -> Option<Vec<Step>> {
     null_state::rely();
     let world = World::new(Queues::All);
     world.run_recipe(bytes);
-    let steps = if world.is_over.get() { None } else { world.renderer.save(&Prelude::default()).ok() };
+    let steps =
+        if world.is_over.get() { None } else { world.renderer.save(&Prelude::default(), Carry::Copied).ok() };
     let steps = steps.map(|saved| comparable(&saved.steps));
     world.renderer.destroy_objects();
     steps
@@ -260,7 +279,7 @@ pub fn fuzz_rebuild(steps: &[Step]) -> bool {
     let rebuilt = renderer.rebuild(steps, &files).is_ok();
     if rebuilt {
         // Whether it can be saved again is up to what it consists of.
-        let _ = renderer.save(&Prelude::default());
+        let _ = renderer.save(&Prelude::default(), Carry::Copied);
     }
     renderer.destroy_objects();
     rebuilt
@@ -339,7 +358,7 @@ impl World {
         if self.is_over.get() {
             return;
         }
-        let Ok(saved) = self.renderer.save(&Prelude::default()) else { return };
+        let Ok(saved) = self.renderer.save(&Prelude::default(), Carry::Copied) else { return };
         null_state::rely();
         let context = self.renderer.context();
         let second = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
@@ -347,7 +366,7 @@ impl World {
         let first = comparable(&saved.steps);
         let rebuilt = second.rebuild(&first, &saved.files);
         assert_eq!(rebuilt, Ok(()), "of {first:#?}");
-        let again = second.save(&Prelude::default());
+        let again = second.save(&Prelude::default(), Carry::Copied);
         let steps = again.as_ref().map(|again| comparable(&again.steps));
         assert_eq!(steps, Ok(first));
         second.destroy_objects();
@@ -358,13 +377,13 @@ impl World {
     /// Builds the context up once more, behind the prelude, which must make no difference but to the order of commands.
     fn hand_over_behind_prelude(&self, all: &[Step]) {
         let (ahead, prelude) = self.prelude.take();
-        let rest = self.renderer.save(&prelude).expect("it could be without");
+        let rest = self.renderer.save(&prelude, Carry::Copied).expect("it could be without");
         let context = self.renderer.context();
         let third = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
         assert_eq!(third.rebuild(&ahead, &[]), Ok(()), "of {ahead:#?}");
         let steps = comparable(&rest.steps);
         assert_eq!(third.rebuild(&steps, &rest.files), Ok(()), "of {steps:#?} behind {ahead:#?}");
-        let again = third.save(&Prelude::default()).map(|again| comparable(&again.steps));
+        let again = third.save(&Prelude::default(), Carry::Copied).map(|again| comparable(&again.steps));
         // GPUs come first, as they are in the prelude.
         let beside_commands = |steps: &[Step]| {
             let others = steps.iter().filter(|step| !matches!(step, Step::Commands(_))).cloned();

@@ -7,9 +7,10 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::null_addresses as addresses;
-#[cfg(test)]
-use super::null_memory;
+use super::null_external as external;
 use super::null_state::{self as state, Kind};
+#[cfg(test)]
+use super::{null_exports, null_memory};
 use crate::backing::capture::map;
 use ash::vk;
 use parking_lot::Mutex;
@@ -128,14 +129,8 @@ fn find(name: &str) -> Option<Function> {
             vk::ImageCreateFlags,
             *mut vk::ImageFormatProperties
         ),
-        "vkGetPhysicalDeviceExternalBufferProperties" => {
-            untyped!(external_buffer, u64, usize, *mut vk::ExternalBufferProperties<'static>)
-        }
         "vkGetDeviceQueue" => untyped!(get_device_queue, u64, u32, u32, *mut u64),
         "vkGetDeviceQueue2" => untyped!(get_device_queue2, u64, usize, *mut u64),
-        "vkGetMemoryHostPointerProperties" => {
-            untyped!(host_pointer, u64, u32, usize, *mut vk::MemoryHostPointerPropertiesEXT<'static>)
-        }
         "vkGetQueryPoolResults" => untyped!(query_results, u64, u64, u32, u32, usize, *mut u8, u64, u32),
         "vkGetBufferMemoryRequirements" | "vkGetImageMemoryRequirements" => {
             untyped!(memory_requirements, u64, u64, *mut vk::MemoryRequirements)
@@ -168,7 +163,35 @@ fn find(name: &str) -> Option<Function> {
         "vkCmdCopyBuffer" => untyped!(null_memory::copy, u64, u64, u64, u32, *const vk::BufferCopy),
         #[cfg(test)]
         "vkCmdUpdateBuffer" => untyped!(update_buffer, u64, u64, u64, u64, *const u8),
-        _ => find_addresses(plain).or_else(|| find_waiting(plain)),
+        _ => find_addresses(plain).or_else(|| find_external(plain)).or_else(|| find_waiting(plain)),
+    }
+}
+
+/// Returns the function of a name that has to do with external memory.
+fn find_external(plain: &str) -> Option<Function> {
+    match plain {
+        "vkGetPhysicalDeviceExternalBufferProperties" => {
+            untyped!(
+                external::external_buffer,
+                u64,
+                *const vk::PhysicalDeviceExternalBufferInfo<'static>,
+                *mut vk::ExternalBufferProperties<'static>
+            )
+        }
+        "vkGetMemoryHostPointerProperties" => {
+            untyped!(
+                external::host_pointer,
+                u64,
+                u32,
+                usize,
+                *mut vk::MemoryHostPointerPropertiesEXT<'static>
+            )
+        }
+        #[cfg(test)]
+        "vkGetMemoryFd" => {
+            untyped!(null_exports::get_memory_fd, u64, *const vk::MemoryGetFdInfoKHR<'static>, *mut i32)
+        }
+        _ => None,
     }
 }
 
@@ -324,6 +347,11 @@ unsafe extern "system" fn create_buffer(
     if result == 0 {
         // SAFETY: with success there is a handle.
         state::set_address(unsafe { *out }, address);
+        #[cfg(test)]
+        // SAFETY: as above, and callers pass a description.
+        unsafe {
+            null_exports::buffer_made(*out, &*info);
+        }
     }
     result
 }
@@ -360,6 +388,8 @@ unsafe extern "system" fn allocate_memory(
     if result == 0 {
         // SAFETY: as above.
         null_memory::allocated(unsafe { *out }, info);
+        // SAFETY: as above.
+        null_exports::allocated(unsafe { *out }, info);
     }
     result
 }
@@ -379,7 +409,10 @@ static MAPPED: LazyLock<Mutex<FxHashMap<u64, (usize, usize)>>> = LazyLock::new(M
 
 unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize) {
     #[cfg(test)]
-    null_memory::freed(memory);
+    {
+        null_memory::freed(memory);
+        null_exports::freed(memory);
+    }
     if let Some((at, len)) = MAPPED.lock().remove(&memory) {
         // SAFETY: mapped when it was allocated, and nothing refers to it.
         unsafe { libc::munmap(at as *mut c_void, len) };
@@ -903,30 +936,11 @@ unsafe extern "system" fn get_device_queue2(device: u64, _: usize, out: *mut u64
     unsafe { get_device_queue(device, 0, 0, out) };
 }
 
-unsafe extern "system" fn host_pointer(
-    device: u64,
-    _: u32,
-    _: usize,
-    out: *mut vk::MemoryHostPointerPropertiesEXT<'static>,
-) -> i32 {
-    state::assert_live(device, Some(Kind::Device as u8));
-    // SAFETY: callers pass a struct.
-    unsafe { (*out).memory_type_bits = 2 };
-    0
-}
-
 unsafe extern "system" fn memory_requirements(device: u64, object: u64, out: *mut vk::MemoryRequirements) {
     state::assert_live(device, Some(Kind::Device as u8));
     state::assert_live(object, None);
     // SAFETY: callers pass a place for them.
     unsafe { out.write(vk::MemoryRequirements { size: 4096, alignment: 16, memory_type_bits: 3 }) };
-}
-
-/// Every buffer may be bound to imported memory.
-unsafe extern "system" fn external_buffer(_: u64, _: usize, out: *mut vk::ExternalBufferProperties<'static>) {
-    let features = vk::ExternalMemoryFeatureFlags::IMPORTABLE;
-    // SAFETY: callers pass a place for them.
-    unsafe { (*out).external_memory_properties.external_memory_features = features };
 }
 
 /// Writes what a driver would: eight bytes for each query, at its place.

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::null_addresses::for_each;
+use super::null_exports::{assert_bindable, in_truth};
 use super::null_state::{self as state, Kind};
 use ash::vk;
 use parking_lot::Mutex;
@@ -27,6 +28,7 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 impl State {
     fn get(&self, memory: u64, at: u64) -> u8 {
+        let memory = in_truth(memory);
         match self.imported.get(&memory) {
             // SAFETY: pages stay mapped for as long as they are imported, and tests copy what is inside.
             Some(start) => unsafe { *((start + at as usize) as *const u8) },
@@ -35,6 +37,7 @@ impl State {
     }
 
     fn set(&mut self, memory: u64, at: u64, byte: u8) {
+        let memory = in_truth(memory);
         match self.imported.get(&memory) {
             // SAFETY: as above.
             Some(start) => unsafe { *((start + at as usize) as *mut u8) = byte },
@@ -79,6 +82,7 @@ pub(super) fn freed(memory: u64) {
 pub(super) unsafe extern "system" fn bind(device: u64, buffer: u64, memory: u64, offset: u64) -> i32 {
     state::assert_of(device, buffer, Kind::Buffer);
     state::assert_of(device, memory, Kind::Memory);
+    assert_bindable(buffer, memory);
     STATE.lock().bound.insert(buffer, (memory, offset));
     0
 }

@@ -136,6 +136,7 @@ pub(super) fn begin(seed: u64) -> Exclusive {
     {
         RESULTS.lock().clear();
         super::null_memory::forget();
+        super::null_exports::forget();
     }
     *STATE.lock() = State { random: seed | 1, ..State::default() };
     TRUSTING.store(false, Ordering::Relaxed);

@@ -57,6 +57,11 @@ impl World {
         Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_clears(fuzzing::LIMITS))
     }
 
+    /// A world like that of [`Self::with_own_queue`], whose driver gives private memory to others.
+    pub(crate) fn that_exports() -> Self {
+        Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_exports(fuzzing::LIMITS))
+    }
+
     fn on(exclusive: fuzzing::Exclusive, renderer: Renderer) -> Self {
         let world =
             Self { renderer, _control_node: File::open(CONTROL_NODE).unwrap(), _exclusive: exclusive };

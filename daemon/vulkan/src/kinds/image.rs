@@ -31,6 +31,8 @@ pub struct ImageFacts {
     pub aspects: ImageAspectFlags,
     /// The image is a 3D image.
     pub volume: bool,
+    /// The image may be bound to memory that successors get: it has said so when it was made.
+    pub survives: bool,
     /// The host may copy its texels.
     pub is_copied_by_the_host: bool,
     /// Memory of the whole, or of each plane, was bound, or is about to be.

@@ -10,6 +10,7 @@ use crate::driver::back_end::BackEnd;
 use crate::driver::generated::DeviceTable;
 use crate::driver::host_copy::HostCopy;
 use crate::driver::markers::Markers;
+use crate::driver::memory_fds::{MemoryFds, OPAQUE_FD};
 use crate::driver::physical_device::PhysicalDevice;
 use crate::gates::gate::Gate;
 use crate::programs::clear::Cleaner;
@@ -21,7 +22,7 @@ use protocol::venus::generated as venus;
 use shm::{SubmissionId, TraceNote, page_clock};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A logical device of a guest.
 pub struct Device {
@@ -35,6 +36,10 @@ pub struct Device {
     pub physical: Arc<PhysicalDevice>,
     /// The back end that makes the device's memory.
     pub memory: BackEnd,
+    /// The functions that hand memory which only the driver uses to a successor of this worker, if the driver has such memory.
+    pub(crate) exports: Option<MemoryFds>,
+    /// True once the guest has a buffer or an image that must not be bound to such memory: none is made from then on.
+    exports_no_more: AtomicBool,
     /// Fences that mark ends of submissions.
     pub markers: Markers,
     /// The limits and features that decide what of a guest's shaders reaches the driver.
@@ -106,6 +111,8 @@ impl Device {
         };
         let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
         let memory = BackEnd::new(&physical, &ash);
+        let exported = physical.gpu.exported_types() != 0;
+        let exports = exported.then(|| MemoryFds::new(instance, &ash, OPAQUE_FD));
         let cleaner =
             physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare, gate.clone()));
         let own = physical.gpu.trial.driver_mapped.types;
@@ -116,6 +123,8 @@ impl Device {
             table,
             host_copy,
             memory,
+            exports,
+            exports_no_more: AtomicBool::new(false),
             markers,
             shaders,
             cleaner,
@@ -123,7 +132,7 @@ impl Device {
             queues,
             notices,
             handles,
-            dual_buffers: (own != 0).then(|| DualBuffers::new(own)),
+            dual_buffers: (own != 0 || exported).then(|| DualBuffers::new(own)),
             replays_addresses: false,
             mapped_devices,
             is_anchored: AtomicBool::new(false),
@@ -136,6 +145,21 @@ impl Device {
     /// The queue that is not the guest's, if the device was created with one.
     pub fn own_queue(&self) -> Option<&OwnQueue> {
         self.cleaner.as_ref().and_then(Cleaner::queue)
+    }
+
+    /// Returns whether memory that only the driver uses is made so that a successor can have it.
+    pub fn exports_memory(&self) -> bool {
+        self.exports.is_some() && !self.exports_no_more.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the guest has something that must not be bound to memory which others can have. What was made before stays as it is:
+    /// drivers do not ask at binding, as they make no other memory of it.
+    pub fn export_no_more(&self) {
+        if !self.exports_no_more.swap(true, Ordering::Relaxed) {
+            log::debug!(
+                "the driver's memory is not made for a successor from now on: an image or buffer may not be in it"
+            );
+        }
     }
 
     /// The handle as a number.

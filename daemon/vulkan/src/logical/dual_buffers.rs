@@ -2,7 +2,8 @@
 //!
 //! Vulkan wants a buffer to say at its creation that it may be bound to imported memory, and a driver may then accept less memory for it:
 //! NVIDIA's does not accept device memory that the processor can reach. A guest does not know that what it maps is imported. So where both
-//! kinds of memory are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer.
+//! kinds of memory are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer. The same is
+//! done where memory of the driver's own is given to successors (`vulkan::memory::private`), which a buffer has to say as well.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -43,6 +44,7 @@ impl DualBuffers {
             log::debug!("a buffer for imported memory needs {other:?}, another {one:?}");
             // SAFETY: as above; nobody knows it.
             unsafe { device.destroy(venus::ObjectType::BUFFER, own) };
+            device.export_no_more();
             return for_imports;
         }
         self.for_imports.lock().insert(own, for_imports);

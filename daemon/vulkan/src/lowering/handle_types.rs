@@ -19,6 +19,7 @@ pub(crate) fn is_dma_buf(types: HandleTypes) -> bool {
 /// Returns the host's handle types for those of a guest.
 pub(crate) fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
     match memory {
+        _ if types == OWN_MEMORY => HandleTypes::OPAQUE_FD,
         _ if !is_dma_buf(types) => HandleTypes(0),
         MemoryBackEnd::Memfd => HOST_ALLOCATION,
         MemoryBackEnd::DmaBuf => HandleTypes::DMA_BUF_EXT,
@@ -27,6 +28,10 @@ pub(crate) fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTyp
 
 /// The handle type by which a guest would name memory that any buffer or image may be bound to; [`link`] makes the host's of it.
 pub(crate) const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
+
+/// The handle type of memory that only the driver uses, and that it can give to another process. It is none of Vulkan's, so that no guest names
+/// it by chance; those that do are refused where buffers and images are made.
+pub(crate) const OWN_MEMORY: HandleTypes = HandleTypes(1 << 31);
 
 /// Lowers a chained struct that names handle types; none if `next` is another struct.
 pub(crate) fn link(

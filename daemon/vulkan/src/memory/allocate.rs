@@ -2,17 +2,18 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::request::Request;
+use super::request::{Brought, Request};
 use super::reuse_key::reuse_key;
 use super::{dma_buf, memfd};
 use crate::backing::memory::{Made, Memory};
 use crate::backing::reuse_key::ReuseKey;
 use crate::context::error::Fault;
-use crate::context::restored::{self, RestoredMemory};
+use crate::context::restored;
 use crate::driver::back_end::BackEnd;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
 use crate::objects::object::{Handle as _, StateOf};
+use crate::programs::alias::Part;
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
@@ -29,7 +30,9 @@ pub(crate) fn allocate_memory<'a>(
     let restored = c.p_memory.and_then(|id| call.context.restored.take(id.id()));
     let address = c.p_memory.and_then(|id| call.context.restored.take_address(id.id()));
     let filled = c.p_memory.is_some_and(|id| call.context.restored.take_filled(id.id()));
-    let result = match find_or_make(call, &device, info, restored.as_deref(), (address, filled)) {
+    let predecessor = c.p_memory.and_then(|id| call.context.restored.take_exported(id.id()));
+    let brought = Brought { restored: restored.as_deref(), address, filled, predecessor };
+    let result = match find_or_make(call, &device, info, &brought) {
         Ok((raw, memory)) => {
             call.bind(c.p_memory, raw, &device, 0, StateOf::shared(memory))?;
             0
@@ -50,15 +53,14 @@ fn find_or_make(
     call: &Call<'_>,
     device: &Arc<Device>,
     info: &venus::MemoryAllocateInfo<'_>,
-    restored: Option<&RestoredMemory>,
-    (address, filled): (Option<u64>, bool),
+    brought: &Brought<'_>,
 ) -> Result<(u64, Arc<Memory>), Fault> {
-    let request = Request { filled, ..Request::new(call, device, info, restored, address)? };
+    let request = Request::new(call, device, info, brought)?;
+    let restored = brought.restored;
     let key = reuse_key(call, device, info, &request)?;
     let pool = &call.context.pool;
     if let Some(key) = key
-        && restored.is_none()
-        && address.is_none()
+        && brought.is_nothing()
         && let Some((raw, memory)) = pool.take(device, &key)
     {
         clear(&memory, device, raw, &key)?;
@@ -88,8 +90,9 @@ fn clear(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Result<(
         pages.clear();
         return Ok(());
     }
+    let whole = Part::whole(raw, key.size, key.type_index, memory.made.kinds());
     // SAFETY: the memory was taken out of the pool, of what has this key; nobody else knows it.
-    Ok(unsafe { cleaner.clear(&device.ash, raw, key.size, key.type_index) }?)
+    Ok(unsafe { cleaner.clear(&device.ash, &whole) }?)
 }
 
 /// Returns whether a result says that something is scarce, so that the call may succeed once less is in use.

@@ -10,9 +10,10 @@ use super::request::{Request, alike, call_driver, lowered};
 use crate::backing::memory::Made;
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
-use crate::driver::dma_bufs::{DMA_BUF, DmaBufs};
+use crate::driver::memory_fds::{DMA_BUF, MemoryFds};
 use crate::execution::call::Call;
 use crate::logical::device::Device;
+use crate::programs::alias::Part;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
@@ -65,13 +66,19 @@ pub(super) fn allocate(
         // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
         unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
     } else if let (Some(cleaner), None, false) = (&device.cleaner, &request.import, dedicated) {
+        let whole = Part::whole(
+            raw,
+            lowered.allocation_size,
+            request.type_index,
+            vk::ExternalMemoryHandleTypeFlags::empty(),
+        );
         // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
+        unsafe { cleaner.clear(&device.ash, &whole) }?;
     }
     let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
         Some(piece) if exportable => piece,
         Some(piece) => return Ok((raw, Made::Imported(piece))),
-        None => return Ok((raw, Made::Private(credit))),
+        None => return Ok((raw, Made::Private { credit, exported: None })),
     };
     let ty = device.physical.memory.memory_types[request.type_index as usize];
     let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
@@ -80,7 +87,7 @@ pub(super) fn allocate(
 
 /// Returns the memory types that a guest may name to import a resource.
 pub(super) fn types_of(
-    functions: &DmaBufs,
+    functions: &MemoryFds,
     device: &Device,
     resource: &ResourceMemory,
 ) -> Result<u32, Fault> {

@@ -14,6 +14,7 @@ use crate::context::allowance::MemoryFile;
 use crate::context::error::Fault;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
+use crate::programs::alias::Part;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
@@ -37,8 +38,14 @@ pub(super) fn allocate(
     let (raw, caught) = watching(lowered.allocation_size, || unsafe { call_driver(device, lowered) });
     let raw = raw?;
     if let (Some(cleaner), false) = (&device.cleaner, dedicated) {
+        let whole = Part::whole(
+            raw,
+            lowered.allocation_size,
+            request.type_index,
+            vk::ExternalMemoryHandleTypeFlags::empty(),
+        );
         // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
+        unsafe { cleaner.clear(&device.ash, &whole) }?;
     }
     // SAFETY: as above; it was not mapped by a call, and is of a type that can be.
     let caught = caught.or_else(|| unsafe { map_of(&device.ash, raw, lowered.allocation_size) });

@@ -8,7 +8,7 @@
 use crate::context::error::Fault;
 use crate::driver::physical_device::PhysicalDevice;
 use crate::execution::call::Call;
-use crate::lowering::handle_types::{MAPPABLE_MEMORY, host_types, is_dma_buf};
+use crate::lowering::handle_types::{OWN_MEMORY, host_types, is_dma_buf};
 use crate::lowering::lower::raise_pointer;
 use crate::shape::formats::Asked;
 use ash::vk;
@@ -18,11 +18,12 @@ use protocol::venus::generated::{
     ExternalMemoryHandleTypeFlags as HandleTypes,
 };
 
-/// Returns whether the driver lets a buffer declare that it may be bound to mappable memory.
+/// Returns whether the driver lets a buffer declare that it may be bound to such memory.
 pub(crate) fn takes_buffer(
     call: &Call<'_>,
     physical: &PhysicalDevice,
     info: &venus::BufferCreateInfo<'_>,
+    which: HandleTypes,
 ) -> Result<bool, Fault> {
     let Some(function) = physical.instance.table.get_physical_device_external_buffer_properties else {
         return Ok(false);
@@ -32,7 +33,7 @@ pub(crate) fn takes_buffer(
         p_next: usage.map_or(&[][..], std::slice::from_ref),
         flags: info.flags,
         usage: info.usage,
-        handle_type: host_types(MAPPABLE_MEMORY, physical.gpu.memory),
+        handle_type: host_types(which, physical.gpu.memory),
     };
     let partial = venus::ExternalBufferProperties::default();
     let (asked, out) = {
@@ -42,29 +43,31 @@ pub(crate) fn takes_buffer(
     // SAFETY: the handle is live, both structs are memory of the arena.
     unsafe { function(physical.raw(), asked, out) };
     let Some(answer) = raise_pointer(Some(&partial), out, call.arena)? else { return Ok(false) };
-    Ok(can_say(&answer.external_memory_properties, physical.gpu.memory))
+    Ok(can_say(&answer.external_memory_properties, physical.gpu.memory, which))
 }
 
 /// Returns whether a resource that may be bound to memory with these properties may declare so without having an allocation of its own.
-fn can_say(properties: &venus::ExternalMemoryProperties, memory: MemoryBackEnd) -> bool {
+fn can_say(properties: &venus::ExternalMemoryProperties, memory: MemoryBackEnd, which: HandleTypes) -> bool {
     let features = properties.external_memory_features.0;
     let needed = match memory {
+        _ if which == OWN_MEMORY => Features::IMPORTABLE.0 | Features::EXPORTABLE.0,
         MemoryBackEnd::Memfd => Features::IMPORTABLE.0,
         MemoryBackEnd::DmaBuf => Features::EXPORTABLE.0,
     };
-    features & needed != 0 && features & Features::DEDICATED_ONLY.0 == 0
+    features & needed == needed && features & Features::DEDICATED_ONLY.0 == 0
 }
 
-/// Returns whether the driver lets an image declare that it may be bound to mappable memory.
+/// Returns whether the driver lets an image declare that it may be bound to such memory.
 pub(crate) fn takes_image(
     call: &Call<'_>,
     physical: &PhysicalDevice,
     info: &venus::ImageCreateInfo<'_>,
+    which: HandleTypes,
 ) -> Result<bool, Fault> {
     let Some(function) = physical.instance.table.get_physical_device_image_format_properties2 else {
         return Ok(false);
     };
-    let external = venus::PhysicalDeviceExternalImageFormatInfo { p_next: &[], handle_type: MAPPABLE_MEMORY };
+    let external = venus::PhysicalDeviceExternalImageFormatInfo { p_next: &[], handle_type: which };
     let external = [ChainStruct::PhysicalDeviceExternalImageFormatInfo(&external)];
     let asked_too = |next: &&ChainStruct<'_>| {
         matches!(
@@ -94,7 +97,7 @@ pub(crate) fn takes_image(
     let Some(answer) = answer else { return Ok(false) };
     let says = answer.p_next.iter().any(|next| match next {
         ChainStruct::ExternalImageFormatProperties(properties) => {
-            can_say(&properties.external_memory_properties, physical.gpu.memory)
+            can_say(&properties.external_memory_properties, physical.gpu.memory, which)
         }
         _ => false,
     });
@@ -118,7 +121,7 @@ pub(crate) fn get_physical_device_external_buffer_properties<'a>(
     let mut answer = *partial;
     answer.external_memory_properties = none_of(info.handle_type);
     let host = host_types(info.handle_type, physical.gpu.memory);
-    if physical.gpu.trial.shareable && host.0 != 0 {
+    if physical.gpu.trial.shareable && is_dma_buf(info.handle_type) {
         let mut asked = *info;
         asked.handle_type = host;
         let (asked, out) = {

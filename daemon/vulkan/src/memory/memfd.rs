@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::request::{Request, alike, call_driver, lowered};
-use super::{dedicated, driver_mapped};
+use super::{driver_mapped, private};
 use crate::backing::memory::Made;
 use crate::backing::pages::{Pages, rounded};
 use crate::context::allowance::MemoryFile;
@@ -70,53 +70,26 @@ pub(super) fn allocate(
         return Ok(allocated);
     }
     let pages = match &request.import {
-        Some(import) => Some(
-            mapped(&import.file, import.size, functions.alignment(), restored)
-                .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
-        ),
+        Some(import) => mapped(&import.file, import.size, functions.alignment(), restored)
+            .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
         None if request.visible || request.driver_mapped || request.exported => {
-            Some(granted(call, request, functions.alignment(), restored)?)
+            granted(call, request, functions.alignment(), restored)?
         }
-        None => None,
+        None => return private::allocate(call, device, info, request),
     };
     // What another made counts for it already. Pages are the host's, and where the GPU's memory is the host's they are both.
-    let credit = match (&request.import, &pages) {
-        (Some(_), _) => None,
-        (None, Some(_)) if request.heap == Heap::Host || !request.visible => None,
-        (None, _) => Some(request.credit(call, request.size)?),
-    };
-    let dedicated = pages.is_none() && dedicated::stays_dedicated(call, device, info)?;
-    let lowered = lowered(&call.lowering(), info, request, dedicated)?;
-    let import = pages.as_ref().map(|pages| {
-        let mut import = pages.import();
-        import.p_next = lowered.p_next;
-        import
-    });
-    if let (Some(import), Some(pages)) = (&import, &pages) {
-        lowered.p_next = std::ptr::from_ref(import).cast();
-        lowered.allocation_size = pages.size();
-        lowered.memory_type_index = type_for_pages(device, request);
-    }
-    if pages.is_none() && !dedicated {
-        // What is cleared is whole words. Dedicated allocations are as large as what they are for demands.
-        lowered.allocation_size = rounded(request.size, 1).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
-    }
+    let counts = request.import.is_none() && request.heap == Heap::Device && request.visible;
+    let credit = counts.then(|| request.credit(call, request.size)).transpose()?;
+    let lowered = lowered(&call.lowering(), info, request, false)?;
+    let mut import = pages.import();
+    import.p_next = lowered.p_next;
+    lowered.p_next = std::ptr::from_ref(&import).cast();
+    lowered.allocation_size = pages.size();
+    lowered.memory_type_index = type_for_pages(device, request);
     // SAFETY: `lowered` and its chain live in the arena or in this function; the pages go into the memory's entry, which is
     // dropped after the memory was freed.
     let raw = unsafe { call_driver(device, lowered) }?;
-    if let (Some(cleaner), None, false) = (&device.cleaner, &pages, dedicated)
-        && !request.filled
-    {
-        // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
-    }
-    Ok((
-        raw,
-        match pages {
-            Some(pages) => Made::Pages(pages, credit),
-            None => Made::Private(credit),
-        },
-    ))
+    Ok((raw, Made::Pages(pages, credit)))
 }
 
 /// Returns a memory type that takes pages. A guest that shares memory it cannot map, or that the driver maps, has asked for another type.

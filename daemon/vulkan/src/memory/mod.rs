@@ -3,7 +3,7 @@
 //! A VMM can map files only. There are two ways to get one, chosen at start-up ([`config::MemoryBackEnd`]): pages of
 //! ours imported by the driver (`memfd`), or memory of the driver exported by it (`dma_buf`). A guest sees no difference, except
 //! that `memfd` shares buffers only. Beside `memfd` there may be types that the driver maps by itself, out of a device node
-//! (`driver_mapped`); what is to be shared with other contexts is never made of them. Shared memory is known to guests as dma-bufs
+//! (`driver_mapped`); what is to be shared with other contexts is never made of them. What only the driver uses is its own (`private`). Shared memory is known to guests as dma-bufs
 //! (`VK_EXT_external_memory_dma_buf`) and travels as a resource: exported as its blob, imported by `VkImportMemoryResourceInfoMESA`.
 
 pub(crate) mod allocate;
@@ -15,5 +15,6 @@ mod driver_mapped_tests;
 pub(crate) mod export;
 pub(crate) mod external;
 mod memfd;
+mod private;
 mod request;
 mod reuse_key;

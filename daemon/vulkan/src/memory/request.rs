@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::context::allowance::Lease;
+use crate::context::allowance::{Lease, MemoryFile};
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
 use crate::context::restored::RestoredMemory;
@@ -39,6 +39,30 @@ pub(super) struct Request {
     pub address: u64,
     /// True if a snapshot has its contents, so that it need not be cleared.
     pub filled: bool,
+    /// True if a successor of this worker is to have the memory: it may have no address, which would be another there.
+    pub survives: bool,
+    /// The descriptor that a snapshot brings along, of which the memory is made.
+    pub predecessor: Option<Arc<MemoryFile>>,
+}
+
+/// The things that a snapshot brings along for one allocation.
+#[derive(Debug, Default)]
+pub(super) struct Brought<'r> {
+    /// The pages that it is made of.
+    pub restored: Option<&'r RestoredMemory>,
+    /// The opaque address that it has.
+    pub address: Option<u64>,
+    /// True if its contents come later.
+    pub filled: bool,
+    /// The descriptor of the driver's memory that it is.
+    pub predecessor: Option<Arc<MemoryFile>>,
+}
+
+impl Brought<'_> {
+    /// Returns whether there is no snapshot that says anything of the allocation.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.restored.is_none() && self.address.is_none() && !self.filled && self.predecessor.is_none()
+    }
 }
 
 impl Request {
@@ -66,9 +90,9 @@ impl Request {
         call: &Call<'_>,
         device: &Device,
         info: &venus::MemoryAllocateInfo<'_>,
-        restored: Option<&RestoredMemory>,
-        address: Option<u64>,
+        brought: &Brought<'_>,
     ) -> Result<Self, Fault> {
+        let Brought { restored, address, filled, predecessor } = brought;
         let types = device.physical.memory.memory_types_as_slice();
         let Some(ty) = types.get(info.memory_type_index as usize) else {
             return Err(Fault::lost("a memory type that does not exist"));
@@ -85,7 +109,9 @@ impl Request {
             import: None,
             replays: false,
             address: address.unwrap_or_default(),
-            filled: false,
+            filled: *filled || predecessor.is_some(),
+            survives: device.physical.gpu.exported_types() & 1 << info.memory_type_index != 0,
+            predecessor: predecessor.clone(),
         };
         for next in info.p_next {
             match next {
@@ -94,6 +120,7 @@ impl Request {
                 }
                 ChainStruct::MemoryAllocateFlagsInfo(info) => {
                     request.replays |= device.replays_addresses && has_address(info);
+                    request.survives &= !has_address(info);
                 }
                 ChainStruct::ImportMemoryResourceInfoMESA(import) => {
                     request.import = Some(match restored {
@@ -109,6 +136,11 @@ impl Request {
         }
         if address.is_some() && !request.replays {
             return Err(Fault::lost("a snapshot has an address for memory without one"));
+        }
+        if request.predecessor.is_some() && !request.survives {
+            return Err(Fault::lost(
+                "a snapshot has the driver's memory for an allocation that cannot be made of it",
+            ));
         }
         match &request.import {
             Some(import) if import.size < request.size => {

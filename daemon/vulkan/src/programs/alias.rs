@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use ash::vk;
+use ash::vk::{self, Handle as _};
 
 /// A part of an allocation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Part {
     /// The allocation, which is dedicated to nothing.
     pub memory: vk::DeviceMemory,
@@ -17,6 +17,20 @@ pub(crate) struct Part {
     pub size: u64,
     /// Bytes of the allocation from there on that a buffer may take, if a driver wants more for it: `size` or more.
     pub room: u64,
+    /// The handle types that the memory was made for, which a buffer on it has to name.
+    pub kinds: vk::ExternalMemoryHandleTypeFlags,
+}
+
+impl Part {
+    /// All of an allocation, of so many bytes.
+    pub(crate) fn whole(
+        raw: u64,
+        size: u64,
+        type_index: u32,
+        kinds: vk::ExternalMemoryHandleTypeFlags,
+    ) -> Self {
+        Self { memory: vk::DeviceMemory::from_raw(raw), type_index, start: 0, size, room: size, kinds }
+    }
 }
 
 /// Creates a buffer that aliases a part, and adds it to `buffers`.
@@ -30,7 +44,9 @@ pub(super) fn alias(
     usage: vk::BufferUsageFlags,
     buffers: &mut Vec<vk::Buffer>,
 ) -> Result<vk::Buffer, vk::Result> {
+    let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(part.kinds);
     let info = vk::BufferCreateInfo::default().size(part.size).usage(usage);
+    let info = if part.kinds.is_empty() { info } else { info.push_next(&mut external) };
     // SAFETY: the device is live, here and below; `info` lives until the call returns.
     let buffer = unsafe { device.create_buffer(&info, None) }?;
     buffers.push(buffer);

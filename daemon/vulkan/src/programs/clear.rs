@@ -10,7 +10,7 @@ use super::alias::{Part, alias};
 use super::own_queue::{OwnQueue, Spare};
 use crate::driver::physical_device::{PhysicalDevice, host_memory};
 use crate::gates::gate::Gate;
-use ash::vk::{self, Handle as _};
+use ash::vk;
 use std::sync::Arc;
 
 /// Bytes cleared by one command; drivers have limits for the size of a buffer.
@@ -46,16 +46,16 @@ impl Cleaner {
         self.queue.as_ref()
     }
 
-    /// Clears `size` bytes of fresh memory; frees the memory if that fails.
+    /// Clears all of fresh memory; frees the memory if that fails.
     ///
     /// # Safety
     ///
-    /// `raw` is unmapped memory of this live device, of this size and type, and nobody else knows it.
-    pub unsafe fn clear(&self, device: &ash::Device, raw: u64, size: u64, ty: u32) -> Result<(), vk::Result> {
-        let memory = vk::DeviceMemory::from_raw(raw);
+    /// `whole` is unmapped memory of this live device, of this size and type, and nobody else knows it.
+    pub(crate) unsafe fn clear(&self, device: &ash::Device, whole: &Part) -> Result<(), vk::Result> {
+        let Part { memory, size, type_index: ty, .. } = *whole;
         let cleared = match &self.queue {
             Some(queue) => {
-                let fill = |commands, buffers: &mut _| record(device, commands, memory, size, ty, buffers);
+                let fill = |commands, buffers: &mut _| record(device, commands, whole, buffers);
                 // SAFETY: the queue is the device's; nobody else knows the memory.
                 unsafe { queue.run(device, fill) }
             }
@@ -95,14 +95,12 @@ unsafe fn by_processor(device: &ash::Device, memory: vk::DeviceMemory, size: u64
 fn record(
     device: &ash::Device,
     commands: vk::CommandBuffer,
-    memory: vk::DeviceMemory,
-    size: u64,
-    ty: u32,
+    whole: &Part,
     buffers: &mut Vec<vk::Buffer>,
 ) -> Result<(), vk::Result> {
-    for start in (0..size).step_by(PIECE as usize) {
-        let room = size - start;
-        let part = Part { memory, type_index: ty, start, size: PIECE.min(room), room };
+    for start in (0..whole.size).step_by(PIECE as usize) {
+        let room = whole.size - start;
+        let part = Part { start, size: PIECE.min(room), room, ..*whole };
         let buffer = alias(device, &part, vk::BufferUsageFlags::TRANSFER_DST, buffers)?;
         // SAFETY: the device is live, and the command buffer is being recorded.
         unsafe { device.cmd_fill_buffer(commands, buffer, 0, vk::WHOLE_SIZE, 0) };

@@ -9,7 +9,7 @@ use super::own_queue::{OwnQueue, Running};
 use ash::vk;
 
 /// A part of an allocation, and its place in the staging buffer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Staged {
     /// The part: whole pages.
     pub part: Part,

@@ -7,8 +7,8 @@ use crate::backing::anchors::anchors;
 use crate::backing::capture::{map_of, watching};
 use crate::backing::memory::GRAIN;
 use crate::backing::pages::Pages;
-use crate::driver::dma_bufs::DmaBufs;
 use crate::driver::host_pointers::HostPointers;
+use crate::driver::memory_fds::{DMA_BUF, MemoryFds, OPAQUE_FD};
 use crate::driver::physical_device::host_memory;
 use ash::vk;
 use config::{DriverMapped, MemoryTrial};
@@ -33,12 +33,11 @@ struct Bench<'i> {
     memory: vk::PhysicalDeviceMemoryProperties,
 }
 
-/// The origin of the memory that a buffer is bound to.
-#[derive(Clone, Copy)]
-enum Made {
-    ByDriver,
-    External,
-}
+/// The handle type of memory that is made of pages.
+const PAGES: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+
+/// The handle type of memory that is the driver's own.
+const OWN: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::empty();
 
 /// The outcomes for memory files and for dma-bufs: how each works, or why it does not.
 pub(crate) type Outcome = (Result<MemoryTrial, String>, Result<MemoryTrial, String>);
@@ -60,9 +59,13 @@ pub(crate) fn try_out(
         Bench::new(instance, handle, names, kind)
             .map_err(|error| format!("its driver makes no device: {error}"))
     };
-    let memfd = bench(host, vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT);
-    let dma_buf = bench(fds, vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT);
-    (memfd.and_then(|bench| bench.try_memfd()), dma_buf.and_then(|bench| bench.try_dma_buf()))
+    let both = &[ash::ext::external_memory_host::NAME, ash::khr::external_memory_fd::NAME][..];
+    let memfd = bench(host, PAGES).and_then(|bench| bench.try_memfd());
+    let memfd = memfd.map(|trial| match bench(both, OPAQUE_FD) {
+        Ok(bench) => MemoryTrial { exportable_types: bench.exportable_types(!trial.mappable_types), ..trial },
+        Err(_) => trial,
+    });
+    (memfd, bench(fds, DMA_BUF).and_then(|bench| bench.try_dma_buf()))
 }
 
 impl<'i> Bench<'i> {
@@ -107,8 +110,12 @@ impl<'i> Bench<'i> {
         let alignment = functions.alignment();
         let pages = Pages::new(BYTES, alignment).map_err(|error| format!("no memory file: {error}"))?;
         let types = functions.types(&pages).map_err(|error| format!("it imports no memory file: {error}"))?;
-        let mut trial =
-            MemoryTrial { mappable_types: 0, shareable: true, driver_mapped: DriverMapped::default() };
+        let mut trial = MemoryTrial {
+            mappable_types: 0,
+            shareable: true,
+            driver_mapped: DriverMapped::default(),
+            exportable_types: 0,
+        };
         let mut refusal = "it imports memory files into no coherent memory type".to_owned();
         for ty in self.candidates(types) {
             match self.import_pages(&pages, ty, ty + 1) {
@@ -161,7 +168,7 @@ impl<'i> Bench<'i> {
         anchors(&[device])?;
         // Unmapped before the memory is freed.
         let seen = Mapping::of_device(&file, BYTES).map_err(|error| error.to_string())?;
-        self.fill(&memory, Made::ByDriver, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, OWN, word).map_err(|error| error.to_string())?;
         holds(&seen, word).then_some(device).ok_or_else(|| "the device's writes do not arrive".into())
     }
 
@@ -174,26 +181,24 @@ impl<'i> Bench<'i> {
             .push_next(&mut import);
         let memory = self.allocate(&info).map_err(|error| error.to_string())?;
         let seen = Mapping::new(pages.file(), pages.size()).map_err(|error| error.to_string())?;
-        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, PAGES, word).map_err(|error| error.to_string())?;
         holds(&seen, word).then_some(memory).ok_or_else(|| "the device's writes do not arrive".into())
     }
 
     fn try_dma_buf(&self) -> Result<MemoryTrial, String> {
-        let info = vk::PhysicalDeviceExternalBufferInfo::default().usage(USAGE).handle_type(self.kind);
-        let mut answer = vk::ExternalBufferProperties::default();
-        // SAFETY: the handle is live.
-        unsafe {
-            self.instance.get_physical_device_external_buffer_properties(self.handle, &info, &mut answer);
-        }
-        let features = answer.external_memory_properties.external_memory_features;
+        let features = self.features();
         if !features.contains(vk::ExternalMemoryFeatureFlags::EXPORTABLE)
             || features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
         {
             return Err("it exports no memory of buffers as dma-bufs".into());
         }
-        let functions = DmaBufs::new(self.instance, &self.device);
-        let mut trial =
-            MemoryTrial { mappable_types: 0, shareable: true, driver_mapped: DriverMapped::default() };
+        let functions = MemoryFds::new(self.instance, &self.device, self.kind);
+        let mut trial = MemoryTrial {
+            mappable_types: 0,
+            shareable: true,
+            driver_mapped: DriverMapped::default(),
+            exportable_types: 0,
+        };
         let mut refusal = "it has no coherent memory type".to_owned();
         for ty in self.candidates(u32::MAX) {
             match self.export_memory(&functions, ty, ty + 1) {
@@ -208,10 +213,73 @@ impl<'i> Bench<'i> {
         if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
     }
 
+    /// Returns those of the memory types with these bits whose memory can be given to another process, and taken there without anything that
+    /// guests would notice. What does not work is left out.
+    fn exportable_types(&self, bits: u32) -> u32 {
+        if !self.exports() {
+            return 0;
+        }
+        let unwanted = vk::MemoryPropertyFlags::PROTECTED | vk::MemoryPropertyFlags::LAZILY_ALLOCATED;
+        let (Ok(needs), Ok(of_pages)) = (self.needs(self.kind), self.needs(PAGES)) else { return 0 };
+        // Guests are told of one kind of buffer only.
+        let same = (needs.size, needs.alignment) == (of_pages.size, of_pages.alignment);
+        let types = if same { bits & needs.memory_type_bits & of_pages.memory_type_bits } else { 0 };
+        let all = self.memory.memory_types_as_slice().iter().enumerate();
+        let fitting = all.filter(|(i, ty)| types & 1 << i != 0 && !ty.property_flags.intersects(unwanted));
+        fitting.fold(0, |works, (ty, _)| match self.hand_over(ty as u32, ty as u32 + 1) {
+            Ok(()) => works | 1 << ty,
+            Err(reason) => {
+                log::debug!("memory of type {ty} cannot be given to another process: {reason}");
+                works
+            }
+        })
+    }
+
+    /// Returns what the driver says of memory of buffers that others may have.
+    fn features(&self) -> vk::ExternalMemoryFeatureFlags {
+        let info = vk::PhysicalDeviceExternalBufferInfo::default().usage(USAGE).handle_type(self.kind);
+        let mut answer = vk::ExternalBufferProperties::default();
+        // SAFETY: the handle is live.
+        unsafe {
+            self.instance.get_physical_device_external_buffer_properties(self.handle, &info, &mut answer);
+        }
+        answer.external_memory_properties.external_memory_features
+    }
+
+    /// Returns whether the driver says that memory of buffers can be exported and imported, and need not be dedicated.
+    fn exports(&self) -> bool {
+        let features = self.features();
+        let both = vk::ExternalMemoryFeatureFlags::EXPORTABLE | vk::ExternalMemoryFeatureFlags::IMPORTABLE;
+        features.contains(both) && !features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
+    }
+
+    /// Lets the device write `word` into memory, exports that and frees it, imports it, and reads what is in it then.
+    fn hand_over(&self, type_index: u32, word: u32) -> Result<(), String> {
+        let said = |error: vk::Result| error.to_string();
+        let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
+        let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(self.kind);
+        let memory = self.allocate(&info.push_next(&mut export)).map_err(said)?;
+        self.fill(&memory, self.kind, word).map_err(said)?;
+        let functions = MemoryFds::new(self.instance, &self.device, self.kind);
+        let file = functions.export(vk::Handle::as_raw(memory.raw)).map_err(said)?;
+        drop(memory);
+        let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(self.kind).fd(file.as_raw_fd());
+        let memory = self.allocate(&info.push_next(&mut import)).map_err(said)?;
+        // With success the descriptor is the driver's.
+        let _ = file.into_raw_fd();
+        let host = HostPointers::new(self.instance, self.handle, &self.device);
+        let pages = Pages::new(BYTES, host.alignment()).map_err(|error| error.to_string())?;
+        let to = self.candidates(host.types(&pages).map_err(said)?).next().ok_or("no type takes pages")?;
+        let into = self.import_pages(&pages, to, !word)?;
+        self.copy(&memory, &into).map_err(said)?;
+        let seen = Mapping::new(pages.file(), pages.size()).map_err(|error| error.to_string())?;
+        holds(&seen, word).then_some(()).ok_or_else(|| "what was in it is not there any more".into())
+    }
+
     /// Exports memory, lets the device write `word` into it, and reads that back.
     fn export_memory(
         &self,
-        functions: &DmaBufs,
+        functions: &MemoryFds,
         type_index: u32,
         word: u32,
     ) -> Result<(Allocation<'_>, OwnedFd, Mapping), String> {
@@ -223,7 +291,7 @@ impl<'i> Bench<'i> {
         let memory = self.allocate(&info).map_err(|error| error.to_string())?;
         let file = functions.export(vk::Handle::as_raw(memory.raw)).map_err(|error| error.to_string())?;
         let seen = Mapping::new(&file, BYTES).map_err(|error| error.to_string())?;
-        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, self.kind, word).map_err(|error| error.to_string())?;
         if !holds(&seen, word) {
             return Err("the device's writes do not arrive".into());
         }
@@ -233,7 +301,7 @@ impl<'i> Bench<'i> {
     /// Imports a dma-buf, lets the device write `word` into it, and reads that where it was exported.
     fn import_dma_buf(
         &self,
-        functions: &DmaBufs,
+        functions: &MemoryFds,
         file: &OwnedFd,
         seen: &Mapping,
         word: u32,
@@ -249,7 +317,7 @@ impl<'i> Bench<'i> {
         let memory = self.allocate(&info).map_err(|error| error.to_string())?;
         // With success the descriptor is the driver's.
         let _ = file.into_raw_fd();
-        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, self.kind, word).map_err(|error| error.to_string())?;
         if holds(seen, word) { Ok(()) } else { Err("the device's writes do not arrive".into()) }
     }
 
@@ -261,50 +329,92 @@ impl<'i> Bench<'i> {
 
     /// Returns the types that buffers can be bound to, made as guests' are (see `vulkan::commands::buffer`).
     fn buffer_types(&self) -> Result<u32, vk::Result> {
-        let buffer = self.buffer(BYTES, Made::ByDriver)?;
+        self.needs(OWN).map(|needs| needs.memory_type_bits)
+    }
+
+    /// Returns the memory that a buffer needs which may be bound to such memory.
+    fn needs(&self, kind: vk::ExternalMemoryHandleTypeFlags) -> Result<vk::MemoryRequirements, vk::Result> {
+        let buffer = self.buffer(BYTES, kind)?;
         // SAFETY: device and buffer are live, here and below.
         let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
         // SAFETY: in no use.
         unsafe { self.device.destroy_buffer(buffer, None) };
-        Ok(needs.memory_type_bits)
+        Ok(needs)
     }
 
-    fn buffer(&self, size: u64, memory: Made) -> Result<vk::Buffer, vk::Result> {
-        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(self.kind);
+    fn buffer(&self, size: u64, kind: vk::ExternalMemoryHandleTypeFlags) -> Result<vk::Buffer, vk::Result> {
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(kind);
         let info = vk::BufferCreateInfo::default().size(size).usage(USAGE);
-        let info = match memory {
-            Made::ByDriver => info,
-            Made::External => info.push_next(&mut external),
-        };
+        let info = if kind.is_empty() { info } else { info.push_next(&mut external) };
         // SAFETY: the device is live; `info` lives until the call returns.
         unsafe { self.device.create_buffer(&info, None) }
     }
 
     /// Lets the device fill memory with a word.
-    fn fill(&self, memory: &Allocation<'_>, made: Made, word: u32) -> Result<(), vk::Result> {
+    fn fill(
+        &self,
+        memory: &Allocation<'_>,
+        kind: vk::ExternalMemoryHandleTypeFlags,
+        word: u32,
+    ) -> Result<(), vk::Result> {
+        self.with_buffer(memory, kind, |buffer| {
+            self.run(|commands| {
+                // SAFETY: buffer and command buffer are live, and the latter is being recorded.
+                unsafe { self.device.cmd_fill_buffer(commands, buffer, 0, vk::WHOLE_SIZE, word) };
+            })
+        })
+    }
+
+    /// Lets the device copy the driver's own memory into pages.
+    fn copy(&self, from: &Allocation<'_>, to: &Allocation<'_>) -> Result<(), vk::Result> {
+        self.with_buffer(from, self.kind, |from| {
+            self.with_buffer(to, PAGES, |to| {
+                self.run(|commands| {
+                    let region = [vk::BufferCopy::default().size(BYTES)];
+                    // SAFETY: both buffers are of so many bytes, and the command buffer is being recorded.
+                    unsafe { self.device.cmd_copy_buffer(commands, from, to, &region) };
+                })
+            })
+        })
+    }
+
+    /// Does something with a buffer that is bound to memory, after which the device is idle.
+    fn with_buffer(
+        &self,
+        memory: &Allocation<'_>,
+        kind: vk::ExternalMemoryHandleTypeFlags,
+        does: impl FnOnce(vk::Buffer) -> Result<(), vk::Result>,
+    ) -> Result<(), vk::Result> {
         let device = &self.device;
-        let buffer = self.buffer(BYTES, made)?;
+        let buffer = self.buffer(BYTES, kind)?;
+        // SAFETY: buffer and memory are new, and as large as said.
+        let bound = unsafe { device.bind_buffer_memory(buffer, memory.raw, 0) };
+        let done = bound.and_then(|()| does(buffer));
+        // SAFETY: the device is idle, also after an error.
+        unsafe { device.destroy_buffer(buffer, None) };
+        done
+    }
+
+    /// Runs what is recorded, and waits for it.
+    fn run(&self, record: impl FnOnce(vk::CommandBuffer)) -> Result<(), vk::Result> {
+        let device = &self.device;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
         // SAFETY: the device is live, here and below; each `info` lives until its call returns.
-        let pool = unsafe { device.create_command_pool(&info, None) };
-        let filled = pool.and_then(|pool| {
-            // SAFETY: buffer and memory are new, and as large as said.
-            unsafe { device.bind_buffer_memory(buffer, memory.raw, 0) }
-                .and_then(|()| self.run_fill(pool, buffer, word))
-        });
+        let pool = unsafe { device.create_command_pool(&info, None) }?;
+        let done = self.run_in(pool, record);
         // Before anything is destroyed the device must be done, also after an error.
         // SAFETY: as above.
         let idle = unsafe { device.device_wait_idle() };
-        if let Ok(pool) = pool {
-            // SAFETY: in no use any more.
-            unsafe { device.destroy_command_pool(pool, None) };
-        }
-        // SAFETY: as above.
-        unsafe { device.destroy_buffer(buffer, None) };
-        filled.and(idle)
+        // SAFETY: in no use any more.
+        unsafe { device.destroy_command_pool(pool, None) };
+        done.and(idle)
     }
 
-    fn run_fill(&self, pool: vk::CommandPool, buffer: vk::Buffer, word: u32) -> Result<(), vk::Result> {
+    fn run_in(
+        &self,
+        pool: vk::CommandPool,
+        record: impl FnOnce(vk::CommandBuffer),
+    ) -> Result<(), vk::Result> {
         let device = &self.device;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
         // SAFETY: device, pool and buffer are live, here and below; each `info` lives until its call returns.
@@ -313,8 +423,7 @@ impl<'i> Bench<'i> {
         let info = vk::CommandBufferBeginInfo::default().flags(once);
         // SAFETY: as above.
         unsafe { device.begin_command_buffer(commands[0], &info) }?;
-        // SAFETY: as above; the command buffer is being recorded.
-        unsafe { device.cmd_fill_buffer(commands[0], buffer, 0, vk::WHOLE_SIZE, word) };
+        record(commands[0]);
         let barrier = [vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
             .dst_access_mask(vk::AccessFlags::HOST_READ)];
@@ -372,7 +481,9 @@ impl Drop for Allocation<'_> {
     }
 }
 
-const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::TRANSFER_DST;
+const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
+    vk::BufferUsageFlags::TRANSFER_SRC.as_raw() | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
+);
 
 /// Returns whether the first and the last word are `word`.
 fn holds(memory: &Mapping, word: u32) -> bool {

@@ -21,8 +21,11 @@ pub(crate) fn passed() -> Vec<&'static str> {
 }
 
 /// Returns the extensions that the daemon itself needs of the host's device.
-pub(crate) fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
-    match memory {
+pub(crate) fn needed(gpu: &GpuChoice) -> &'static [&'static CStr] {
+    match gpu.memory {
+        MemoryBackEnd::Memfd if gpu.exported_types() != 0 => {
+            &[ash::ext::external_memory_host::NAME, ash::khr::external_memory_fd::NAME]
+        }
         MemoryBackEnd::Memfd => &[ash::ext::external_memory_host::NAME],
         MemoryBackEnd::DmaBuf => {
             &[ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME]
@@ -99,7 +102,12 @@ mod tests {
     use config::{DriverMapped, MemoryTrial, Protection, Queues};
 
     fn gpu(memory: MemoryBackEnd, shareable: bool) -> GpuChoice {
-        let trial = MemoryTrial { mappable_types: 1, shareable, driver_mapped: DriverMapped::default() };
+        let trial = MemoryTrial {
+            mappable_types: 1,
+            shareable,
+            driver_mapped: DriverMapped::default(),
+            exportable_types: 0,
+        };
         GpuChoice { uuid: [0; 16], memory, trial, queues: Queues::Compute, protection: Protection::default() }
     }
 

@@ -357,7 +357,7 @@ mod tests {
         let gpu = GpuChoice {
             uuid: [0; 16],
             memory: memory_back_end,
-            trial: MemoryTrial { mappable_types: 1, shareable: true, driver_mapped },
+            trial: MemoryTrial { mappable_types: 1, shareable: true, driver_mapped, exportable_types: 0 },
             queues: Queues::Compute,
             protection: Protection::default(),
         };
@@ -372,7 +372,10 @@ mod tests {
         let mut memory = vk::PhysicalDeviceMemoryProperties { memory_type_count: 3, ..Default::default() };
         memory.memory_types[..3].fill(vk::MemoryType { property_flags: host, heap_index: 0 });
         let driver_mapped = DriverMapped { types: 0b10, device: 1 };
-        memory_types(&mut memory, &MemoryTrial { mappable_types: 1, shareable: true, driver_mapped });
+        memory_types(
+            &mut memory,
+            &MemoryTrial { mappable_types: 1, shareable: true, driver_mapped, exportable_types: 0 },
+        );
         let seen = memory.memory_types_as_slice().iter().map(|ty| ty.property_flags).collect::<Vec<_>>();
         assert!(seen == [host, Flags::HOST_VISIBLE | Flags::HOST_COHERENT, Flags::empty()]);
     }

@@ -1,8 +1,8 @@
 //! Tests of addresses that a successor has again, on the null driver, which chooses another each time.
 
-use super::Prelude;
 use super::step::Step;
 use super::tests::hand_over;
+use super::{Carry, Prelude};
 use crate::ContextLost;
 use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
 use crate::fuzzing::{self, NoResources, comparable};
@@ -130,7 +130,7 @@ fn a_buffer_and_its_memory_have_the_addresses_that_the_guest_knows() {
 fn memory_that_is_used_again_keeps_its_address() {
     let world = world();
     allocate(&world, 10, ADDRESS, PAGES);
-    let before = replayed(&world.renderer.save(&Prelude::default()).unwrap().steps);
+    let before = replayed(&world.renderer.save(&Prelude::default(), Carry::Copied).unwrap().steps);
     allocate(&world, 11, ADDRESS, PAGES);
     let raw = |id| world.renderer.context().objects.read().get(venus::DeviceMemory(id)).unwrap().raw;
     let (first, address) = (raw(11), fuzzing::address(raw(11)));
@@ -207,7 +207,7 @@ fn requirements_are_those_of_the_buffer_as_it_is_made() {
 
 /// Rebuilds a context with other addresses: first those of `early`, then the saved ones as `change` leaves them.
 fn changed(world: &World, early: &[(u64, u64)], change: impl Fn(&mut u64)) -> Result<(), ContextLost> {
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let mut steps: Vec<_> =
         early.iter().map(|(id, address)| Step::Replayed { id: *id, address: *address }).collect();
     steps.extend(comparable(&saved.steps));

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::saved::NotMovable;
+use super::saved::{NotMovable, Saved};
 use super::step::Step;
 use crate::backing::memory::{Made, Memory};
 use crate::backing::pages::{Pages, rounded};
@@ -24,16 +24,16 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Adds the step that says whose contents follow, if there is any memory that only the driver uses.
+/// Adds the step that says whose contents follow, if there is any memory that only the driver uses and that a successor makes anew.
 ///
 /// # Errors
 ///
 /// Contents of some of it cannot be copied.
-pub(super) fn save(context: &Context, steps: &mut Vec<Step>) -> Result<(), NotMovable> {
+pub(super) fn save(context: &Context, saved: &mut Saved) -> Result<(), NotMovable> {
     let table = context.objects.read();
     let mut all = Vec::new();
     for (id, object, _) in table.objects().filter(|(.., result)| result.is_none()) {
-        let Some(memory) = private(object) else { continue };
+        let Some(memory) = private(object).filter(|memory| !saved.carry.hands_over(memory)) else { continue };
         let bytes = copied_bytes(memory);
         let bytes = bytes.ok_or_else(|| NotMovable::ever("there is memory for one image or buffer alone"))?;
         if object.device.as_ref().and_then(|device| device.own_queue()).is_none() {
@@ -43,7 +43,7 @@ pub(super) fn save(context: &Context, steps: &mut Vec<Step>) -> Result<(), NotMo
     }
     if !all.is_empty() {
         all.sort_unstable();
-        steps.push(Step::Contents(all));
+        saved.steps.push(Step::Contents(all));
     }
     Ok(())
 }
@@ -67,7 +67,7 @@ pub(super) fn filled(id: u64, object: &Object) -> Option<Step> {
 /// Returns the memory of an object, if it is memory that only the driver uses.
 fn private(object: &Object) -> Option<&Memory> {
     let memory = object.get::<venus::DeviceMemory>()?;
-    matches!(memory.made, Made::Private(_)).then_some(memory)
+    matches!(memory.made, Made::Private { .. }).then_some(memory)
 }
 
 /// Returns the bytes of an allocation that a buffer can alias; none if the allocation is dedicated to what the guest has made.
@@ -80,6 +80,7 @@ struct Allocation {
     device: Arc<Device>,
     memory: vk::DeviceMemory,
     type_index: u32,
+    kinds: vk::ExternalMemoryHandleTypeFlags,
     place: Range<u64>,
 }
 
@@ -95,10 +96,17 @@ fn allocations(context: &Context, all: &[(u64, u64)]) -> Result<Vec<Allocation>,
             object.and_then(|object| Some((object, private(object)?))).ok_or_else(|| broken(*id))?;
         let key = memory.key.filter(|_| copied_bytes(memory) == Some(*bytes));
         let (Some(key), Some(device)) = (key, &object.device) else { return Err(broken(*id)) };
+        let kinds = memory.made.kinds();
         let place = end..end.checked_add(*bytes).ok_or_else(|| broken(*id))?;
         end = place.end;
         let memory = vk::DeviceMemory::from_raw(object.raw);
-        found.push(Allocation { device: Arc::clone(device), memory, type_index: key.type_index, place });
+        found.push(Allocation {
+            device: Arc::clone(device),
+            memory,
+            type_index: key.type_index,
+            kinds,
+            place,
+        });
     }
     Ok(found)
 }
@@ -245,8 +253,8 @@ impl Allocation {
     fn part(&self, bytes: &Range<u64>, staged_at: u64) -> Staged {
         let start = self.place.start.max(bytes.start);
         let size = self.place.end.min(bytes.end) - start;
-        let (memory, type_index) = (self.memory, self.type_index);
-        let part = Part { memory, type_index, start: start - self.place.start, size, room: size };
+        let (memory, type_index, kinds) = (self.memory, self.type_index, self.kinds);
+        let part = Part { memory, type_index, start: start - self.place.start, size, room: size, kinds };
         Staged { part, at: staged_at + (start - bytes.start) }
     }
 }

@@ -5,7 +5,7 @@ use crate::Renderer;
 use crate::context::allowance::Piece;
 use crate::fuzzing::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
 use crate::fuzzing::{self, NoResources, comparable};
-use crate::snapshot::Prelude;
+use crate::snapshot::{Carry, Prelude};
 use protocol::venus::generated::Command;
 use shm::Mapping;
 
@@ -50,7 +50,7 @@ const ALL: [(u64, u64); 3] = [(12, PAGE), (13, SIZE), (14, 2 * PAGE)];
 #[test]
 fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_evenly() {
     let world = world();
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let step = saved.steps.iter().find(|step| matches!(step, Step::Contents(_)));
     assert_eq!(step, Some(&Step::Contents(ALL.to_vec())));
     let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
@@ -104,7 +104,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
 #[test]
 fn memory_whose_contents_come_is_not_cleared_and_does_not_stay_without_them() {
     let world = world();
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let filled: Vec<_> = saved.steps.iter().filter(|step| matches!(step, Step::Filled { .. })).collect();
     assert_eq!(filled, [&Step::Filled { id: 12 }, &Step::Filled { id: 13 }, &Step::Filled { id: 14 }]);
     let rebuilt = |change: &dyn Fn(&mut Vec<Step>)| {
@@ -134,7 +134,7 @@ fn memory_whose_contents_come_is_not_cleared_and_does_not_stay_without_them() {
 #[test]
 fn contents_stay_inside_their_file_and_need_one() {
     let world = world();
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let mut contents = world.renderer.contents(&saved.steps).unwrap().unwrap();
     assert!(contents.read(0..PAGE, 0).is_err(), "there are no pages");
     let (small, _) = file(2 * PAGE);
@@ -173,12 +173,12 @@ fn contents_of_memory_that_is_not_there_are_refused() {
 fn memory_that_cannot_be_copied_is_known_before() {
     let world = World::reliable();
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
-    assert!(world.renderer.save(&Prelude::default()).unwrap_err().reason.contains("queue"));
+    assert!(world.renderer.save(&Prelude::default(), Carry::Copied).unwrap_err().reason.contains("queue"));
     drop(world);
     let world = World::with_own_queue();
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
     // Who can be rebuilt elsewhere depends on that as well.
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let second = fuzzing::renderer(Arc::new(NoResources));
     second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
     let mut contents = second.contents(&saved.steps).unwrap().unwrap();

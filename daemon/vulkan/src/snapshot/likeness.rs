@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+use super::step::Identity;
 use crate::context::error::ContextLost;
 use crate::driver::generated::sys;
 use crate::driver::physical_device::{host_extensions, host_memory};
@@ -21,9 +22,19 @@ use std::ptr;
 const ARENA_BYTES: usize = 4096;
 
 /// Returns what the GPU of a `VkPhysicalDevice` is like.
-pub(super) fn like(object: &Object) -> Option<Likeness> {
+pub(super) fn like(object: &Object) -> Option<(Likeness, Identity)> {
     let physical = object.get::<venus::PhysicalDevice>()?;
-    Some(likeness(&physical.instance.ash, physical.handle))
+    let (instance, handle) = (&physical.instance.ash, physical.handle);
+    Some((likeness(instance, handle), identity(instance, handle)))
+}
+
+/// Returns which GPU it is, and which driver.
+fn identity(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Identity {
+    let mut ids = vk::PhysicalDeviceIDProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut ids);
+    // SAFETY: the handle comes from this live instance, and the chain lives until the call returns.
+    unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+    Identity { device: ids.device_uuid, driver: ids.driver_uuid }
 }
 
 /// Demands that GPUs are as they were.
@@ -31,12 +42,14 @@ pub(super) fn like(object: &Object) -> Option<Likeness> {
 /// # Errors
 ///
 /// One is not, or is not there.
-pub(super) fn compare(context: &Context, all: &[(u64, Likeness)]) -> Result<(), ContextLost> {
+pub(super) fn compare(context: &Context, all: &[(u64, Likeness, Identity)]) -> Result<(), ContextLost> {
     let table = context.objects.read();
-    for (id, before) in all {
+    for (id, before, identity) in all {
         let now = table.get(venus::PhysicalDevice(*id)).ok().and_then(like);
         let now =
             now.ok_or_else(|| ContextLost::new(format!("a snapshot names GPU {id}, which is not there")))?;
+        let (now, is) = now;
+        context.restored.see_gpu(is == *identity);
         if let Some(what) = now.difference(before) {
             return Err(ContextLost::new(format!("the GPU is unlike that before: its {what} differ")));
         }

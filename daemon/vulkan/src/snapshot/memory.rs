@@ -1,14 +1,15 @@
 //! Memory: the file of each allocation, and what buffers and images are bound to.
 
-use super::saved::NotMovable;
+use super::saved::{NotMovable, Saved};
 use super::step::Step;
 use super::synthesis::{NO_REPLY, encoded};
-use crate::backing::memory::Made;
-use crate::context::allowance::MemoryFile;
+use crate::backing::memory::{Exported, Made, Memory};
+use crate::context::allowance::{MemoryFile, Piece};
 use crate::execution::context::Context;
 use crate::kinds::bound::Bound;
 use crate::objects::object::Object;
 use crate::objects::table::Table;
+use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -20,35 +21,56 @@ pub(super) struct Live<'t> {
     pub object: &'t Object,
 }
 
-/// Returns the step before an allocation: the file that it is made of, which joins `files` if it is new. There is none before memory that only
-/// the driver uses.
+/// Returns the step before an allocation: the file that it is made of, which joins those of the snapshot if it is new. There is none before
+/// memory that only the driver uses, and that a successor makes anew.
 ///
 /// # Errors
 ///
 /// The memory cannot be given away.
 pub(super) fn step(
     context: &Context,
-    id: u64,
-    object: &Object,
-    files: &mut Vec<Arc<MemoryFile>>,
+    (id, object): (u64, &Object),
+    is_used: bool,
+    saved: &mut Saved,
     known: &mut FxHashMap<usize, u32>,
 ) -> Result<Option<Step>, NotMovable> {
     let memory = object.get::<venus::DeviceMemory>();
     let (memory, pages) = match memory.map(|memory| (memory, &memory.made)) {
         Some((memory, Made::Pages(pages, _))) => (memory, pages),
-        Some((_, Made::Private(_))) => return Ok(None),
+        Some((memory, Made::Private { .. })) if is_used && saved.carry.hands_over(memory) => {
+            return exported(id, object, memory, saved).map(Some);
+        }
+        Some((_, Made::Private { .. })) => return Ok(None),
         _ => return Err(NotMovable::ever("the driver holds memory that cannot be given away")),
     };
     let file = pages.file();
     let index = *known.entry(Arc::as_ptr(&file).addr()).or_insert_with(|| {
-        files.push(file);
-        files.len() as u32 - 1
+        saved.files.push(file);
+        saved.files.len() as u32 - 1
     });
     if !pages.is_placed() {
         return Err(NotMovable::ever("memory has an address that a successor may not get"));
     }
     let (address, size) = (pages.address().addr() as u64, pages.size());
     Ok(Some(Step::Memory { id, file: index, size, address, shown: context.pool.shown(memory) }))
+}
+
+/// Returns the step before an allocation that a successor takes as it is, whose descriptor joins the files.
+fn exported(id: u64, object: &Object, memory: &Memory, saved: &mut Saved) -> Result<Step, NotMovable> {
+    let file = match &memory.made {
+        Made::Private { exported: Some(Exported::Imported(file)), .. } => Arc::clone(file),
+        _ => {
+            let device = object.device.as_ref().and_then(|device| device.exports.as_ref());
+            let made =
+                device.ok_or(vk::Result::ERROR_FEATURE_NOT_PRESENT).and_then(|fds| fds.export(object.raw));
+            let made = made.map_err(|why| {
+                NotMovable::for_now(format!("the driver gives its memory to no other: {why}"))
+            })?;
+            Arc::new(MemoryFile::new(made, Piece::uncounted()))
+        }
+    };
+    saved.files.push(file);
+    Ok(Step::Exported { id, file: saved.files.len() as u32 - 1 })
 }
 
 /// Returns whether a buffer or image is bound to memory that is there still.

@@ -13,8 +13,8 @@
 //! | `prelude` | what a successor makes before its predecessor rests |
 //! | `objects` | objects, those alive and those that others were made of, in the order of their creation |
 //! | `likeness` | what GPUs are like |
-//! | `memory` | memory files, and what buffers and images are bound to |
-//! | `contents` | contents of memory that only the driver uses |
+//! | `memory` | memory files, memory that a driver gives away, and what buffers and images are bound to |
+//! | `contents` | contents of memory that only the driver uses and that stays behind |
 //! | `addresses` | addresses of buffers that the guest knows |
 //! | `state` | what objects have become since they were created: fences, semaphores, events; and failures |
 //! | `descriptors` | what descriptor sets hold |
@@ -28,6 +28,8 @@ mod addresses_tests;
 mod contents;
 mod descriptors;
 pub(crate) mod drain;
+#[cfg(test)]
+mod exports_tests;
 pub(crate) mod likeness;
 mod memory;
 mod objects;
@@ -51,7 +53,7 @@ use crate::execution::context::Context;
 pub use contents::Contents;
 pub use prelude::Prelude;
 pub(crate) use rebuild::rebuild;
-pub use saved::{NotMovable, Saved};
+pub use saved::{Carry, NotMovable, Saved};
 
 /// Writes a context down for a successor that has made what is in the `prelude`. Nothing of it is executed meanwhile, and nothing that was
 /// submitted is pending.
@@ -59,7 +61,7 @@ pub use saved::{NotMovable, Saved};
 /// # Errors
 ///
 /// Something of it cannot be had again by a successor.
-pub(crate) fn save(context: &Context, prelude: &Prelude) -> Result<Saved, NotMovable> {
+pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
     if !context.retired.flush_idle() {
         return Err(NotMovable::for_now("what the program has destroyed is in use"));
     }
@@ -68,7 +70,7 @@ pub(crate) fn save(context: &Context, prelude: &Prelude) -> Result<Saved, NotMov
     }
     context.pool.flush();
     context.timelines.all().iter().for_each(|queue| queue.refresh());
-    let mut saved = Saved::default();
+    let mut saved = Saved { carry, ..Saved::default() };
     objects::save(context, prelude, &mut saved)?;
     state::save_before(context, &mut saved.steps)?;
     descriptors::save(context, &mut saved.steps)?;
@@ -77,6 +79,6 @@ pub(crate) fn save(context: &Context, prelude: &Prelude) -> Result<Saved, NotMov
     recordings::save(context, &available, &mut saved.steps)?;
     state::save_after(context, &mut saved.steps);
     addresses::save(context, &mut saved.steps);
-    contents::save(context, &mut saved.steps)?;
+    contents::save(context, &mut saved)?;
     Ok(saved)
 }

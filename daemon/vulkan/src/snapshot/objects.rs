@@ -109,15 +109,15 @@ fn make(
 ) -> Result<(), NotMovable> {
     let Some(first) = which.first().map(|at| &wanted[*at]) else { return Ok(()) };
     if let (ObjectType::DEVICE_MEMORY, Some(object)) = (first.kind, first.object) {
-        let step = memory::step(context, first.id, object, &mut saved.files, files)?;
-        let is_copied = !table.is_only_destroyed(first.id);
-        saved.steps.extend(step.or_else(|| contents::filled(first.id, object).filter(|_| is_copied)));
+        let is_used = !table.is_only_destroyed(first.id);
+        let step = memory::step(context, (first.id, object), is_used, saved, files)?;
+        saved.steps.extend(step.or_else(|| contents::filled(first.id, object).filter(|_| is_used)));
     }
     saved.steps.extend(first.object.and_then(|object| addresses::replayed(table, first.id, object)));
     push_commands(&mut saved.steps, &first.bytes);
     if first.kind == ObjectType::PHYSICAL_DEVICE {
         let all = which.iter().map(|at| &wanted[*at]);
-        let like = all.filter_map(|one| Some((one.id, likeness::like(one.object?)?)));
+        let like = all.filter_map(|one| likeness::like(one.object?).map(|(like, is)| (one.id, like, is)));
         saved.steps.push(Step::Gpus(like.collect()));
     }
     if first.command.is_none() {

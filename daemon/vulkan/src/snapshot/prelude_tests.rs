@@ -1,8 +1,8 @@
 //! Tests of preludes on the null driver: a context that is built up behind one is as it would be without.
 
-use super::Prelude;
 use super::step::Step;
 use super::tests::{destroy_pipeline_layout, destroy_set_layout, is_there, pipeline_layout, set_layout};
+use super::{Carry, Prelude};
 use crate::Renderer;
 use crate::fuzzing::world_for_tests::{DEVICE, INSTANCE, PAGES, SIZE, World};
 use crate::fuzzing::{self, NoResources, comparable};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 /// Builds up behind a prelude what is left of a context, which must make no difference but to the order of commands.
 pub(super) fn hand_over_behind(world: &World, ahead: &[Step], prelude: &Prelude) -> Renderer {
-    let all = world.renderer.save(&Prelude::default()).unwrap();
-    let rest = world.renderer.save(prelude).unwrap();
+    let all = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
+    let rest = world.renderer.save(prelude, Carry::Copied).unwrap();
     let successor = fuzzing::renderer(Arc::new(NoResources));
     successor.rebuild(ahead, &[]).unwrap();
     successor.rebuild(&comparable(&rest.steps), &rest.files).unwrap();
-    let again = successor.save(&Prelude::default()).unwrap();
+    let again = successor.save(&Prelude::default(), Carry::Copied).unwrap();
     assert_eq!(beside_commands(&again.steps), beside_commands(&all.steps));
     successor
 }
@@ -44,7 +44,7 @@ fn what_is_in_the_prelude_is_not_in_the_snapshot() {
     let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
     world.buffer(20);
     let [all, rest] = [&Prelude::default(), &prelude]
-        .map(|prelude| command_bytes(&world.renderer.save(prelude).unwrap().steps));
+        .map(|prelude| command_bytes(&world.renderer.save(prelude, Carry::Copied).unwrap().steps));
     assert_eq!(rest + command_bytes(&ahead), all);
     assert!(rest < all / 10, "{rest} of {all} bytes");
     assert!(ahead.iter().any(|step| matches!(step, Step::Gpus(_))), "GPUs are compared before anybody rests");
@@ -171,7 +171,7 @@ fn pipelines_of_one_command_of_which_only_some_were_there_are_made_again() {
     assert!([40, 41].into_iter().all(|id| is_there(&successor, id, ObjectType::PIPELINE)));
     // As if the second had not been bound to its id yet, when the prelude was written.
     prelude.made.retain(|_, made| made.id != 41);
-    let rest = world.renderer.save(&prelude).unwrap();
+    let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
     let early = fuzzing::renderer(Arc::new(NoResources));
     early.rebuild(&ahead, &[]).unwrap();
     let destroy = venus::DestroyPipeline { device: DEVICE, pipeline: venus::Pipeline(41) };

@@ -74,6 +74,15 @@ fn take(
             let added = context.restored.add_filled(*id, context.env.limits.objects);
             added.then_some(()).ok_or_else(|| broken("has too much memory"))
         }
+        Step::Exported { .. } if !context.restored.is_at_home() => Err(ContextLost::new(
+            "the driver is another one than before, and cannot have its memory: try again",
+        )),
+        Step::Exported { id, file } => {
+            let file =
+                files.get(*file as usize).ok_or_else(|| broken("names a file that it does not have"))?;
+            let added = context.restored.add_exported(*id, Arc::clone(file), context.env.limits.objects);
+            added.then_some(()).ok_or_else(|| broken("has too much memory"))
+        }
         Step::Failed { result: 0, .. } | Step::Unusable { result: 0, .. } => {
             Err(broken("has a failure that is a success"))
         }

@@ -1,6 +1,7 @@
 //! A snapshot, or the reason why there is none.
 
 use super::step::Step;
+use crate::backing::memory::{Made, Memory};
 use crate::context::allowance::MemoryFile;
 use std::sync::Arc;
 
@@ -9,8 +10,27 @@ use std::sync::Arc;
 pub struct Saved {
     /// The steps that a successor does, in this order.
     pub steps: Vec<Step>,
-    /// The memory files that [`Step::Memory`] names by their index, each once.
+    /// The memory files that [`Step::Memory`] names by their index, each once, and the descriptors that [`Step::Exported`] names.
     pub files: Vec<Arc<MemoryFile>>,
+    /// The way in which memory gets to the successor.
+    pub carry: Carry,
+}
+
+/// The way in which memory that only the driver uses gets to a successor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carry {
+    /// The contents are copied, and the successor makes the memory anew.
+    #[default]
+    Copied,
+    /// The successor is on the same GPU, and has the same driver: it gets the memory itself, where the driver gives it away.
+    HandedOver,
+}
+
+impl Carry {
+    /// Returns whether a successor gets this memory itself.
+    pub(super) fn hands_over(self, memory: &Memory) -> bool {
+        self == Self::HandedOver && matches!(memory.made, Made::Private { exported: Some(_), .. })
+    }
 }
 
 /// The reason why a context cannot be taken apart and built up elsewhere, for operators.

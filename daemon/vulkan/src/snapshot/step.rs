@@ -95,8 +95,24 @@ pub enum Step {
         /// The `VkDeviceMemory`.
         id: u64,
     },
-    /// The looks of GPUs, which were enumerated just now.
-    Gpus(Vec<(u64, Likeness)>),
+    /// The looks of GPUs, which were enumerated just now, and which they are.
+    Gpus(Vec<(u64, Likeness, Identity)>),
+    /// The driver's memory that the next allocation with this id is: what is in it stays there.
+    Exported {
+        /// The `VkDeviceMemory`.
+        id: u64,
+        /// The index of its descriptor among the files of the snapshot.
+        file: u32,
+    },
+}
+
+/// `VkPhysicalDeviceIDProperties::deviceUUID` and `driverUUID`: where both are the same, memory of one process can be given to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The GPU.
+    pub device: [u8; 16],
+    /// The driver, in this version.
+    pub driver: [u8; 16],
 }
 
 impl Step {

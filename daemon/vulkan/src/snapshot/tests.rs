@@ -1,7 +1,7 @@
 //! Tests of snapshots on the null driver: what is saved and rebuilt is saved again as it was.
 
 use super::step::Step;
-use super::{NotMovable, Prelude, Saved};
+use super::{Carry, NotMovable, Prelude, Saved};
 use crate::Renderer;
 use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
 use crate::fuzzing::{self, NoResources, comparable};
@@ -19,19 +19,19 @@ use venus::{ChainStruct, Command, ObjectType};
 /// Saves a context, rebuilds it and saves that: both snapshots have to be the same. The second has other addresses, as both are in one
 /// process. Another is rebuilt behind a prelude.
 pub(super) fn hand_over(world: &World) -> (Saved, Renderer) {
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
     super::prelude_tests::hand_over_behind(world, &ahead, &prelude).destroy_objects();
     let second = fuzzing::renderer(Arc::new(NoResources));
     second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
-    let again = second.save(&Prelude::default()).unwrap();
+    let again = second.save(&Prelude::default(), Carry::Copied).unwrap();
     assert_eq!(comparable(&again.steps), comparable(&saved.steps));
     assert_eq!(again.files.len(), saved.files.len());
     (saved, second)
 }
 
 fn refusal(world: &World) -> NotMovable {
-    world.renderer.save(&Prelude::default()).unwrap_err()
+    world.renderer.save(&Prelude::default(), Carry::Copied).unwrap_err()
 }
 
 pub(super) fn is_there(renderer: &Renderer, id: u64, kind: ObjectType) -> bool {
@@ -155,14 +155,14 @@ fn a_buffer_has_the_address_that_the_guest_knows_or_nothing_is_taken_over() {
 fn memory_is_where_it_was_once_it_is_free_there() {
     let world = World::reliable();
     drop(world.allocate_of(10, &[], SIZE, PAGES));
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let rebuilt = || {
         let second = fuzzing::renderer(Arc::new(NoResources));
         second.rebuild(&saved.steps, &saved.files).map(|()| second)
     };
     assert!(rebuilt().is_err(), "the first has the address");
     world.renderer.destroy_objects();
-    assert_eq!(rebuilt().unwrap().save(&Prelude::default()).unwrap().steps, saved.steps);
+    assert_eq!(rebuilt().unwrap().save(&Prelude::default(), Carry::Copied).unwrap().steps, saved.steps);
 }
 
 fn image_view(world: &World, id: u64, image: u64) {
@@ -464,7 +464,7 @@ fn an_event_that_only_the_gpu_sees_is_not_moved() {
 #[test]
 fn what_cannot_be_made_again_is_named() {
     let world = World::reliable();
-    let mut saved = world.renderer.save(&Prelude::default()).unwrap();
+    let mut saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     for step in &mut saved.steps {
         if let Step::Objects(all) = step {
             all.push((99, ObjectType::BUFFER.0));
@@ -478,7 +478,7 @@ fn what_cannot_be_made_again_is_named() {
 #[test]
 fn steps_that_make_no_sense_end_the_context() {
     let world = World::reliable();
-    let saved = world.renderer.save(&Prelude::default()).unwrap();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let memory = Step::Memory { id: 10, file: 7, size: SIZE, address: 0, shown: 0 };
     let (kind, result) = (ObjectType::BUFFER.0, 0);
     for wrong in [

@@ -21,10 +21,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// `vkCreateImage`.
-pub(crate) fn of_image(
-    device: &Device,
-    info: &venus::ImageCreateInfo<'_>,
-) -> Result<StateOf<venus::Image>, Fault> {
+pub(crate) fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<ImageFacts, Fault> {
     let venus::Extent3D { width, height, depth } = info.extent;
     let extent = [width, height, depth];
     let limits = limits_of(device, info);
@@ -49,18 +46,19 @@ pub(crate) fn of_image(
         || info.image_type == ImageType::TYPE_2D && width == height && info.array_layers >= 6;
     demand(cube, "a cube of other than six squares")?;
     let block = format_block(info.format).ok_or_else(|| Fault::invalid("an image of an unknown format"))?;
-    Ok(StateOf::of(ImageFacts {
+    Ok(ImageFacts {
         extent,
         levels: info.mip_levels,
         layers: info.array_layers,
         block,
         planes: Planes::of(info.format),
         aspects: aspects(info.format),
+        survives: false,
         is_copied_by_the_host: asked.usage.contains(venus::ImageUsageFlags::HOST_TRANSFER),
         volume: info.image_type == ImageType::TYPE_3D,
         memory: Default::default(),
         bound: Mutex::default(),
-    }))
+    })
 }
 
 /// Returns the aspects of images of a format that a command can name. That of colour stands for all planes, too.

@@ -1,0 +1,49 @@
+//! Functions of one device that export memory as descriptors, and import it (`VK_KHR_external_memory_fd`): as dma-bufs, which other programs
+//! understand, or as descriptors of which only the driver knows what they are.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use ash::vk::{self, Handle as _};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
+
+/// The handle type of memory that others map.
+pub(crate) const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+
+/// The handle type of memory that another process of the same driver, on the same GPU, can have.
+pub(crate) const OPAQUE_FD: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
+
+/// The functions, for descriptors of one kind.
+pub struct MemoryFds {
+    fds: ash::khr::external_memory_fd::Device,
+    kind: vk::ExternalMemoryHandleTypeFlags,
+}
+
+impl MemoryFds {
+    /// Loads the functions for descriptors of this handle type.
+    pub fn new(
+        instance: &ash::Instance,
+        device: &ash::Device,
+        kind: vk::ExternalMemoryHandleTypeFlags,
+    ) -> Self {
+        Self { fds: ash::khr::external_memory_fd::Device::new(instance, device), kind }
+    }
+
+    /// A descriptor of exportable memory.
+    pub fn export(&self, raw: u64) -> Result<OwnedFd, vk::Result> {
+        let memory = vk::DeviceMemory::from_raw(raw);
+        let info = vk::MemoryGetFdInfoKHR::default().memory(memory).handle_type(self.kind);
+        // SAFETY: the memory is live while its entry is, which the caller holds, and was made to be exported.
+        let fd = unsafe { self.fds.get_memory_fd(&info) }?;
+        // SAFETY: the driver made the descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The host's types into which a descriptor can be imported; not to be asked of opaque ones.
+    pub fn types(&self, file: impl AsFd) -> Result<u32, vk::Result> {
+        let mut answer = vk::MemoryFdPropertiesKHR::default();
+        let file = file.as_fd().as_raw_fd();
+        // SAFETY: the device is live while its functions are used; the descriptor stays ours.
+        unsafe { self.fds.get_memory_fd_properties(self.kind, file, &mut answer) }?;
+        Ok(answer.memory_type_bits)
+    }
+}

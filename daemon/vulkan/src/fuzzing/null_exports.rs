@@ -1,0 +1,114 @@
+//! Memory of the null driver that is given to other contexts, for tests: who imports a descriptor gets the same memory. It panics where a buffer
+//! is bound to such memory that has not said so, and where a descriptor is none of its own.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::null_addresses::for_each;
+use super::null_state::{self as state, Kind};
+use ash::vk;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::fstat;
+use std::ffi::c_int;
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::sync::LazyLock;
+
+const OPAQUE_FD: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
+
+#[derive(Default)]
+struct State {
+    /// Memory that was made to be exported.
+    exportable: FxHashSet<u64>,
+    /// The memory that each descriptor is of, by its file.
+    files: FxHashMap<u64, u64>,
+    /// The memory that imported memory is in truth.
+    imported: FxHashMap<u64, u64>,
+    /// Buffers that have said that they may be bound to such memory.
+    buffers: FxHashSet<u64>,
+}
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+
+/// Forgets everything: handles are given out anew.
+pub(super) fn forget() {
+    *STATE.lock() = State::default();
+}
+
+/// The memory that this one is in truth.
+pub(super) fn in_truth(memory: u64) -> u64 {
+    STATE.lock().imported.get(&memory).copied().unwrap_or(memory)
+}
+
+/// The number of allocations that were made of descriptors and not freed.
+pub(crate) fn imports() -> usize {
+    STATE.lock().imported.len()
+}
+
+/// Takes note of memory that was made of what its description says.
+pub(super) fn allocated(memory: u64, info: &vk::MemoryAllocateInfo<'_>) {
+    // SAFETY: callers pass a chain, and types say what is in it.
+    unsafe {
+        for_each(info.p_next, |s_type, at| match s_type {
+            vk::StructureType::EXPORT_MEMORY_ALLOCATE_INFO => {
+                let export = &*at.cast::<vk::ExportMemoryAllocateInfo<'_>>();
+                assert!(export.handle_types == OPAQUE_FD);
+                STATE.lock().exportable.insert(memory);
+            }
+            vk::StructureType::IMPORT_MEMORY_FD_INFO_KHR => {
+                import(memory, OwnedFd::from_raw_fd((*at.cast::<vk::ImportMemoryFdInfoKHR<'_>>()).fd));
+            }
+            _ => {}
+        });
+    }
+}
+
+fn import(memory: u64, file: OwnedFd) {
+    let mut state = STATE.lock();
+    let of = fstat(&file).ok().and_then(|stat| state.files.get(&stat.st_ino).copied());
+    state.imported.insert(memory, of.expect("a descriptor of this driver"));
+}
+
+pub(super) fn freed(memory: u64) {
+    let mut state = STATE.lock();
+    state.exportable.remove(&memory);
+    state.imported.remove(&memory);
+}
+
+/// Takes note of a buffer.
+pub(super) fn buffer_made(buffer: u64, info: &vk::BufferCreateInfo<'_>) {
+    // SAFETY: callers pass a chain, and types say what is in it.
+    unsafe {
+        for_each(info.p_next, |s_type, at| {
+            if s_type == vk::StructureType::EXTERNAL_MEMORY_BUFFER_CREATE_INFO
+                && (*at.cast::<vk::ExternalMemoryBufferCreateInfo<'_>>()).handle_types == OPAQUE_FD
+            {
+                STATE.lock().buffers.insert(buffer);
+            }
+        });
+    }
+}
+
+/// Demands that a buffer may be bound to memory.
+pub(super) fn assert_bindable(buffer: u64, memory: u64) {
+    let state = STATE.lock();
+    let is_shared = state.exportable.contains(&memory) || state.imported.contains_key(&memory);
+    assert!(!is_shared || state.buffers.contains(&buffer), "a buffer that has not said where it is bound");
+}
+
+/// `vkGetMemoryFdKHR`.
+pub(super) unsafe extern "system" fn get_memory_fd(
+    device: u64,
+    info: *const vk::MemoryGetFdInfoKHR<'static>,
+    out: *mut c_int,
+) -> i32 {
+    // SAFETY: callers pass a description.
+    let memory = vk::Handle::as_raw(unsafe { (*info).memory });
+    state::assert_of(device, memory, Kind::Memory);
+    let mut state = STATE.lock();
+    assert!(state.exportable.contains(&memory), "memory that was not made to be exported");
+    let file = shm::create("null-memory", 4096).expect("there is memory");
+    state.files.insert(fstat(&file).expect("it is open").st_ino, memory);
+    // SAFETY: callers pass a place for it.
+    unsafe { out.write(file.into_raw_fd()) };
+    0
+}

@@ -1,0 +1,98 @@
+//! Memory that only the driver uses.
+//!
+//! Where the driver can give it to another process, it is made so that a successor of this worker can have it: for whoever has its descriptor
+//! it stays what it is, in the GPU, whatever becomes of this process. Memory with an address is not, as a successor could not have it at the
+//! same address.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::dedicated;
+use super::request::{Request, call_driver, lowered};
+use crate::backing::memory::{Exported, Made};
+use crate::backing::pages::rounded;
+use crate::context::error::Fault;
+use crate::driver::memory_fds::OPAQUE_FD;
+use crate::execution::call::Call;
+use crate::logical::device::Device;
+use crate::programs::alias::Part;
+use ash::vk;
+use protocol::venus::generated::{self as venus, ChainStruct};
+use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd, OwnedFd};
+
+/// Allocates memory for a guest, of what a snapshot brings along for it if it does.
+pub(super) fn allocate(
+    call: &Call<'_>,
+    device: &Device,
+    info: &venus::MemoryAllocateInfo<'_>,
+    request: &Request,
+) -> Result<(u64, Made), Fault> {
+    let credit = Some(request.credit(call, request.size)?);
+    let dedicated = dedicated::stays_dedicated(call, device, info)?;
+    let lowered = lowered(&call.lowering(), info, request, dedicated)?;
+    if !dedicated {
+        // What is cleared is whole words. Dedicated allocations are as large as what they are for demands.
+        lowered.allocation_size = rounded(request.size, 1).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
+    }
+    let exported = exported(call, device, info, request, dedicated);
+    let export = vk::ExportMemoryAllocateInfo::default().handle_types(OPAQUE_FD);
+    let export = vk::ExportMemoryAllocateInfo { p_next: lowered.p_next, ..export };
+    let file = copy(exported.as_ref())?;
+    let import = vk::ImportMemoryFdInfoKHR {
+        p_next: lowered.p_next,
+        handle_type: OPAQUE_FD,
+        fd: file.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        ..Default::default()
+    };
+    match &exported {
+        Some(Exported::ByDriver) => lowered.p_next = std::ptr::from_ref(&export).cast(),
+        Some(Exported::Imported(_)) => lowered.p_next = std::ptr::from_ref(&import).cast(),
+        None => {}
+    }
+    // SAFETY: `lowered` and its chain live in the arena or in this function, and so does the descriptor.
+    let raw = unsafe { call_driver(device, lowered) }?;
+    // With success the descriptor is the driver's.
+    file.map(IntoRawFd::into_raw_fd);
+    let made = Made::Private { credit, exported };
+    if let (Some(cleaner), false) = (&device.cleaner, dedicated || request.filled) {
+        let whole = Part::whole(raw, lowered.allocation_size, request.type_index, made.kinds());
+        // SAFETY: the driver has just made it, and nobody else knows it.
+        unsafe { cleaner.clear(&device.ash, &whole) }?;
+    }
+    Ok((raw, made))
+}
+
+/// Returns the way in which a successor can have the memory, if there is one.
+fn exported(
+    call: &Call<'_>,
+    device: &Device,
+    info: &venus::MemoryAllocateInfo<'_>,
+    request: &Request,
+    dedicated: bool,
+) -> Option<Exported> {
+    if let Some(file) = &request.predecessor {
+        return Some(Exported::Imported(file.clone()));
+    }
+    let survives = request.survives && device.exports_memory() && (!dedicated || is_for_image(call, info));
+    survives.then_some(Exported::ByDriver)
+}
+
+/// Returns whether memory is dedicated to an image that may be bound to memory which others can have.
+fn is_for_image(call: &Call<'_>, info: &venus::MemoryAllocateInfo<'_>) -> bool {
+    info.p_next.iter().any(|next| match next {
+        ChainStruct::MemoryDedicatedAllocateInfo(dedicated) => {
+            call.lowering().objects.image(dedicated.image).is_ok_and(|image| image.survives)
+        }
+        _ => false,
+    })
+}
+
+/// Returns a descriptor for the driver to keep, of memory that is imported.
+fn copy(exported: Option<&Exported>) -> Result<Option<OwnedFd>, Fault> {
+    match exported {
+        Some(Exported::Imported(file)) => {
+            let copy = file.as_fd().try_clone_to_owned();
+            Ok(Some(copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?))
+        }
+        _ => Ok(None),
+    }
+}

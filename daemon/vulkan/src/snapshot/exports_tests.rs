@@ -1,0 +1,153 @@
+//! Tests of memory that only the driver uses and that a successor takes as it is, on the null driver.
+
+use super::step::Step;
+use super::{Carry, Prelude, Saved};
+use crate::Renderer;
+use crate::backing::memory::{Exported, Made, Memory};
+use crate::context::allowance::{MemoryFile, Piece};
+use crate::context::error::ContextLost;
+use crate::fuzzing::world_for_tests::{PAGES, PRIVATE, SIZE, World};
+use crate::fuzzing::{self, comparable};
+use protocol::venus::generated::{self as venus, ChainStruct};
+use shm::Mapping;
+use std::sync::Arc;
+
+const ADDRESSED: venus::MemoryAllocateFlagsInfo<'_> = venus::MemoryAllocateFlagsInfo {
+    p_next: &[],
+    flags: venus::MemoryAllocateFlags::DEVICE_ADDRESS,
+    device_mask: 0,
+};
+
+fn raw(renderer: &Renderer, id: u64) -> u64 {
+    renderer.context().objects.read().get(venus::DeviceMemory(id)).unwrap().raw
+}
+
+fn is_exported(memory: &Memory) -> bool {
+    matches!(memory.made, Made::Private { exported: Some(Exported::ByDriver), .. })
+}
+
+/// A context with private memory of two sizes, one of them bound to a buffer, among memory that is made of pages.
+fn world() -> World {
+    let world = World::that_exports();
+    assert!(is_exported(&world.allocate_of(10, &[], SIZE, PRIVATE)));
+    drop(world.allocate_of(11, &[], SIZE, PAGES));
+    assert!(is_exported(&world.allocate_of(12, &[], 4096 - 100, PRIVATE)));
+    for (buffer, memory) in [(20, 10), (21, 11)] {
+        world.buffer(buffer);
+        world.bind(buffer, memory);
+    }
+    world
+}
+
+/// Has the device write into all private memory, and returns what there is then of each.
+fn fill(renderer: &Renderer) -> [Vec<u8>; 2] {
+    let saved = renderer.save(&Prelude::default(), Carry::Copied).unwrap();
+    let mut contents = renderer.contents(&saved.steps).unwrap().unwrap();
+    let bytes = contents.bytes();
+    let file = Arc::new(MemoryFile::new(shm::create("test", bytes).unwrap(), Piece::uncounted()));
+    let all: Vec<u8> = (0..bytes).map(|at| (at / 4096 + at) as u8 | 1).collect();
+    Mapping::new(file.as_ref(), bytes).unwrap().copy_in(0, &all).unwrap();
+    contents.stage(&file, bytes).unwrap();
+    contents.write(0..bytes, 0).unwrap();
+    contents.finish().unwrap();
+    seen(renderer)
+}
+
+fn seen(renderer: &Renderer) -> [Vec<u8>; 2] {
+    [(10, SIZE), (12, 4096)].map(|(id, size)| fuzzing::contents(raw(renderer, id), 0, size))
+}
+
+fn successor(saved: &Saved, change: impl FnOnce(&mut Vec<Step>)) -> Result<Renderer, ContextLost> {
+    let mut steps = comparable(&saved.steps);
+    change(&mut steps);
+    let renderer = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+    let rebuilt = renderer.rebuild(&steps, &saved.files);
+    if rebuilt.is_err() {
+        renderer.destroy_objects();
+    }
+    rebuilt.map(|()| renderer)
+}
+
+#[test]
+fn successors_have_the_memory_itself_one_after_the_other() {
+    let world = world();
+    let before = fill(&world.renderer);
+    assert!(before.iter().flatten().any(|byte| *byte > 1));
+    let mut saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    let fills = fuzzing::fills();
+    for generation in 1..4 {
+        let exported: Vec<_> =
+            saved.steps.iter().filter(|step| matches!(step, Step::Exported { .. })).collect();
+        assert_eq!(exported, [&Step::Exported { id: 10, file: 0 }, &Step::Exported { id: 12, file: 2 }]);
+        assert!(saved.files[0].piece.memory.is_none() && saved.files[2].piece.memory.is_none());
+        let of_contents = |step: &Step| matches!(step, Step::Contents(_) | Step::Filled { .. });
+        assert!(!saved.steps.iter().any(of_contents));
+        let next = successor(&saved, |_| ()).unwrap();
+        assert!(next.is_at_home());
+        assert_eq!(
+            (seen(&next), fuzzing::imports(), fuzzing::fills()),
+            (before.clone(), 2 * generation, fills)
+        );
+        let steps = saved.steps;
+        saved = next.save(&Prelude::default(), Carry::HandedOver).unwrap();
+        assert_eq!(comparable(&saved.steps), comparable(&steps));
+    }
+}
+
+#[test]
+fn what_a_successor_cannot_have_itself_is_copied() {
+    let world = world();
+    drop(world.allocate_of(13, &[ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)], SIZE, PRIVATE));
+    let copied = |carry| {
+        let saved = world.renderer.save(&Prelude::default(), carry).unwrap();
+        Step::contents(&saved.steps).map(<[_]>::to_vec)
+    };
+    assert_eq!(copied(Carry::HandedOver), Some(vec![(13, SIZE)]));
+    assert_eq!(copied(Carry::Copied), Some(vec![(10, SIZE), (12, 4096), (13, SIZE)]));
+}
+
+#[test]
+fn memory_is_given_to_the_same_driver_on_the_same_gpu_only() {
+    let world = world();
+    let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    for other in [0, 1] {
+        let change = |steps: &mut Vec<Step>| {
+            for step in steps {
+                let Step::Gpus(gpus) = step else { continue };
+                let identity = &mut gpus[0].2;
+                let uuid = if other == 0 { &mut identity.driver } else { &mut identity.device };
+                uuid[3] ^= 1;
+            }
+        };
+        let lost = successor(&saved, change).err().expect("it is refused");
+        assert!(lost.reason().contains("another one than before"), "{lost}");
+        let copied = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
+        assert!(!successor(&copied, change).unwrap().is_at_home());
+    }
+}
+
+#[test]
+fn nothing_is_given_away_that_an_image_or_a_hostile_snapshot_must_not_have() {
+    let world = world();
+    let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    let exported = |id, file| move |steps: &mut Vec<Step>| steps.insert(1, Step::Exported { id, file });
+    assert!(successor(&saved, exported(10, 0)).is_err(), "twice");
+    assert!(successor(&saved, exported(99, 0)).is_err(), "of nothing");
+    assert!(successor(&saved, |steps| steps.insert(0, Step::Exported { id: 99, file: 0 })).is_err());
+    let rename = |wanted: u64, other: u64, index: u32| {
+        move |steps: &mut Vec<Step>| {
+            for step in steps {
+                if let Step::Exported { id, file } = step
+                    && *id == wanted
+                {
+                    (*id, *file) = (other, index);
+                }
+            }
+        }
+    };
+    assert!(successor(&saved, rename(10, 10, 77)).is_err(), "a file that is not there");
+    assert!(successor(&saved, rename(10, 11, 0)).is_err(), "for memory that is made of pages");
+    // The driver does not say that an image may be in such memory.
+    world.image(30, venus::Format::R8_UNORM, venus::ImageCreateFlags(0));
+    assert!(!is_exported(&world.allocate_of(14, &[], 3 * SIZE, PRIVATE)));
+}
