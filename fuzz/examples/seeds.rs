@@ -295,6 +295,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToWorker::BuildPrelude,
         ToWorker::HandOver,
         ToWorker::TakeOver,
+        ToWorker::WriteCheckpoint,
         ToWorker::GoOn,
     ];
     let reason = || "words".to_owned();
@@ -311,6 +312,8 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::PreludeBuilt,
         ToDevice::HandedOver,
         ToDevice::Stays { reason: reason(), for_now: true },
+        ToDevice::CheckpointWritten { bytes: size },
+        ToDevice::NoCheckpoint { reason: reason(), for_now: true },
         ToDevice::TakesOver { pieces: vec![MemoryId(7)] },
         ToDevice::TakenOver {
             pieces: vec![MemoryId(7), MemoryId(8)],
@@ -343,6 +346,7 @@ fn packets() -> Vec<Vec<u8>> {
             contexts: vec![(ctx_id, held)],
             vm: held,
             unmovable: vec![(ctx_id, Unmovable::Lends)],
+            recoverable: vec![ctx_id],
         },
     ];
     let took = RestartTook { pause_ms: 38, total_ms: 121 };

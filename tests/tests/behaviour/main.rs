@@ -34,6 +34,7 @@ mod queues;
 mod quotas;
 mod readme;
 mod recipe;
+mod recovery;
 mod reload;
 mod reset;
 mod restart;

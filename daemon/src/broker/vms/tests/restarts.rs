@@ -151,6 +151,6 @@ fn of_each_context_it_is_told_whether_it_can_be_restarted() {
     assert_eq!(movable(&mut world), ["", ""]);
     let contexts = vec![(CONTEXT, held(9)), (ContextId(4), held(9)), (ContextId(5), held(9))];
     let unmovable = vec![(ContextId(4), Unmovable::Lends), (ContextId(6), Unmovable::Lends)];
-    world.say(0, &ToBroker::Memory { contexts, vm: held(9), unmovable });
+    world.say(0, &ToBroker::Memory { contexts, vm: held(9), unmovable, recoverable: vec![ContextId(4)] });
     assert_eq!(movable(&mut world), ["yes".to_owned(), Unmovable::Lends.to_string()]);
 }
