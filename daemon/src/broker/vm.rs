@@ -370,6 +370,14 @@ impl Vm {
         }
     }
 
+    /// Notes that a context has another worker, which has no checkpoint yet.
+    pub(super) fn recovered(&mut self, ctx_id: ContextId) {
+        if let Some(context) = self.contexts.get_mut(&ctx_id) {
+            context.recoverable = false;
+            self.past.context_recoveries += 1;
+        }
+    }
+
     /// Returns what an operator is told who names a context that is not there.
     pub(super) fn no_such_context(&self, ctx_id: ContextId) -> String {
         let mut known: Vec<_> = self.contexts.keys().map(|ctx_id| ctx_id.0).collect();

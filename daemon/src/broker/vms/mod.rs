@@ -294,8 +294,7 @@ impl Broker {
                 Ok(())
             }
             ToBroker::Recovered { ctx_id } => {
-                let vm = &mut self.vms[index];
-                vm.past.context_recoveries += u64::from(vm.contexts.contains_key(&ctx_id));
+                self.vms[index].recovered(ctx_id);
                 Ok(())
             }
             ToBroker::Restarting { ctx_id, stage } => {

@@ -39,6 +39,11 @@ impl Worker {
         !matches!(self.life, Life::Runs)
     }
 
+    /// Returns whether its process is gone, but not known to have ended.
+    pub(super) fn has_not_ended(&self) -> bool {
+        matches!(self.life, Life::Gone)
+    }
+
     /// Keeps a message that it is about to be sent, if a successor may need it.
     pub(super) fn keep(&mut self, message: &ToWorker, fd: Option<BorrowedFd<'_>>, backlogs: &mut Backlogs) {
         let owner = self.owner();
@@ -106,8 +111,6 @@ impl Workers {
             return;
         };
         worker.life = Life::Gone;
-        // It may have closed its channel, and go on.
-        worker.process.kill();
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
         worker.outbox.give_back(&mut self.backlogs.of(worker.owner()));
         successor.follows_dead(worker.kept.take().map(|kept| kept.messages).unwrap_or_default());

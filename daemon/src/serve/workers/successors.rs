@@ -260,6 +260,10 @@ impl Workers {
 
     /// Has a successor take over what its dead predecessor has written, which comes from this socket.
     pub(in crate::serve) fn take_over_checkpoint(&mut self, ctx_id: ContextId, reads: BorrowedFd<'_>) {
+        // The predecessor may have closed its channel and go on. Not sooner: the log is to tell by what it has died.
+        if let Some(worker) = self.running.get(&ctx_id).filter(|worker| worker.has_not_ended()) {
+            worker.process.kill();
+        }
         self.send_to_successor(ctx_id, ToWorker::TakeOver, Some(reads));
     }
 
