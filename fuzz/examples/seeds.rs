@@ -300,6 +300,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToWorker::BuildPrelude,
         ToWorker::HandOver { copies: true },
         ToWorker::TakeOver,
+        ToWorker::WriteCheckpoint,
         ToWorker::GoOn,
     ];
     let reason = || "words".to_owned();
@@ -316,6 +317,8 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::PreludeBuilt { is_at_home: false },
         ToDevice::HandedOver,
         ToDevice::Stays { reason: reason(), for_now: true },
+        ToDevice::CheckpointWritten { bytes: size },
+        ToDevice::NoCheckpoint { reason: reason(), for_now: true },
         ToDevice::TakesOver { pieces: vec![MemoryId(7)] },
         ToDevice::TakenOver {
             pieces: vec![MemoryId(7), MemoryId(8)],
@@ -349,6 +352,7 @@ fn packets() -> Vec<Vec<u8>> {
             contexts: vec![(ctx_id, held)],
             vm: held,
             unmovable: vec![(ctx_id, Unmovable::Lends)],
+            recoverable: vec![ctx_id],
         },
     ];
     let took = RestartTook { pause_ms: 38, total_ms: 121 };

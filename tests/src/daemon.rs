@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Options of a daemon whose contexts are lost with their workers also if their programs have done nothing for a while.
+pub const WITHOUT_CHECKPOINTS: [&str; 2] = ["--checkpoint-after", "0"];
+
 /// A daemon that listens. When it is dropped, what it logged is printed, which shows if the test fails.
 pub struct Daemon(Option<DaemonProcess>);
 

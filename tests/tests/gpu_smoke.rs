@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tests::clients::Setup;
 use tests::completion;
-use tests::daemon::{Daemon, eventually};
+use tests::daemon::{Daemon, WITHOUT_CHECKPOINTS, eventually};
 use tests::guest::device::{Device, Source};
 use tests::guest::{Blob, PATIENCE};
 use tests::packages::{ClientRoot, Suite};
@@ -84,7 +84,7 @@ fn a_guest_maps_memory_of_the_gpu_and_never_sees_a_neighbours_in_its_place() -> 
     if !has_gpu() {
         return skip("no GPU");
     }
-    let options = ["--device-memory", "4GiB", "--window-size", "8GiB"];
+    let options = [&["--device-memory", "4GiB", "--window-size", "8GiB"], &WITHOUT_CHECKPOINTS[..]].concat();
     let (daemon, other) = (Daemon::start_on_machine(&options)?, Daemon::start_on_machine(&options)?);
     let (gpu, neighbour) = (Arc::new(daemon.guest()?), Arc::new(other.guest()?));
     let mut first = Device::create(&gpu, "first")?;

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
 
+mod checkpoint;
 mod copy;
 mod doorbell;
 mod fixed;
@@ -22,6 +23,7 @@ mod status;
 pub mod testing;
 mod trace_note;
 
+pub use checkpoint::CheckpointMark;
 pub use doorbell::{Doorbell, Listener};
 pub use fixed::{FixedFile, MapError, device_node, inspect, is_anchor};
 pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page, page_clock};

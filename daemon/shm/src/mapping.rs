@@ -218,6 +218,11 @@ impl Word {
         self.atomic().fetch_add(count, order)
     }
 
+    /// Writes `to` if the word is `from`. Returns whether it was.
+    pub fn change(&self, from: u32, to: u32) -> bool {
+        self.atomic().compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Sleeps while the word is `value`, until [`Self::wake`] or the end of `limit`; may return sooner.
     pub fn wait(&self, value: u32, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());

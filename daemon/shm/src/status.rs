@@ -4,7 +4,7 @@
 //! Told in memory because it changes all the time and hardly ever matters. Each word has one writer; a worker that was taken over
 //! can write what it likes, and then only what it tells of itself is wrong.
 
-use super::{MapError, Mapping, ResultWords, Word, create};
+use super::{CheckpointMark, MapError, Mapping, ResultWords, Word, create};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct StatusPage {
     restarts: Word,
     /// By the worker: whether its rings are awake.
     activity: Arc<Activity>,
+    /// By the worker: whether its checkpoint is all that there is of its context.
+    checkpoint: Arc<CheckpointMark>,
     /// By the worker: where the driver looks for the results of fences.
     results: Arc<ResultWords>,
 }
@@ -79,7 +81,8 @@ impl StatusPage {
         let (running, looks, usual, served) = (word(0)?, word(4)?, word(8)?, word(12)?);
         let activity = Arc::new(Activity { awake: word(128)?, wakings: word(132)? });
         let (limit, restarts) = (word(64)?, word(68)?);
-        Ok(Self { running, looks, usual, served, limit, restarts, activity, results })
+        let checkpoint = Arc::new(CheckpointMark::new(word(192)?));
+        Ok(Self { running, looks, usual, served, limit, restarts, activity, checkpoint, results })
     }
 
     /// The worker has looked: for how long the longest of its submissions has run, if one runs.
@@ -134,6 +137,11 @@ impl StatusPage {
     /// Returns what the worker's rings do.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.activity
+    }
+
+    /// Returns whether the worker's checkpoint is all that there is of its context.
+    pub fn checkpoint(&self) -> &Arc<CheckpointMark> {
+        &self.checkpoint
     }
 
     /// Returns the table of places where the driver looks for the results of fences.

@@ -629,6 +629,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         }
         10 => ToBroker::ContextLeaves { ctx_id, gpu: gpu(u)? },
         11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
+        13 if u.ratio(1, 4)? => ToBroker::Recovered { ctx_id },
         13 if u.arbitrary()? => ToBroker::Restarting { ctx_id, stage: RestartStage::Rests },
         13 => {
             let took = RestartTook { pause_ms: u.arbitrary()?, total_ms: u.arbitrary()? };
@@ -639,7 +640,8 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
             let count = u.int_in_range(0..=4)?;
             let contexts = (0..count).map(|_| Ok((ContextId(u.int_in_range(0..=4)?), held(u)?)));
             let contexts = contexts.collect::<Result<_>>()?;
-            ToBroker::Memory { contexts, vm: held(u)?, unmovable: vec![(ctx_id, Unmovable::Lends)] }
+            let unmovable = vec![(ctx_id, Unmovable::Lends)];
+            ToBroker::Memory { contexts, vm: held(u)?, unmovable, recoverable: vec![ctx_id] }
         }
     })
 }

@@ -264,6 +264,7 @@ impl Broker {
             replaced,
             kills: vm.past.kills,
             context_restarts: vm.past.context_restarts,
+            context_recoveries: vm.past.context_recoveries,
             gpus,
             contexts,
         }
@@ -316,6 +317,7 @@ impl Broker {
                 used: used(&usage, cpu, context.memory),
                 queued: usage.ready,
                 movable: movable(context.movable),
+                recoverable: context.recoverable,
                 gpus: context.places(&vm.gpus).map(|(gpu, _)| hexadecimal(&self.gpus[gpu].uuid)).collect(),
             }
         });

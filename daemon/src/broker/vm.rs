@@ -11,7 +11,7 @@ use super::settings::VmSettings;
 use super::settings::share::class_name;
 use crate::ipc::{HeldMemory, Placement, RestartStage, Unmovable};
 use protocol::ids::ContextId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use sched::{ContextKey, Nanos, Share, TenantId, Usage};
 use shm::Listener;
 use std::collections::{BTreeMap, VecDeque};
@@ -82,6 +82,8 @@ pub(super) struct VmContext {
     pub(super) memory: HeldMemory,
     /// The context can be restarted, or why not, as its device process said last.
     pub(super) movable: Option<Result<(), Unmovable>>,
+    /// The context would survive the death of its worker, as its device process said last.
+    pub(super) recoverable: bool,
     /// The doorbell of the context's worker, which is heard while it is there.
     #[expect(dead_code, reason = "it is held, not read")]
     pub(super) doorbell: Listener,
@@ -92,7 +94,7 @@ pub(super) struct VmContext {
 impl VmContext {
     pub(super) fn new(name: String, doorbell: Listener) -> Self {
         let (keys, memory) = (BTreeMap::new(), HeldMemory::default());
-        Self { keys, name, memory, movable: None, doorbell, killed: None }
+        Self { keys, name, memory, movable: None, recoverable: false, doorbell, killed: None }
     }
 
     /// The GPUs it is on, of those of its VM, and its number there.
@@ -124,6 +126,8 @@ pub(super) struct Past {
     pub(super) restarts: u64,
     pub(super) kills: KillCounts,
     pub(super) context_restarts: RestartCounts,
+    /// Contexts whose workers died by themselves and that went on.
+    pub(super) context_recoveries: u64,
     /// Usage of GPUs that the VM is not on any more.
     pub(super) usage: Usage,
 }
@@ -349,6 +353,28 @@ impl Vm {
             if let Some(context) = self.contexts.get_mut(ctx_id) {
                 context.movable = Some(unmovable.get(ctx_id).map_or(Ok(()), |why| Err(*why)));
             }
+        }
+    }
+
+    /// Notes which of the VM's contexts would survive the death of their workers.
+    pub(super) fn can_be_recovered(
+        &mut self,
+        contexts: &[(ContextId, HeldMemory)],
+        recoverable: &[ContextId],
+    ) {
+        let recoverable: FxHashSet<_> = recoverable.iter().collect();
+        for (ctx_id, _) in contexts {
+            if let Some(context) = self.contexts.get_mut(ctx_id) {
+                context.recoverable = recoverable.contains(ctx_id);
+            }
+        }
+    }
+
+    /// Notes that a context has another worker, which has no checkpoint yet.
+    pub(super) fn recovered(&mut self, ctx_id: ContextId) {
+        if let Some(context) = self.contexts.get_mut(&ctx_id) {
+            context.recoverable = false;
+            self.past.context_recoveries += 1;
         }
     }
 

@@ -11,6 +11,7 @@ use clap::{Args, Command, ValueEnum};
 use config::{Protection, Queues, Robustness};
 use daemon::broker::MetricsAddress;
 use daemon::sandbox::CgroupMode;
+use daemon::serve;
 use log::LevelFilter;
 use outside::Access;
 use std::collections::BTreeSet;
@@ -168,6 +169,9 @@ pub(crate) struct Serve {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub swap_every: Option<u32>,
+    /// Write checkpoints of contexts whose programs have done nothing for this time; none for 0
+    #[arg(long, value_name = "MILLISECONDS", hide = true)]
+    pub checkpoint_after: Option<u32>,
 }
 
 /// The choice whether guests map device memory that is not exported.
@@ -213,6 +217,13 @@ impl Serve {
             || self.swap_every.is_some()
             || self.restart_every.is_some();
         self.map_device_memory == MapDeviceMemory::Auto && !changes_workers
+    }
+
+    /// Returns the time for which a program does nothing before its worker writes a checkpoint; none if there are to be no checkpoints.
+    pub(crate) fn checkpoint_after(&self) -> Option<Duration> {
+        let usual = serve::CHECKPOINT_AFTER;
+        let time = self.checkpoint_after.map_or(usual, |ms| Duration::from_millis(ms.into()));
+        Some(time).filter(|time| !time.is_zero())
     }
 
     /// Returns who may connect at the socket's path, as the permissions and the group of the socket.

@@ -306,6 +306,13 @@ impl<T> Device<T> {
         device.saturating_add(host).saturating_add(ROUNDING_MAX)
     }
 
+    /// Returns the pieces that a context's worker holds, each as often as it was given it.
+    pub(crate) fn held_pieces(&self, ctx_id: ContextId) -> Vec<MemoryId> {
+        let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)));
+        let pieces = holdings.into_iter().flat_map(|holdings| &holdings.pieces);
+        pieces.flat_map(|(memory, times)| std::iter::repeat_n(*memory, *times as usize)).collect()
+    }
+
     /// A successor gives credit back, which counts if it becomes the context's worker.
     pub(crate) fn credit_returned_by_successor(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
         let successor = self.contexts.get_mut(&ctx_id).and_then(|context| context.successor.as_mut());

@@ -132,6 +132,8 @@ pub enum ToBroker {
         vm: HeldMemory,
         /// The contexts among them that cannot be restarted now.
         unmovable: Vec<(ContextId, Unmovable)>,
+        /// The contexts among them that would survive the death of their workers now.
+        recoverable: Vec<ContextId>,
     },
     /// A restart has come to this stage.
     Restarting {
@@ -151,6 +153,11 @@ pub enum ToBroker {
     Replaced {
         /// The file.
         what: Replaced,
+    },
+    /// The worker of a context has died by itself, and the context has another.
+    Recovered {
+        /// The context.
+        ctx_id: ContextId,
     },
 }
 

@@ -173,6 +173,22 @@ pub enum ToWorker {
         /// The number of the request, as in [`ToDevice::CatchUpWanted`].
         request: u32,
     },
+    /// Come to rest, write a checkpoint, and go on: the context does nothing. Descriptor: the memory file that it is written into, whose size cannot
+    /// change. Answered by [`ToDevice::CheckpointWritten`] or [`ToDevice::NoCheckpoint`].
+    WriteCheckpoint,
+}
+
+impl ToWorker {
+    /// Returns whether the message answers what a worker has asked for.
+    pub fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::MemoryGranted { .. }
+                | Self::MemoryRefused { .. }
+                | Self::Budget { .. }
+                | Self::CaughtUp { .. }
+        )
+    }
 }
 
 /// Worker to its successor, on a socket of their own, and [`Self::Emptied`] back. Neither trusts the other more than the guest whose context
@@ -334,6 +350,19 @@ pub enum ToDevice {
     CatchUpWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,
+    },
+    /// Answer to [`ToWorker::WriteCheckpoint`]: it is written. From then on the mark in the page that both sides share says whether it has all that
+    /// was executed.
+    CheckpointWritten {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Answer to [`ToWorker::WriteCheckpoint`]: there is none.
+    NoCheckpoint {
+        /// For the log, in words of ours.
+        reason: String,
+        /// There may be one as soon as the context does nothing once more.
+        for_now: bool,
     },
 }
 

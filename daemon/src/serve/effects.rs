@@ -3,6 +3,7 @@
 use super::blobs::Blobs;
 use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
+use super::checkpoints::Checkpoints;
 use super::closer::Closer;
 use super::handover::HandOvers;
 use super::handover::idle::Idle;
@@ -48,6 +49,9 @@ pub(super) struct World {
     pub restless: Option<Restless>,
     /// Has contexts swapped out that are idle for long.
     pub idle: Option<Idle>,
+    /// The checkpoints of contexts, and the time at which rings are to be marked ALIVE whose workers are dead.
+    pub checkpoints: Checkpoints,
+    pub alive_at: Option<Instant>,
     pub strikes: Strikes,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
@@ -176,6 +180,7 @@ impl World {
         if let Some(idle) = &mut self.idle {
             idle.is_used(ctx_id);
         }
+        self.checkpoints.is_used(ctx_id);
         let sent = self.workers.send(ctx_id, message, file);
         self.note_overflow(ctx_id, sent);
     }
@@ -185,7 +190,7 @@ impl World {
         self.send(ctx_id, ToWorker::CaughtUp { request }, None);
     }
 
-    fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
+    pub(super) fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
         if let Err(limit) = sent {
             let message =
                 format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
@@ -196,6 +201,7 @@ impl World {
     /// Tells the broker that a context is over, and why if it was lost.
     pub(super) fn tell_end(&mut self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
         self.hand_over_ends(ctx_id);
+        self.checkpoints.ends(ctx_id);
         if let Some(broker) = &self.broker {
             broker.tell(&ToBroker::ContextEnds { ctx_id, lost, hung }, None);
         }

@@ -90,7 +90,17 @@ fn happen(server: &mut Server, vring: &Arc<Vring>, bytes: &mut Unstructured<'_>)
 /// Something happens to a hand-over: one begins, for one purpose or another, its successor says something, its worker has written something, or time passes.
 fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
     let ctx_id = ContextId(bytes.int_in_range(1..=3)?);
-    match bytes.int_in_range(0..=15u8)? {
+    match bytes.int_in_range(0..=17u8)? {
+        16 if server.world.workers.is_running(ctx_id) => {
+            let written = bytes.arbitrary::<bool>()?.then_some(bytes.arbitrary::<u16>()?.into());
+            server.checkpoint_answered(ctx_id, written.ok_or(true));
+            // As a worker that writes one would.
+            if let Some(mark) = server.world.hangs.checkpoint(ctx_id) {
+                mark.begins();
+                mark.ends();
+            }
+        }
+        17 => server.lose_unexplained(ctx_id),
         0..=2 => server.restart(ctx_id, None, Asker::Test),
         3..=4 => server.hand_over(ctx_id, None, (Asker::Test, Purpose::SwapOut)),
         5 => server.hand_overs_due(Instant::now() + Duration::from_millis(bytes.arbitrary::<u16>()?.into())),
@@ -155,6 +165,7 @@ pub(super) fn options(launcher: Launcher) -> Options {
         restart_every: None,
         swap_every: None,
         swap_after: None,
+        checkpoint_after: Some(Duration::ZERO),
         broker: None,
         manager: Manager::default(),
         shared_gpus: Vec::new(),

@@ -10,9 +10,11 @@
 //! | `signals` | signals that end the process |
 //! | `progress` | the device thread, and ends the process if that stands still at what a frontend gave it |
 //! | `closer` | the kernel, while it closes files that take long |
+//! | `checkpoint` | a successor that reads a checkpoint, one thread for each |
 
 mod blobs;
 mod broker;
+mod checkpoints;
 mod closer;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -24,6 +26,9 @@ mod manager;
 mod mapping;
 mod outdated;
 mod patience;
+mod recoveries;
+#[cfg(test)]
+mod recoveries_tests;
 mod restarts;
 #[cfg(test)]
 mod restarts_tests;
@@ -38,6 +43,7 @@ mod window;
 mod workers;
 
 pub use broker::Broker;
+pub use checkpoints::CHECKPOINT_AFTER;
 pub use outdated::End;
 pub use run::{Options, serve, take_signals};
 pub use setup::{

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The reason why a hand-over fails.
 #[derive(Debug)]
 pub(super) struct Failure {
-    reason: String,
+    pub(super) reason: String,
     /// The reason may be gone in a moment.
     for_now: bool,
 }
@@ -52,7 +52,9 @@ impl Server {
         let begun = match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => self.may_hand_over(ctx_id, wanted.1),
             // Its program cannot go on otherwise.
-            Purpose::SwapIn => self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now),
+            Purpose::SwapIn | Purpose::Recover => {
+                self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now)
+            }
         };
         let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
         if let Err(failure) = begun {
@@ -70,6 +72,10 @@ impl Server {
                     ctx_id,
                     &format!("it is swapped out, and cannot go on: {}", Quoted(&failure.reason)),
                 );
+            }
+            Purpose::Recover => {
+                let how = self.world.workers.how_it_ended(ctx_id);
+                self.lose(ctx_id, &format!("{how}, and no other can go on: {}", Quoted(&failure.reason)));
             }
         }
     }
@@ -93,7 +99,7 @@ impl Server {
         Ok(self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?)
     }
 
-    fn begin_hand_over(
+    pub(super) fn begin_hand_over(
         &mut self,
         ctx_id: ContextId,
         change: Option<GpuChange>,
@@ -150,6 +156,7 @@ impl Server {
             self.restart(ctx_id, change, Asker::Operator);
         }
         self.swaps_due(now);
+        self.checkpoints_due(now);
         for (ctx_id, due) in self.world.handovers.due(now) {
             match due {
                 Due::Again => self.try_hand_over(ctx_id, now),
@@ -175,6 +182,7 @@ impl Server {
     /// A successor has come to life: it is shown what the context sees, unless it was already, and makes what it can ahead if there is time for that.
     fn successor_ready(&mut self, ctx_id: ContextId) {
         match self.world.handovers.get(ctx_id).map(|it| (it.stage, it.purpose)) {
+            Some((Stage::Starts, Purpose::Recover)) => return self.hand_checkpoint(ctx_id),
             Some((Stage::Starts, Purpose::SwapIn)) => return self.try_hand_over(ctx_id, Instant::now()),
             Some((Stage::Starts, Purpose::SwapOut)) => {
                 if self.show_successor(ctx_id) {
@@ -194,7 +202,7 @@ impl Server {
     }
 
     /// Shows a successor what its context sees, and from now on what comes. Returns whether it is there still: one that does not read is ended.
-    fn show_successor(&mut self, ctx_id: ContextId) -> bool {
+    pub(super) fn show_successor(&mut self, ctx_id: ContextId) -> bool {
         let Some(number) = self.world.workers.successor_number(ctx_id) else { return false };
         self.world.workers.is_shown(ctx_id);
         self.device.show_to_successor(ctx_id, number, &mut self.world);
@@ -219,7 +227,7 @@ impl Server {
     }
 
     /// Tells the asker of a context's hand-over how far it is.
-    fn tell_stage(&self, ctx_id: ContextId, stage: RestartStage) {
+    pub(super) fn tell_stage(&self, ctx_id: ContextId, stage: RestartStage) {
         if let Some(asker) = self.world.handovers.get(ctx_id).map(|it| it.asker) {
             self.world.tell_stage(ctx_id, asker, stage);
         }
@@ -340,6 +348,8 @@ impl Server {
                 self.fail(ctx_id, format!("the successor cannot take it over: {reason}"));
             }
             ToDevice::FenceSignalled(_)
+            | ToDevice::CheckpointWritten { .. }
+            | ToDevice::NoCheckpoint { .. }
             | ToDevice::Wakes
             | ToDevice::BlobExported { .. }
             | ToDevice::BlobRefused { .. }
@@ -366,16 +376,21 @@ impl Server {
         if !self.world.workers.has_read_all(ctx_id) {
             return self.fail(ctx_id, "the successor has taken over what it has not read");
         }
+        let how = self.world.workers.how_it_ended(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
+        self.world.checkpoints.begins_anew(ctx_id);
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };
         self.world.leaves(ctx_id, &hand_over.moves.leaves);
-        self.world.handed_over(ctx_id, (hand_over.asker, hand_over.purpose), Ok(took));
+        match hand_over.purpose {
+            Purpose::Recover => self.world.recovered(ctx_id, &how, took),
+            purpose => self.world.handed_over(ctx_id, (hand_over.asker, purpose), Ok(took)),
+        }
     }
 
     /// Calls a hand-over off: the context stays its worker's.
-    fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
+    pub(super) fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
         self.world.workers.call_off(ctx_id, false);
         self.device.hand_over_ends(ctx_id, &mut self.world);
         if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
@@ -445,6 +460,7 @@ impl World {
             Purpose::Restart => "restarted",
             Purpose::SwapOut => "swapped out",
             Purpose::SwapIn => "swapped in",
+            Purpose::Recover => "recovered",
         };
         match &outcome {
             Ok(took) => self.log_hand_over(ctx_id, (asker, purpose), *took),
@@ -470,7 +486,7 @@ impl World {
         Took { pause, total }: Took,
     ) {
         let what = match purpose {
-            Purpose::Restart => "has a new worker",
+            Purpose::Restart | Purpose::Recover => "has a new worker",
             Purpose::SwapOut => "is swapped out",
             Purpose::SwapIn => "is swapped in",
         };

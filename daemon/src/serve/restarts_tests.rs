@@ -52,6 +52,7 @@ pub(super) fn rig_with(change: impl FnOnce(&mut Options)) -> Rig {
     let (ours, signals) = UnixStream::pair().unwrap();
     let (launcher, starter) = Channel::pair().unwrap();
     let mut options = options(Launcher::played(launcher).unwrap());
+    options.checkpoint_after = None;
     change(&mut options);
     let is_scheduled = options.broker.is_some();
     let mut server = Server::new(options, &signals).unwrap();
@@ -156,10 +157,15 @@ impl Rig {
 
     /// The next message of a worker with its descriptor, which is of a certain kind.
     pub(super) fn hear_one(&self, worker: u32, wanted: &ToWorker) -> Channel {
+        Channel::from_socket(self.hear_with_fd(worker, wanted))
+    }
+
+    /// The next message of a worker, which is of a certain kind; returns its descriptor.
+    pub(super) fn hear_with_fd(&self, worker: u32, wanted: &ToWorker) -> OwnedFd {
         let (message, fd): (ToWorker, Option<OwnedFd>) =
             self.workers[&worker].try_receive().unwrap().expect("a message");
         assert_eq!(&message, wanted);
-        Channel::from_socket(fd.expect("a descriptor"))
+        fd.expect("a descriptor")
     }
 
     pub(super) fn say(&mut self, worker: u32, message: &ToDevice) {
@@ -200,7 +206,7 @@ impl Rig {
     }
 
     /// A worker ends, and the device thread notices it: a process that another test starts may hold the worker's socket for a moment.
-    fn dies(&mut self, worker: u32, is_noticed: impl Fn(&Self) -> bool) {
+    pub(super) fn dies(&mut self, worker: u32, is_noticed: impl Fn(&Self) -> bool) {
         self.workers.remove(&worker);
         let start = Instant::now();
         while !is_noticed(self) && start.elapsed() < LONG {

@@ -2,7 +2,7 @@
 //!
 //! Drivers look at the FATAL bit whenever they submit and while they wait; without it they rely on a bit that the worker may have
 //! set just before it died, and notice ten seconds later. Workers are not believed: only a resource that the context sees is
-//! written to, and only this bit.
+//! written to, and only a word that drivers take bits away from.
 
 use super::blobs::Blobs;
 use protocol::ids::{ContextId, ResourceId};
@@ -49,18 +49,34 @@ impl Rings {
         self.contexts.remove(&ctx_id);
     }
 
+    /// Marks all rings of a context ALIVE, whose worker is dead and has a successor that does not serve them yet. That looks at their tails first.
+    pub(super) fn keep_alive(&self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
+        let all = self.contexts.get(&ctx_id).into_iter().flat_map(FxHashMap::values);
+        all.for_each(|status| status.write(ctx_id, RingStatusFlagsMESA::ALIVE, blobs, &sees));
+    }
+
     /// Marks all rings of a context FATAL, in those resources which the context sees.
     pub(super) fn fail(&mut self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
-        for status in self.contexts.remove(&ctx_id).into_iter().flat_map(FxHashMap::into_values) {
-            let memory = blobs.get(status.resource_id).filter(|_| sees(status.resource_id));
-            // Nobody but the driver shares the word any more, and it only takes bits away. Beyond the end nothing is written:
-            // the file cannot grow.
-            let written = memory.map(|memory| {
-                rustix::io::pwrite(memory, &RingStatusFlagsMESA::FATAL.0.to_le_bytes(), status.offset)
-            });
-            if !matches!(written, Some(Ok(_))) {
-                log::debug!(context = ctx_id.0; "status of a ring of context {ctx_id} not written: {written:?}");
-            }
+        let all = self.contexts.remove(&ctx_id).into_iter().flat_map(FxHashMap::into_values);
+        all.for_each(|status| status.write(ctx_id, RingStatusFlagsMESA::FATAL, blobs, &sees));
+    }
+}
+
+impl Status {
+    /// Writes the word, if the context sees the memory that it is in.
+    fn write(
+        self,
+        ctx_id: ContextId,
+        flags: RingStatusFlagsMESA,
+        blobs: &Blobs,
+        sees: &impl Fn(ResourceId) -> bool,
+    ) {
+        let memory = blobs.get(self.resource_id).filter(|_| sees(self.resource_id));
+        // Nobody but the driver shares the word any more, and it only takes bits away. Beyond the end nothing is written:
+        // the file cannot grow.
+        let written = memory.map(|memory| rustix::io::pwrite(memory, &flags.0.to_le_bytes(), self.offset));
+        if !matches!(written, Some(Ok(_))) {
+            log::debug!(context = ctx_id.0; "status of a ring of context {ctx_id} not written: {written:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
+use super::checkpoints::Checkpoints;
 use super::closer::Closer;
 use super::effects::World;
 use super::handover::HandOvers;
@@ -88,6 +89,8 @@ pub struct Options {
     pub swap_every: Option<Duration>,
     /// The time after which a context is swapped out whose program does nothing with the GPU.
     pub swap_after: Option<Duration>,
+    /// The time for which a program does nothing with the GPU before its worker writes a checkpoint; none if there are to be no checkpoints.
+    pub checkpoint_after: Option<Duration>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
     /// The service manager, if there is one.
@@ -219,6 +222,8 @@ impl Server {
                 swaps_wanted: Vec::new(),
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
+                checkpoints: Checkpoints::new(options.checkpoint_after),
+                alive_at: None,
                 strikes: Strikes::new(options.hangs),
                 aftermath: Aftermath::default(),
                 broker: options.broker,
@@ -633,6 +638,11 @@ impl Server {
             ToDevice::HandedOver => self.worker_handed_over(ctx_id),
             ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),
             ToDevice::Wakes => self.wakes(ctx_id),
+            ToDevice::CheckpointWritten { bytes } => self.checkpoint_answered(ctx_id, Ok(bytes)),
+            ToDevice::NoCheckpoint { reason, for_now } => {
+                log::debug!(context = ctx_id.0; "context {ctx_id} has no checkpoint: {}", Quoted(&reason));
+                self.checkpoint_answered(ctx_id, Err(for_now));
+            }
             ToDevice::PreludeBuilt { .. } | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
                 self.lose(ctx_id, "an answer to nothing that was asked");
             }
@@ -765,7 +775,9 @@ impl Server {
                 contexts.iter().filter_map(|(ctx_id, _)| Some((*ctx_id, self.unmovable(*ctx_id)?)));
             let unmovable = unmovable.collect();
             let vm = held(self.device.held_memory_of_all());
-            broker.tell(&ToBroker::Memory { contexts, vm, unmovable }, None);
+            let would_survive = |ctx_id: &ContextId| self.world.workers.may_be_recovered(*ctx_id);
+            let recoverable = contexts.iter().map(|(ctx_id, _)| *ctx_id).filter(would_survive).collect();
+            broker.tell(&ToBroker::Memory { contexts, vm, unmovable, recoverable }, None);
         }
     }
 
@@ -808,8 +820,11 @@ impl Server {
     }
 
     /// A context's worker is gone and nobody knows why yet: the log waits for the end of the process, the guest does not.
-    fn lose_unexplained(&mut self, ctx_id: ContextId) {
-        if self.world.workers.is_running(ctx_id) {
+    pub(super) fn lose_unexplained(&mut self, ctx_id: ContextId) {
+        if self.world.workers.is_gone(ctx_id) {
+            return;
+        }
+        if self.world.workers.is_running(ctx_id) && !self.recovers(ctx_id) {
             self.world.tell_end(ctx_id, Some("its worker ended".into()), false);
             self.world.workers.end_unexplained(ctx_id);
             self.give_up(ctx_id);

@@ -15,7 +15,7 @@ use config::ContextLimits;
 use parking_lot::Mutex;
 use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::FxHashMap;
-use shm::Activity;
+use shm::{Activity, CheckpointMark, StatusPage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -41,6 +41,8 @@ pub(super) struct Context<B> {
     pub cancel: Cancel,
     /// Hears which rings are awake, if anybody wants to know.
     pub activity: Option<Arc<Activity>>,
+    /// Says whether the last checkpoint has all that was executed, if anybody wants to know.
+    pub checkpoint: Option<Arc<CheckpointMark>>,
     id: ContextId,
     channel: Arc<Channel>,
     rings: Mutex<FxHashMap<u64, RingEntry>>,
@@ -78,6 +80,7 @@ impl<B: Backend> Context<B> {
             monitor: Monitor::default(),
             cancel: Cancel::default(),
             activity: None,
+            checkpoint: None,
             id: setup.ctx_id,
             channel,
             rings: Mutex::default(),
@@ -85,9 +88,18 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Has rings that come say which of them are awake.
-    pub(super) fn telling(self, activity: &Arc<Activity>) -> Self {
-        Self { activity: Some(Arc::clone(activity)), ..self }
+    /// Has the context say in this page which rings are awake, and whether its checkpoint has all that was executed.
+    pub(super) fn telling(self, page: &StatusPage) -> Self {
+        let (activity, checkpoint) = (Arc::clone(page.activity()), Arc::clone(page.checkpoint()));
+        Self { activity: Some(activity), checkpoint: Some(checkpoint), ..self }
+    }
+
+    /// Something is about to be executed, or has changed: no checkpoint has it.
+    #[inline]
+    pub(super) fn changes(&self) {
+        if let Some(checkpoint) = &self.checkpoint {
+            checkpoint.changes();
+        }
     }
 
     /// Sends an answer. A peer that is gone is noticed where messages are read.

@@ -91,6 +91,7 @@ impl<B: Backend> Executor<B> {
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
     pub(super) fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
+        self.state.context.changes();
         let length = self.run_first(bytes)?;
         if self.arena.allocated_bytes() > ARENA_KEPT {
             self.arena = self.state.context.backend.arena();

@@ -7,7 +7,7 @@ use protocol::venus::generated::{DeviceMemory, ExternalMemoryHandleTypeFlags, Vk
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
-use tests::daemon::{Daemon, Holdings, eventually};
+use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, eventually};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Blob, Gpu, PATIENCE};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
@@ -112,7 +112,7 @@ fn hidden_memory_is_shared_too() -> Result<()> {
 
 #[test]
 fn imported_memory_outlives_its_exporter() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let gpu = Arc::new(daemon.guest()?);
     let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
     // The exporter frees its memory.

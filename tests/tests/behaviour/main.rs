@@ -35,6 +35,7 @@ mod queues;
 mod quotas;
 mod readme;
 mod recipe;
+mod recovery;
 mod reload;
 mod reset;
 mod restart;

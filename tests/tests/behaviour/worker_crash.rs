@@ -1,4 +1,4 @@
-//! A worker that dies takes its context with it and nothing else.
+//! A worker that dies takes its context with it and nothing else, unless its context has a checkpoint (`recovery`).
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, RingIdx};
@@ -7,14 +7,14 @@ use protocol::virtio_gpu::{BlobFlags, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
-use tests::daemon::{Daemon, Holdings, die_by, eventually, halt};
+use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, die_by, eventually, halt};
 use tests::guest::PATIENCE;
 use tests::guest::ring::{ASYNC, Ring, RingOptions, encode};
 use vm_memory::{Bytes, VolatileMemory};
 
 #[test]
 fn fences_of_a_killed_worker_complete_and_others_do_not_notice() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let victim = guest.create_context("victim")?;
     let worker = daemon.wait_for_workers(1)?[0];
@@ -46,7 +46,7 @@ fn fences_of_a_killed_worker_complete_and_others_do_not_notice() -> Result<()> {
 
 #[test]
 fn rings_of_a_killed_worker_are_fatal_and_ended_ones_are_left_alone() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = Arc::new(daemon.guest()?);
     let context = guest.create_context("victim")?;
     let worker = daemon.wait_for_workers(1)?[0];
@@ -64,7 +64,7 @@ fn rings_of_a_killed_worker_are_fatal_and_ended_ones_are_left_alone() -> Result<
 
 #[test]
 fn lost_context_is_answered_until_it_is_destroyed() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let victim = guest.create_context("victim")?;
     let blob = guest.create_shmem(victim, 8192)?;
@@ -92,7 +92,7 @@ fn lost_context_is_answered_until_it_is_destroyed() -> Result<()> {
 
 #[test]
 fn worker_killed_while_contexts_come_and_go_never_hurts_the_device() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     for _ in 0..30 {
         let context = guest.create_context("short-lived")?;
@@ -111,7 +111,7 @@ fn worker_killed_while_contexts_come_and_go_never_hurts_the_device() -> Result<(
 
 #[test]
 fn worker_that_ignores_its_end_is_killed() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let context = guest.create_context("stubborn")?;
     halt(daemon.wait_for_workers(1)?[0])?;
@@ -125,7 +125,7 @@ fn worker_that_ignores_its_end_is_killed() -> Result<()> {
 
 #[test]
 fn worker_that_does_not_read_is_ended_before_its_backlog_is_endless() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let context = guest.create_context("deaf")?;
     let deaf = daemon.wait_for_workers(1)?[0];
@@ -143,7 +143,7 @@ fn worker_that_does_not_read_is_ended_before_its_backlog_is_endless() -> Result<
 
 #[test]
 fn how_a_worker_died_is_told_once() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     guest.capset()?;
     let before = Holdings::of(daemon.pid())?;

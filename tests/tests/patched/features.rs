@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tests::clients::Setup;
-use tests::daemon::{Daemon, cpu_time, eventually};
+use tests::daemon::{Daemon, WITHOUT_CHECKPOINTS, cpu_time, eventually};
 use tests::daemon_process::build_example;
 use tests::packages::{ClientRoot, Device, HostVulkan, PackageRoot, Suite};
 use tests::program::{Background, LIMIT, Program, succeed};
@@ -197,7 +197,7 @@ fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
 /// The program itself looks at what each call reports.
 #[test]
 fn a_program_cleans_up_after_a_lost_device_and_computes_on_another() -> Result<()> {
-    let setup = Setup::start()?;
+    let setup = Setup::on(Daemon::start_with(&WITHOUT_CHECKPOINTS)?)?;
     let program = Path::new(env!("CARGO_BIN_EXE_lost_device"));
     let mut program = Background::start(ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?)?;
     let is_ready = eventually(LIMIT, || !program.is_running() || program.said().ends_with("ready\n"));

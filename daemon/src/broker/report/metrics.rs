@@ -42,6 +42,12 @@ const KILLS: Family = Family("kills", "Contexts that were ended, by reason", Met
 const RESTARTS: Family = Family("restarts", "Device processes started again", MetricType::Counter, None);
 const CONTEXT_RESTARTS: Family =
     Family("context_restarts", "Restarts of contexts, by result", MetricType::Counter, None);
+const CONTEXT_RECOVERIES: Family = Family(
+    "context_recoveries",
+    "Contexts that survived the death of their workers",
+    MetricType::Counter,
+    None,
+);
 const CONTEXT_PAUSE: Family = Family(
     "context_restart_pause",
     "Time for which the last context that was restarted was paused",
@@ -104,6 +110,9 @@ impl Collector for Moment {
         write(all, &KILLS, |to| of_vms(status, |vm| kills(to, vm)))?;
         write(all, &RESTARTS, |to| of_vms(status, |vm| counter(to, &[("vm", &vm.name)], vm.restarts)))?;
         write(all, &CONTEXT_RESTARTS, |to| of_vms(status, |vm| context_restarts(to, vm)))?;
+        write(all, &CONTEXT_RECOVERIES, |to| {
+            of_vms(status, |vm| counter(to, &[("vm", &vm.name)], vm.context_recoveries))
+        })?;
         write(all, &CONTEXT_PAUSE, |to| {
             let pause = |vm: &VmStatus| vm.context_restarts.last_pause_seconds;
             of_vms(status, |vm| pause(vm).map_or(Ok(()), |pause| gauge(to, &[("vm", &vm.name)], pause)))
@@ -225,6 +234,7 @@ mod tests {
             queued: 3,
             kills,
             context_restarts,
+            context_recoveries: 3,
             ..VmStatus::default()
         };
         let gpu = GpuStatus {
@@ -252,6 +262,7 @@ mod tests {
             "vhost_user_vulkan_kills_total{vm=\"web\",why=\"operator\"} 2",
             "vhost_user_vulkan_context_restarts_total{vm=\"web\",result=\"done\"} 4",
             "vhost_user_vulkan_context_restarts_total{vm=\"web\",result=\"failed\"} 1",
+            "vhost_user_vulkan_context_recoveries_total{vm=\"web\"} 3",
             "vhost_user_vulkan_context_restart_pause_seconds{vm=\"web\"} 0.25",
             "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
             "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",

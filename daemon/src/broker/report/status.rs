@@ -170,6 +170,9 @@ pub struct VmStatus {
     /// Contexts that were given another worker.
     #[serde(default)]
     pub context_restarts: RestartCounts,
+    /// Contexts whose workers died by themselves and that went on with others.
+    #[serde(default)]
+    pub context_recoveries: u64,
     /// The VM's contexts, by number.
     pub contexts: Vec<ContextStatus>,
 }
@@ -242,6 +245,9 @@ pub struct ContextStatus {
     /// `yes` if `restart` can give it another worker, or why not; empty if that is not known yet.
     #[serde(default)]
     pub movable: String,
+    /// The context would survive the death of its worker now.
+    #[serde(default)]
+    pub recoverable: bool,
     /// The GPUs that it is on, as in [`GpuStatus::uuid`].
     #[serde(default)]
     pub gpus: Vec<String>,

@@ -252,6 +252,7 @@ mod tests {
             used,
             queued: 0,
             movable: "yes".into(),
+            recoverable: true,
             gpus: vec!["ff".into()],
         };
         let one = || vec![on("ff", 2.0)];

@@ -288,9 +288,14 @@ impl Broker {
             ToBroker::ContextEnds { ctx_id, lost, hung } => {
                 self.context_ends(index, ctx_id, lost.as_deref(), hung, now)
             }
-            ToBroker::Memory { contexts, vm, unmovable } => {
+            ToBroker::Memory { contexts, vm, unmovable, recoverable } => {
                 self.vms[index].hold(&contexts, vm, now);
                 self.vms[index].can_move(&contexts, unmovable);
+                self.vms[index].can_be_recovered(&contexts, &recoverable);
+                Ok(())
+            }
+            ToBroker::Recovered { ctx_id } => {
+                self.vms[index].recovered(ctx_id);
                 Ok(())
             }
             ToBroker::Restarting { ctx_id, stage } => {

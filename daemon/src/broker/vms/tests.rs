@@ -392,7 +392,12 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     world.ring(0);
     world.say(
         0,
-        &ToBroker::Memory { contexts: vec![(ContextId(3), held(9))], vm: held(9), unmovable: vec![] },
+        &ToBroker::Memory {
+            contexts: vec![(ContextId(3), held(9))],
+            vm: held(9),
+            unmovable: vec![],
+            recoverable: vec![],
+        },
     );
     let status = world.broker.status(world.now);
     let (vm, uuids) = (&status.vms[0], [OTHER, GPU].map(|uuid| format!("{:02x}", uuid[0]).repeat(16)));

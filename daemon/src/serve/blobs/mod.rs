@@ -51,8 +51,8 @@ pub(super) struct Export {
 pub(super) struct Blobs {
     /// The kind of file that workers export.
     exported: FixedFile,
-    /// The file that each piece is: its device and inode. A file that has gone makes room for another with its number at worst.
-    made: FxHashMap<MemoryId, (u64, u64)>,
+    /// The file that each piece is, and its device and inode: should its worker die, its successor gets it.
+    made: FxHashMap<MemoryId, (OwnedFd, (u64, u64))>,
     files: FxHashMap<ResourceId, File>,
 }
 
@@ -93,8 +93,14 @@ impl Blobs {
     /// Makes a zeroed memory file for a worker.
     pub(super) fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
         let file = shm::create("vulkan-memory", size)?;
-        self.made.insert(memory, identity(&file)?);
-        Ok(file)
+        let (given, identity) = (file.try_clone()?, identity(&file)?);
+        self.made.insert(memory, (file, identity));
+        Ok(given)
+    }
+
+    /// Returns the file of a piece that was made here.
+    pub(super) fn made(&self, memory: MemoryId) -> Option<BorrowedFd<'_>> {
+        self.made.get(&memory).map(|(file, _)| file.as_fd())
     }
 
     /// Nobody holds this piece any more.
@@ -133,7 +139,11 @@ impl Blobs {
             _ => return Err(BlobError::WrongKind),
         }
         // A dma-buf is the driver's, and says nothing of where it comes from.
-        let made = || identity(&file).ok().is_some_and(|found| self.made.get(&memory) == Some(&found));
+        let made = || {
+            identity(&file)
+                .ok()
+                .is_some_and(|found| self.made.get(&memory).is_some_and(|(_, made)| *made == found))
+        };
         if self.exported == FixedFile::Memfd && !made() {
             return Err(BlobError::Foreign);
         }

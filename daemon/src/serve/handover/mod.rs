@@ -57,6 +57,8 @@ pub(super) enum Purpose {
     SwapOut,
     /// The context was swapped out, and its program goes on.
     SwapIn,
+    /// The context's worker has died by itself: its successor takes over what is in the checkpoint.
+    Recover,
 }
 
 /// The stage of a hand-over.
@@ -169,7 +171,7 @@ impl HandOvers {
             return Err("it is being restarted already".into());
         }
         // Programs that go on are not kept waiting, and have one driver each.
-        if purpose != Purpose::SwapIn && self.under_way.len() >= HAND_OVERS_MAX {
+        if !matches!(purpose, Purpose::SwapIn | Purpose::Recover) && self.under_way.len() >= HAND_OVERS_MAX {
             return Err(format!(
                 "limit hand_overs ({HAND_OVERS_MAX}) reached: restart it when others of the VM are done"
             ));
@@ -191,6 +193,28 @@ impl HandOvers {
         let hand_over =
             HandOver { asker, purpose, moves, stage, is_at_home, asked: now, until, first, rests_since };
         self.under_way.insert(ctx_id, hand_over);
+    }
+
+    /// The worker is dead, so its context is paused already.
+    pub(super) fn pauses(&mut self, ctx_id: ContextId, now: Instant) {
+        if let Some(hand_over) = self.under_way.get_mut(&ctx_id) {
+            hand_over.rests_since = Some(now);
+        }
+    }
+
+    /// The successor has been told to take over what its dead predecessor has written. Returns whether it was to be.
+    pub(super) fn recovers(&mut self, ctx_id: ContextId, now: Instant) -> bool {
+        let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
+        let Some(hand_over) = hand_over else { return false };
+        let stage = Stage::Moves { handed_over: true, taken_over: false };
+        (hand_over.stage, hand_over.until) = (stage, now + MOVE_PATIENCE);
+        true
+    }
+
+    /// The contexts whose workers are dead, and whose successors do not have them yet.
+    pub(super) fn recovering(&self) -> impl Iterator<Item = ContextId> {
+        let all = self.under_way.iter().filter(|(_, hand_over)| hand_over.purpose == Purpose::Recover);
+        all.map(|(ctx_id, _)| *ctx_id)
     }
 
     /// The hand-over of a context.

@@ -15,7 +15,8 @@ use config::HangLimits;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use shm::StatusPage;
+use shm::{CheckpointMark, StatusPage};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two looks while something runs for long, and while nothing does.
@@ -97,6 +98,11 @@ impl Hangs {
             let (awake, wakings) = page.activity().look();
             (*ctx_id, (awake == 0 && page.running().is_none()).then_some(wakings))
         })
+    }
+
+    /// Returns the mark of a context's checkpoint.
+    pub(super) fn checkpoint(&self, ctx_id: ContextId) -> Option<&Arc<CheckpointMark>> {
+        self.workers.get(&ctx_id).map(|watched| watched.page.checkpoint())
     }
 
     /// Returns which limit a worker has reached that was allowed to run for so long.

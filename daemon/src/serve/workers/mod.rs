@@ -3,9 +3,11 @@
 //! `successors` has the workers that are to take a context over, `backlogs` the bound on what waits for all of them.
 
 mod backlogs;
+mod crashes;
 mod successors;
 
 use self::backlogs::Backlogs;
+use self::crashes::{Kept, Life};
 pub(super) use self::successors::HANDS_OVER_TOKEN;
 use self::successors::Successor;
 use super::logging::output::{Budget, Heard, Output, Printer};
@@ -83,6 +85,8 @@ pub(super) struct Workers {
     awaited: Vec<ContextId>,
     /// Contexts whose hand-over was called off here, and why.
     called_off: Vec<(ContextId, String)>,
+    /// The numbers of workers that had ended before their contexts were given up.
+    ended: Vec<u64>,
     contexts: FxHashMap<u32, ContextId>,
     ending: VecDeque<Ending>,
     /// The ends at which the output of workers is read, by their serial numbers; those of workers that have ended are included.
@@ -111,6 +115,9 @@ struct Worker {
     /// The worker has no driver: it keeps a context that is swapped out. What is for one with a driver waits in `held` until there is one.
     swapped_out: Option<SwappedOut>,
     held: Outbox<ToWorker>,
+    life: Life,
+    /// The messages that the worker was sent since it was asked for a checkpoint.
+    kept: Option<Kept>,
 }
 
 /// The part of a worker without a driver.
@@ -214,6 +221,7 @@ impl Workers {
             successors: FxHashMap::default(),
             awaited: Vec::new(),
             called_off: Vec::new(),
+            ended: Vec::new(),
             contexts: FxHashMap::default(),
             ending: VecDeque::new(),
             outputs: FxHashMap::default(),
@@ -269,6 +277,8 @@ impl Workers {
             owes_answer: false,
             swapped_out,
             held: Outbox::default(),
+            life: Life::Runs,
+            kept: None,
         };
         self.contexts.insert(serial, ctx_id);
         log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is started");
@@ -415,6 +425,7 @@ impl Workers {
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), &'static str> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
+        worker.keep(&message, fd, &mut self.backlogs);
         worker.post(&self.epoll, &mut self.backlogs, message, fd)
     }
 
@@ -493,6 +504,9 @@ impl Workers {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
+        if let Life::Ended(_) = worker.life {
+            return self.ended.push(worker.number);
+        }
         let Worker { serial, number, process, killed, name, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
         self.ending.push_back(Ending {
@@ -532,22 +546,13 @@ impl Workers {
     ) -> Option<(u64, Option<Unexplained>)> {
         // What it printed last may say why it ended.
         self.hear_output(serial);
+        if let Some(life) = self.life_of_gone(serial) {
+            *life = Life::Ended(how_it_ended(status, out_of_memory, false));
+            return None;
+        }
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
         let ending = self.ending.remove(at)?;
-        let how = match status {
-            // Even if it was killed once more, since its memory took long to free.
-            Ok(status) if out_of_memory => {
-                format!("its worker ended ({status}): the VM's workers have no memory left (--worker-memory)")
-            }
-            _ if ending.killed => "its worker left the channel and had to be killed".to_owned(),
-            Ok(status) if status.signal() == Some(SIGSYS) => {
-                format!(
-                    "its worker ended ({status}): a system call not on its list, which --seccomp=log names"
-                )
-            }
-            Ok(status) => format!("its worker ended ({status})"),
-            Err(reason) => format!("its worker could not be started: {reason}"),
-        };
+        let how = how_it_ended(status, out_of_memory, ending.killed);
         let Ending { name, is_successor, .. } = ending;
         let unexplained = ending.unexplained.map(|ctx_id| Unexplained { ctx_id, name, how, is_successor });
         Some((ending.number, unexplained))
@@ -605,7 +610,7 @@ impl Worker {
         message: ToWorker,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), &'static str> {
-        if self.killed {
+        if self.killed || self.is_gone() {
             return Ok(());
         }
         let was_empty = self.outbox.is_empty();
@@ -630,6 +635,9 @@ impl Worker {
     }
 
     fn flush(&mut self, epoll: &OwnedFd, backlogs: &mut Backlogs) {
+        if self.is_gone() {
+            return;
+        }
         let mut bound = backlogs.of(self.owner());
         // Each error costs one message. A worker that is gone is heard of so.
         while self.outbox.flush(&self.channel, &mut bound).is_err() {}
@@ -640,6 +648,7 @@ impl Worker {
     fn forget_backlog(&mut self, backlogs: &mut Backlogs) {
         self.outbox.clear();
         self.held.clear();
+        self.kept = None;
         backlogs.forget(self.owner());
     }
 
@@ -658,6 +667,22 @@ impl Ending {
 impl Process {
     fn kill(&self) {
         self.launcher.kill(self.serial);
+    }
+}
+
+/// Says how a worker process has ended, for the log.
+fn how_it_ended(status: Result<ExitStatus, String>, out_of_memory: bool, killed: bool) -> String {
+    match status {
+        // Even if it was killed once more, since its memory took long to free.
+        Ok(status) if out_of_memory => {
+            format!("its worker ended ({status}): the VM's workers have no memory left (--worker-memory)")
+        }
+        _ if killed => "its worker left the channel and had to be killed".to_owned(),
+        Ok(status) if status.signal() == Some(SIGSYS) => {
+            format!("its worker ended ({status}): a system call not on its list, which --seccomp=log names")
+        }
+        Ok(status) => format!("its worker ended ({status})"),
+        Err(reason) => format!("its worker could not be started: {reason}"),
     }
 }
 

@@ -36,6 +36,14 @@ pub(super) struct Successor {
     has_handed_over: bool,
 }
 
+impl Successor {
+    /// The predecessor is dead: what was `kept` waits for the successor, and what comes from now on.
+    pub(super) fn follows_dead(&mut self, mut kept: Outbox<ToWorker>) {
+        self.held.append(&mut kept);
+        (self.holds_back, self.has_handed_over) = (true, true);
+    }
+}
+
 impl Workers {
     /// Has the successor of a context's worker started, on these GPUs and with the same gate, but for the `pages` of GPUs that the context
     /// comes to; its submissions may run for so long. It has no driver if the context is to be `swapped_out`. [`Workers::reap`] answers its
@@ -106,13 +114,7 @@ impl Workers {
         message: ToWorker,
         fd: Option<BorrowedFd<'_>>,
     ) -> Option<ToWorker> {
-        let is_answer = matches!(
-            message,
-            ToWorker::MemoryGranted { .. }
-                | ToWorker::MemoryRefused { .. }
-                | ToWorker::Budget { .. }
-                | ToWorker::CaughtUp { .. }
-        );
+        let is_answer = message.is_answer();
         let Some(successor) = self.successors.get_mut(&ctx_id) else {
             return if is_answer { Some(message) } else { self.wait_for_driver(ctx_id, message, fd) };
         };
@@ -256,6 +258,15 @@ impl Workers {
         true
     }
 
+    /// Has a successor take over what its dead predecessor has written, which comes from this socket.
+    pub(in crate::serve) fn take_over_checkpoint(&mut self, ctx_id: ContextId, reads: BorrowedFd<'_>) {
+        // The predecessor may have closed its channel and go on. Not sooner: the log is to tell by what it has died.
+        if let Some(worker) = self.running.get(&ctx_id).filter(|worker| worker.has_not_ended()) {
+            worker.process.kill();
+        }
+        self.send_to_successor(ctx_id, ToWorker::TakeOver, Some(reads));
+    }
+
     /// A worker has answered that it hands over or stays; returns whether it was asked.
     pub(in crate::serve) fn answers(&mut self, ctx_id: ContextId) -> bool {
         let worker = self.running.get_mut(&ctx_id);
@@ -301,6 +312,7 @@ impl Workers {
         std::mem::swap(&mut old.number, &mut new.number);
         // What waited for it counts for the context, as what was held back does.
         old.outbox.give_back(&mut self.backlogs.of(new.owner()));
+        old.keep_no_more(&mut self.backlogs, new.owner());
         old.killed = true;
         old.process.kill();
         self.put_away(old, None, false);
@@ -340,7 +352,7 @@ impl Workers {
 }
 
 /// Returns whether a message is for the context's driver, and not about resources, of which each of its workers has to hear.
-fn needs_driver(message: &ToWorker) -> bool {
+pub(super) fn needs_driver(message: &ToWorker) -> bool {
     !matches!(message, ToWorker::AttachResource { .. } | ToWorker::DetachResource { .. })
 }
 

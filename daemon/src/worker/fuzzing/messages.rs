@@ -120,12 +120,13 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
             (ToWorker::ExportBlob { resource_id, blob_id, size, mappable: u.arbitrary()? }, None)
         }
         5 if u.ratio(1, 8)? => (ToWorker::Setup(Box::new(setup())), None),
-        5 => match u.int_in_range(0..=5u8)? {
+        5 => match u.int_in_range(0..=6u8)? {
             0 => (ToWorker::HandOver { copies: u.arbitrary()? }, fd(u)?),
             1 => (ToWorker::HandOver { copies: u.arbitrary()? }, Some(channels().0.into_socket())),
             2 => (ToWorker::TakeOver, fd(u)?),
             3 => (ToWorker::WritePrelude { goes_on: u.arbitrary()? }, Some(channels().0.into_socket())),
             4 => (ToWorker::BuildPrelude, fd(u)?),
+            5 => (ToWorker::WriteCheckpoint, fd(u)?),
             _ => (ToWorker::GoOn, None),
         },
         6 => {

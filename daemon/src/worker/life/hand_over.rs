@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vulkan::MemoryFile;
-use vulkan::snapshot::{Carry, NotMovable, Prelude};
+use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
 
 /// The time in which rings have to come to rest. What keeps one for longer is the driver, compiling a pipeline for example.
 const REST_MAX: Duration = patience(10);
@@ -40,18 +40,57 @@ pub(super) fn hand_over<B: Backend>(
     drain_max: Duration,
     link: &Link,
 ) -> Result<(), NotMovable> {
+    let start = Instant::now();
+    come_to_rest(context, REST_MAX, drain_max)?;
+    let drained = start.elapsed();
+    let saved = context.backend.save(prelude, carry)?;
+    let contents = context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.reason()))?;
+    let outgoing =
+        contents.map(|contents| Outgoing::new(contents, allowances, &context.cancel)).transpose()?;
+    let (bytes, files) = written(context, virtqueue, allowances, saved)?;
+    let written = start.elapsed();
+    send(link, &files, &bytes, outgoing)?;
+    let stay = files.iter().filter(|file| file.piece.memory.is_none()).count();
+    log::debug!(
+        "handed over: at rest and drained after {drained:.1?}, written after {written:.1?}, copied after {:.1?}: {} bytes, {} memory files, {stay} allocations that stay in the GPU",
+        start.elapsed(),
+        bytes.len(),
+        files.len() - stay
+    );
+    Ok(())
+}
+
+/// Brings all rings to rest, and waits until everything has completed, as long as it may take at most.
+///
+/// # Errors
+///
+/// The context is busy, or lost.
+pub(super) fn come_to_rest<B: Backend>(
+    context: &Context<B>,
+    rest_max: Duration,
+    drain_max: Duration,
+) -> Result<(), NotMovable> {
     if context.has_ended() {
         return Err(NotMovable::ever("the context is lost"));
     }
-    let start = Instant::now();
-    if !context.come_to_rest(REST_MAX) {
+    if !context.come_to_rest(rest_max) {
         return Err(NotMovable::for_now("the driver is busy with a command"));
     }
-    let rested = start.elapsed();
     context.backend.drain(drain_max)?;
-    fences_have_passed(context)?;
-    let drained = start.elapsed();
-    let saved = context.backend.save(prelude, carry)?;
+    fences_have_passed(context)
+}
+
+/// Writes down a context at rest, whose renderer is saved. Returns the bytes, and the memory files.
+///
+/// # Errors
+///
+/// A successor could not go on with its rings or streams, or there would be too many bytes.
+pub(super) fn written<B: Backend>(
+    context: &Context<B>,
+    virtqueue: &Executor<B>,
+    allowances: &Allowances,
+    saved: Saved,
+) -> Result<(Vec<u8>, Vec<Arc<MemoryFile>>), NotMovable> {
     let rings = context.rings_at_rest()?;
     let virtqueue = virtqueue.at_rest();
     if rings.iter().map(|ring| &ring.executor).chain([&virtqueue]).any(is_lost) {
@@ -59,21 +98,10 @@ pub(super) fn hand_over<B: Backend>(
             "a reply stream lies in memory that the context does not see any more",
         ));
     }
-    let contents = context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.reason()))?;
-    let outgoing =
-        contents.map(|contents| Outgoing::new(contents, allowances, &context.cancel)).transpose()?;
-    let bytes = Snapshot::new(saved.steps, virtqueue, rings, allowances.credit_granted()).encode();
-    let bytes = bytes.map_err(NotMovable::ever)?;
-    let written = start.elapsed();
-    send(link, &saved.files, &bytes, outgoing)?;
-    let stay = saved.files.iter().filter(|file| file.piece.memory.is_none()).count();
-    log::debug!(
-        "handed over: at rest after {rested:.1?}, drained after {drained:.1?}, written after {written:.1?}, copied after {:.1?}: {} bytes, {} memory files, {stay} allocations that stay in the GPU",
-        start.elapsed(),
-        bytes.len(),
-        saved.files.len() - stay
-    );
-    Ok(())
+    let Saved { steps, files, .. } = saved;
+    let memories = files.iter().map(|file| file.piece.memory).collect();
+    let bytes = Snapshot::new(steps, memories, (virtqueue, rings), allowances.credit_granted()).encode();
+    Ok((bytes.map_err(NotMovable::ever)?, files))
 }
 
 /// Returns whether a reply stream is gone for good, and too large to be made up.

@@ -5,6 +5,7 @@
 //! it makes anything, has the contents of memory that only the driver uses copied from one to the other, and rests as well. It takes what it
 //! reads to be as hostile as the guest.
 
+mod checkpoint;
 mod contents;
 mod hand_over;
 mod link;

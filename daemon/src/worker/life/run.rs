@@ -1,5 +1,6 @@
 //! The life of a worker process: set-up, messages strictly in order, orderly end.
 
+use super::checkpoint;
 use super::hand_over::hand_over;
 use super::link::{self, Link};
 use super::prelude;
@@ -121,7 +122,7 @@ pub(in crate::worker) fn serve<B: Backend>(
     end: End,
 ) -> ExitCode {
     let context = Context::new(setup, Arc::clone(&channel), resources, backend);
-    let context = Arc::new(context.telling(page.activity()));
+    let context = Arc::new(context.telling(&page));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
     let asked = Arc::clone(&allowances);
@@ -220,7 +221,12 @@ impl<B: Backend> Worker<B> {
             (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd),
             // What the context sees comes and goes until there is something to take over.
             (Stage::Begins, message) if is_about_resources(message) => {}
-            _ => self.stage = Stage::Serves,
+            // Neither changes what is in a checkpoint.
+            (_, ToWorker::WriteCheckpoint | ToWorker::DetachResource { .. }) => self.stage = Stage::Serves,
+            _ => {
+                self.stage = Stage::Serves;
+                self.context.changes();
+            }
         }
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
@@ -231,6 +237,7 @@ impl<B: Backend> Worker<B> {
             ToWorker::HandOver { copies } => {
                 self.hand_over(fd, if copies { Carry::Copied } else { Carry::HandedOver });
             }
+            ToWorker::WriteCheckpoint => self.write_checkpoint(fd),
             ToWorker::BuildPrelude => self.context.lose(&ContextLost::new("a prelude where a context is")),
             ToWorker::TakeOver => self.context.lose(&ContextLost::new("a context to take over where one is")),
             // Handled before, or on arrival.
@@ -295,6 +302,23 @@ impl<B: Backend> Worker<B> {
                 self.context.answer(&ToDevice::Stays { reason, for_now }, None);
             }
         }
+    }
+
+    /// Writes a checkpoint, and goes on.
+    fn write_checkpoint(&mut self, file: Option<OwnedFd>) {
+        let Self { context, executor, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
+        let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, file));
+        let answer = match written {
+            Ok(bytes) => ToDevice::CheckpointWritten { bytes },
+            Err(NotMovable { reason, for_now }) => ToDevice::NoCheckpoint { reason, for_now },
+        };
+        let is_written = matches!(answer, ToDevice::CheckpointWritten { .. });
+        // Before the mark: with it the device process believes what it has heard.
+        context.answer(&answer, None);
+        if let Some(mark) = context.checkpoint.as_ref().filter(|_| is_written) {
+            mark.ends();
+        }
+        context.go_on();
     }
 
     /// Takes over the context of another worker, and rests, or is over.
@@ -430,7 +454,15 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::BlobGone { memory } => {
             context.backend.blob_gone(memory);
+            // Behind what it does: a checkpoint that is being written may have it, or not.
+            context.changes();
             return None;
+        }
+        ToWorker::WriteCheckpoint => {
+            if let Some(mark) = &context.checkpoint {
+                mark.begins();
+            }
+            return Some(letter);
         }
         ToWorker::AttachResource { resource_id, size, kind } => {
             let what = match (kind, letter.fd) {

@@ -891,6 +891,8 @@ fn a_submission_whose_time_begins_anew_is_left_alone_and_a_shorter_limit_holds_a
     peer.end();
 }
 
+#[path = "checkpoint_tests.rs"]
+mod checkpoint;
 #[path = "handover_tests.rs"]
 mod handover;
 #[path = "swapped_out_tests.rs"]

@@ -8,7 +8,7 @@ use crate::worker::at_rest::AtRest;
 use crate::worker::at_rest::RingAtRest;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::worker::reply::ReplyPlace;
-use config::PerHeap;
+use config::{MemoryId, PerHeap};
 #[cfg(any(test, feature = "fuzzing"))]
 use protocol::ids::ResourceId;
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
@@ -27,7 +27,7 @@ const STEPS_MAX: usize = 4 << 20;
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// A worker at rest.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub(super) struct Snapshot {
     /// The steps of the renderer.
     #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
     pub steps: Vec<Step>,
+    /// The pieces that the steps' memory files are, in the order of their indices; none where only the driver uses the memory.
+    #[serde(deserialize_with = "at_most::<_, _, FILES_MAX>")]
+    pub memories: Vec<Option<MemoryId>>,
     /// The executor of the virtqueue's stream.
     pub virtqueue: AtRest,
     /// The rings.
@@ -102,11 +105,11 @@ impl Snapshot {
     /// Returns a snapshot of these parts.
     pub(super) fn new(
         steps: Vec<Step>,
-        virtqueue: AtRest,
-        rings: Vec<RingAtRest>,
+        memories: Vec<Option<MemoryId>>,
+        (virtqueue, rings): (AtRest, Vec<RingAtRest>),
         credit: PerHeap<u64>,
     ) -> Self {
-        Self { version: VERSION, steps, virtqueue, rings, credit }
+        Self { version: VERSION, steps, memories, virtqueue, rings, credit }
     }
 
     /// Returns the bytes of the snapshot.
@@ -151,8 +154,13 @@ pub(in crate::worker) fn seeds() -> Vec<Vec<u8>> {
     let steps = vec![Step::Commands(vec![5; 100]), Step::Signalled { id: 6 }];
     let credit = PerHeap { device: 1 << 30, host: 5 };
     let snapshots = [
-        Snapshot::new(steps, AtRest::default(), vec![ring.clone(), ring], credit),
-        Snapshot::new(Vec::new(), executor, Vec::new(), PerHeap::default()),
+        Snapshot::new(
+            steps,
+            vec![Some(MemoryId(7)), None],
+            (AtRest::default(), vec![ring.clone(), ring]),
+            credit,
+        ),
+        Snapshot::new(Vec::new(), Vec::new(), (executor, Vec::new()), PerHeap::default()),
     ];
     snapshots.iter().filter_map(|snapshot| snapshot.encode().ok()).collect()
 }

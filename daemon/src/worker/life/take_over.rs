@@ -10,6 +10,8 @@ use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::ring_thread::take_ring_over;
 use config::{MemoryId, PerHeap};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,8 +66,9 @@ pub(super) fn take_over<B: Backend>(
             Arc::new(MemoryFile::new(file, allowances.shown(memory)))
         })
     };
+    let memories: Vec<_> = files.iter().map(|(memory, _)| *memory).collect();
     let files: Vec<_> = files.into_iter().map(file).collect();
-    context.backend.rebuild(&snapshot.steps, &files)?;
+    context.backend.rebuild(&snapshot.steps, &in_order(&snapshot.memories, &memories, &files)?)?;
     snapshot.rings.iter().try_for_each(|ring| take_ring_over(context, ring))?;
     let built = start.elapsed();
     match (context.backend.contents(&snapshot.steps)?, incoming) {
@@ -76,6 +79,35 @@ pub(super) fn take_over<B: Backend>(
     log::debug!("taken over: built up in {built:.1?}, complete after {:.1?}", start.elapsed());
     let begin = snapshot.virtqueue.begin(&context.resources)?;
     Ok(Taken { begin, said: said(&pieces, snapshot.credit), files })
+}
+
+/// Returns the files of the pieces that a snapshot names, in its order; `memories` says which piece each file is, if it is one. A file that came
+/// twice is used twice, as are two.
+///
+/// # Errors
+///
+/// One has not come.
+fn in_order(
+    named: &[Option<MemoryId>],
+    memories: &[Option<MemoryId>],
+    files: &[Arc<MemoryFile>],
+) -> Result<Vec<Arc<MemoryFile>>, ContextLost> {
+    let mut places: FxHashMap<Option<MemoryId>, VecDeque<&Arc<MemoryFile>>> = FxHashMap::default();
+    for (memory, file) in memories.iter().zip(files) {
+        places.entry(*memory).or_default().push_back(file);
+    }
+    let mut next = |memory: &Option<MemoryId>| {
+        let places = places.get_mut(memory)?;
+        let file = places.pop_front()?;
+        if places.is_empty() {
+            places.push_back(file);
+        }
+        Some(Arc::clone(file))
+    };
+    named
+        .iter()
+        .map(|memory| next(memory).ok_or_else(|| ContextLost::new("memory without its file")))
+        .collect()
 }
 
 /// Returns the messages that say what a successor has from its predecessor.

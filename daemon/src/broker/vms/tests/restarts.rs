@@ -151,6 +151,24 @@ fn of_each_context_it_is_told_whether_it_can_be_restarted() {
     assert_eq!(movable(&mut world), ["", ""]);
     let contexts = vec![(CONTEXT, held(9)), (ContextId(4), held(9)), (ContextId(5), held(9))];
     let unmovable = vec![(ContextId(4), Unmovable::Lends), (ContextId(6), Unmovable::Lends)];
-    world.say(0, &ToBroker::Memory { contexts, vm: held(9), unmovable });
+    world.say(0, &ToBroker::Memory { contexts, vm: held(9), unmovable, recoverable: vec![ContextId(4)] });
     assert_eq!(movable(&mut world), ["yes".to_owned(), Unmovable::Lends.to_string()]);
+}
+
+#[test]
+fn a_context_that_has_another_worker_is_counted_and_has_no_checkpoint_yet() {
+    let mut world = world_with_context();
+    let told = |world: &mut World| {
+        let vm = world.broker.status(world.now).vms.swap_remove(0);
+        (vm.context_recoveries, vm.contexts[0].recoverable)
+    };
+    assert_eq!(told(&mut world), (0, false));
+    let contexts = vec![(CONTEXT, held(9))];
+    let recoverable = vec![CONTEXT, ContextId(9)];
+    world.say(0, &ToBroker::Memory { contexts, vm: held(9), unmovable: vec![], recoverable });
+    assert_eq!(told(&mut world), (0, true));
+    world.say(0, &ToBroker::Recovered { ctx_id: ContextId(9) });
+    assert_eq!(told(&mut world), (0, true), "there is no such context");
+    world.say(0, &ToBroker::Recovered { ctx_id: CONTEXT });
+    assert_eq!(told(&mut world), (1, false));
 }

@@ -1,0 +1,209 @@
+//! Contexts whose workers die by themselves: asks workers for checkpoints while nothing runs, and has a successor build a context up from there.
+//!
+//! The device process reads nothing of a checkpoint. A thread of its own passes it on to the successor with the memory files that the context
+//! holds, as a worker that hands over would; the end of the successor ends that thread.
+
+use super::checkpoints::CHECKPOINT_BYTES;
+use super::effects::World;
+use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
+use super::run::Server;
+use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker, Unmovable};
+use config::MemoryId;
+use outside::Span;
+use protocol::ids::ContextId;
+use rustix::event::PollFlags;
+use shm::Mapping;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at rings whose worker is dead: drivers wait for thrice as long.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+
+/// A checkpoint, and the memory files of its context.
+struct Written {
+    file: OwnedFd,
+    bytes: u64,
+    memories: Vec<(MemoryId, OwnedFd)>,
+}
+
+impl Server {
+    /// Asks workers for checkpoints whose programs do nothing, and keeps the rings of those alive that are dead.
+    pub(super) fn checkpoints_due(&mut self, now: Instant) {
+        self.world.workers.take_ended().into_iter().for_each(|number| {
+            self.device.worker_ended(number, &mut self.world);
+        });
+        self.keep_rings_alive(now);
+        if !self.world.checkpoints.look(now) {
+            return;
+        }
+        let contexts = self.world.hangs.activity().filter(|(ctx_id, _)| self.wants_checkpoint(*ctx_id, now));
+        let contexts: Vec<_> = contexts.collect();
+        for ctx_id in self.world.checkpoints.due(contexts.into_iter(), now) {
+            self.world.ask_for_checkpoint(ctx_id, now);
+        }
+    }
+
+    fn wants_checkpoint(&self, ctx_id: ContextId, now: Instant) -> bool {
+        let World { checkpoints, workers, hangs, .. } = &self.world;
+        checkpoints.may_ask(ctx_id, now)
+            && !hangs.checkpoint(ctx_id).is_none_or(|mark| mark.is_current())
+            && !workers.has_successor(ctx_id)
+            && self.unmovable(ctx_id).is_none()
+    }
+
+    /// A worker has answered that its checkpoint has so many bytes, or that there is none, perhaps only for now.
+    pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<u64, bool>) {
+        match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
+            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.is_ok()),
+            Err(reason) => self.lose(ctx_id, reason),
+        }
+    }
+
+    /// A context's worker has died without a word. Returns whether the context waits for a successor; otherwise it is lost.
+    pub(super) fn recovers(&mut self, ctx_id: ContextId) -> bool {
+        match self.recover(ctx_id) {
+            Ok(()) => true,
+            Err(why) => {
+                log::debug!(context = ctx_id.0; "context {ctx_id} gets no other worker: {why}");
+                false
+            }
+        }
+    }
+
+    fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
+        if !self.world.workers.may_be_recovered(ctx_id) {
+            return Err("its program did something since its last checkpoint, or it has none".into());
+        }
+        if self.world.workers.has_successor(ctx_id) {
+            return Err("it was being handed over".into());
+        }
+        if let Some(why) = self.unmovable(ctx_id).filter(|why| *why != Unmovable::Exports) {
+            return Err(why.to_string());
+        }
+        let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
+        self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?;
+        let wanted = (Asker::Itself, Purpose::Recover);
+        self.world.handovers.admit(ctx_id, wanted.1)?;
+        let now = Instant::now();
+        self.world.checkpoints.crashed(ctx_id, now).inspect_err(|why| {
+            let message = format_args!("context {ctx_id} gets no other worker: {why}");
+            self.world.warn_of(ctx_id, "context not recovered", message);
+        })?;
+        self.begin_hand_over(ctx_id, None, wanted).map_err(|failure| failure.reason)?;
+        self.world.workers.is_recovered(ctx_id);
+        self.world.handovers.pauses(ctx_id, now);
+        self.device.context_rests(ctx_id);
+        self.show_successor(ctx_id);
+        Ok(())
+    }
+
+    /// The successor of a dead worker has come to life: it is given the checkpoint.
+    pub(super) fn hand_checkpoint(&mut self, ctx_id: ContextId) {
+        let given = self.written(ctx_id).and_then(|written| {
+            let (writes, reads) = Channel::pair()?;
+            let reads = reads.into_socket();
+            self.world.workers.take_over_checkpoint(ctx_id, reads.as_fd());
+            written.pass_on(writes)
+        });
+        match given {
+            Ok(()) => {
+                self.world.handovers.recovers(ctx_id, Instant::now());
+                self.tell_stage(ctx_id, RestartStage::Moves);
+            }
+            Err(error) => self.fail(ctx_id, format!("its checkpoint cannot be passed on: {error}")),
+        }
+    }
+
+    /// Returns the checkpoint of a context, and its memory files.
+    fn written(&mut self, ctx_id: ContextId) -> io::Result<Written> {
+        let (file, bytes) = self.world.checkpoints.take(ctx_id).ok_or(io::ErrorKind::NotFound)?;
+        let copy = |memory: MemoryId| {
+            let file = self.world.blobs.made(memory)?;
+            Some(file.try_clone_to_owned().map(|file| (memory, file)))
+        };
+        let memories = self.device.held_pieces(ctx_id).into_iter().filter_map(copy);
+        Ok(Written { file, bytes, memories: memories.collect::<io::Result<_>>()? })
+    }
+
+    fn keep_rings_alive(&mut self, now: Instant) {
+        if self.world.alive_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let recovering: Vec<_> = self.world.handovers.recovering().collect();
+        self.world.alive_at = (!recovering.is_empty()).then(|| now + ALIVE_EVERY);
+        for ctx_id in recovering {
+            let seen = |resource_id| self.device.sees(ctx_id, resource_id);
+            self.world.rings.keep_alive(ctx_id, &self.world.blobs, seen);
+        }
+    }
+}
+
+impl World {
+    /// Asks a worker for a checkpoint.
+    fn ask_for_checkpoint(&mut self, ctx_id: ContextId, now: Instant) {
+        let Some(mark) = self.hangs.checkpoint(ctx_id).cloned() else { return };
+        let make = || shm::create("checkpoint", CHECKPOINT_BYTES);
+        let sent = match self.checkpoints.asks(ctx_id, make, now) {
+            Ok(file) => self.workers.ask_for_checkpoint(ctx_id, mark, file),
+            Err(error) => return log::debug!(context = ctx_id.0; "no file for a checkpoint: {error}"),
+        };
+        self.note_overflow(ctx_id, sent);
+    }
+
+    /// Says that a context was recovered, after `how` its worker ended.
+    pub(super) fn recovered(&mut self, ctx_id: ContextId, how: &str, Took { pause, .. }: Took) {
+        let message = format_args!(
+            "context {ctx_id} has a new worker: {how}; its program was paused for {}",
+            Span(pause)
+        );
+        self.warn_of(ctx_id, "context recovered", message);
+        if let Some(broker) = &self.broker {
+            broker.tell(&ToBroker::Recovered { ctx_id }, None);
+        }
+    }
+}
+
+impl Written {
+    /// Passes everything on, as a worker does that hands over, on a thread of its own.
+    fn pass_on(self, to: Channel) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("checkpoint".into());
+        let passed = thread.spawn(move || {
+            if let Err(error) = self.send(&to) {
+                log::debug!("a checkpoint is not passed on: {error}");
+            }
+        });
+        passed.map(drop)
+    }
+
+    fn send(&self, to: &Channel) -> io::Result<()> {
+        let deadline = Instant::now() + MOVE_PATIENCE;
+        for (memory, file) in &self.memories {
+            send(to, &HandOver::File { memory: Some(*memory) }, Some(file.as_fd()), deadline)?;
+        }
+        let mapping = Mapping::new(&self.file, self.bytes.max(1)).map_err(io::Error::other)?;
+        let mut at = 0;
+        while at < self.bytes {
+            let mut bytes = vec![0; (self.bytes - at).min(INLINE_SUBMIT_MAX as u64) as usize];
+            mapping.copy_out(at, &mut bytes).map_err(io::Error::other)?;
+            at += bytes.len() as u64;
+            send(to, &HandOver::Bytes(bytes), None, deadline)?;
+        }
+        send(to, &HandOver::End, None, deadline)
+    }
+}
+
+/// Sends a message, waiting for room.
+fn send(to: &Channel, message: &HandOver, fd: Option<BorrowedFd<'_>>, deadline: Instant) -> io::Result<()> {
+    loop {
+        match to.try_send(message, fd) {
+            Err(SendError::Full) => {}
+            sent => return sent.map_err(io::Error::other),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        readiness::within(to, PollFlags::OUT, left)?;
+    }
+}

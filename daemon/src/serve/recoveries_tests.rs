@@ -1,0 +1,188 @@
+//! Workers that are played die by themselves, with and without a checkpoint of their contexts.
+
+use super::checkpoints::{CHECKPOINT_AFTER, CHECKPOINT_BYTES, CRASHES_MAX};
+use super::handover::{START_PATIENCE, Stage};
+use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig_with, signalled, submitted, taken_over};
+use crate::ipc::{HandOver, ToDevice, ToWorker};
+use config::{MemoryId, PerHeap, Wanted};
+use std::sync::Arc;
+use std::time::Instant;
+
+const CHECKPOINT: &[u8] = b"all that there is";
+
+fn rig() -> Rig {
+    rig_with(|options| options.checkpoint_after = Some(CHECKPOINT_AFTER))
+}
+
+impl Rig {
+    /// Time passes in which nothing happens.
+    fn idles(&mut self) {
+        for _ in 0..3 {
+            self.now += CHECKPOINT_AFTER;
+            self.turn();
+        }
+    }
+
+    /// A worker writes a checkpoint.
+    fn writes_checkpoint(&mut self, worker: u32) {
+        self.idles();
+        let file = self.hear_with_fd(worker, &ToWorker::WriteCheckpoint);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, CHECKPOINT_BYTES);
+        rustix::io::pwrite(&file, CHECKPOINT, 0).unwrap();
+        self.mark().begins();
+        self.say(worker, &ToDevice::CheckpointWritten { bytes: CHECKPOINT.len() as u64 });
+        assert!(self.mark().ends());
+    }
+
+    fn mark(&self) -> Arc<shm::CheckpointMark> {
+        Arc::clone(self.server.world.hangs.checkpoint(CONTEXT).unwrap())
+    }
+
+    /// A worker dies, and a successor is started.
+    fn is_followed(&mut self, worker: u32, successor: u32) {
+        self.dies(worker, |rig| rig.stage() == Some(Stage::Starts));
+        self.turn();
+        assert!(self.is_running());
+        let heard = self.hear(successor);
+        assert!(matches!(heard[0], ToWorker::Setup(_)), "{heard:?}");
+        assert!(
+            heard[1..].iter().all(|message| matches!(message, ToWorker::AttachResource { .. })),
+            "{heard:?}"
+        );
+    }
+
+    /// A successor gets the checkpoint; the memory files that it comes with.
+    fn reads_checkpoint(&mut self, successor: u32) -> Vec<MemoryId> {
+        self.say(successor, &ToDevice::Ready);
+        let link = self.hear_one(successor, &ToWorker::TakeOver);
+        assert!(self.killed.contains(&(successor - 1)), "it may have closed its channel only");
+        let (mut memories, mut bytes) = (Vec::new(), Vec::new());
+        loop {
+            match link.receive::<HandOver>().unwrap() {
+                (HandOver::File { memory: Some(memory) }, Some(_)) => memories.push(memory),
+                (HandOver::Bytes(some), None) => bytes.extend(some),
+                (HandOver::End, None) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(bytes, CHECKPOINT);
+        memories
+    }
+}
+
+#[test]
+fn a_successor_gets_the_checkpoint_and_all_that_the_dead_worker_did_not_execute() {
+    let mut rig = rig();
+    rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted: Wanted::Pages(4096) });
+    let [ToWorker::MemoryGranted { memory: Some(memory), .. }] = rig.hear(OLD)[..] else { panic!() };
+    rig.writes_checkpoint(OLD);
+    rig.submit(1, Some(7));
+    assert_eq!(submitted(&rig.hear(OLD)), [1]);
+    rig.is_followed(OLD, NEW);
+    rig.submit(2, Some(8));
+    rig.command(&blob(6), None);
+    rig.turn();
+    assert_eq!(rig.reads_checkpoint(NEW), [memory]);
+    let pieces = vec![memory];
+    rig.say(NEW, &ToDevice::TakenOver { pieces, credit: PerHeap::default() });
+    assert_eq!((rig.counts(), rig.stage()), ((1, 0), None));
+    let heard = rig.hear(NEW);
+    assert!(heard[0] == ToWorker::GoOn && submitted(&heard) == [1, 2], "{heard:?}");
+    assert_eq!(rig.server.device.held_pieces(CONTEXT), [memory]);
+    assert_eq!(rig.open(), 2);
+    rig.say(NEW, &signalled(7));
+    rig.say(NEW, &signalled(8));
+    assert_eq!(rig.open(), 0);
+    // It is a worker like any other, which may die once more.
+    rig.writes_checkpoint(NEW);
+    rig.is_followed(NEW, 2);
+}
+
+#[test]
+fn without_a_checkpoint_of_all_that_was_executed_the_context_is_lost() {
+    let asked = |rig: &mut Rig| {
+        rig.idles();
+        rig.hear_with_fd(OLD, &ToWorker::WriteCheckpoint);
+    };
+    let none = |rig: &mut Rig| {
+        asked(rig);
+        rig.mark().begins();
+        rig.say(OLD, &ToDevice::NoCheckpoint { reason: "it is busy".into(), for_now: true });
+        assert!(rig.mark().ends());
+    };
+    let stale = |rig: &mut Rig| {
+        rig.writes_checkpoint(OLD);
+        rig.mark().changes();
+    };
+    let ways: [&dyn Fn(&mut Rig); 4] = [&|_| {}, &asked, &none, &stale];
+    for prepares in ways {
+        let mut rig = rig();
+        prepares(&mut rig);
+        rig.submit(1, Some(7));
+        rig.dies(OLD, |rig| !rig.is_running());
+        assert_eq!((rig.open(), rig.stage()), (0, None), "its fences are answered");
+    }
+}
+
+#[test]
+fn a_context_that_is_ended_stays_ended() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    rig.submit(1, Some(7));
+    rig.say(OLD, &ToDevice::Lost { reason: "the stream makes no sense".into() });
+    assert!(!rig.is_running() && rig.open() == 0);
+    let mut rig = self::rig();
+    rig.writes_checkpoint(OLD);
+    rig.server.world.kill(CONTEXT, "an operator ended it");
+    assert!(!rig.is_running());
+}
+
+#[test]
+fn a_successor_that_cannot_go_on_costs_the_context_and_nothing_stays_counted() {
+    let ends: [&dyn Fn(&mut Rig); 4] = [
+        &|rig| rig.dies(NEW, |rig| !rig.is_running()),
+        &|rig| rig.say(NEW, &ToDevice::Lost { reason: "no snapshot".into() }),
+        &|rig| rig.say(NEW, &taken_over()),
+        &|rig| rig.turn_at(Instant::now() + 2 * START_PATIENCE),
+    ];
+    for ends in ends {
+        let mut rig = rig();
+        rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted: Wanted::Pages(4096) });
+        rig.hear(OLD);
+        rig.writes_checkpoint(OLD);
+        rig.submit(1, Some(7));
+        rig.is_followed(OLD, NEW);
+        ends(&mut rig);
+        assert!(!rig.is_running() && rig.open() == 0);
+        assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
+    }
+}
+
+#[test]
+fn a_context_whose_workers_die_again_and_again_is_given_up() {
+    let mut rig = rig();
+    let last = CRASHES_MAX as u32 - 1;
+    for worker in OLD..last {
+        rig.writes_checkpoint(worker);
+        rig.is_followed(worker, worker + 1);
+        rig.reads_checkpoint(worker + 1);
+        rig.say(worker + 1, &taken_over());
+        rig.hear(worker + 1);
+    }
+    rig.writes_checkpoint(last);
+    rig.submit(1, Some(7));
+    rig.dies(last, |rig| !rig.is_running());
+    assert_eq!((rig.open(), rig.counts()), (0, (u64::from(last), 0)));
+}
+
+#[test]
+fn a_worker_that_answers_what_it_was_not_asked_ends_its_context() {
+    for bytes in [CHECKPOINT_BYTES + 1, 0] {
+        let mut rig = rig();
+        if bytes > 0 {
+            rig.idles();
+        }
+        rig.say(OLD, &ToDevice::CheckpointWritten { bytes });
+        assert!(!rig.is_running(), "{bytes} bytes");
+    }
+}

@@ -1,0 +1,50 @@
+//! A checkpoint: the context as it is while its program does nothing, written into a memory file that the device process keeps. Should this
+//! process die by itself before anything else is executed, a successor builds the context up from there.
+//!
+//! It has the same bytes as what a worker hands over. The context goes on at once.
+
+use super::hand_over::{come_to_rest, written};
+use crate::worker::allowance::Allowances;
+use crate::worker::backend::Backend;
+use crate::worker::context::Context;
+use crate::worker::stream::Executor;
+use shm::Mapping;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use vulkan::snapshot::step::Step;
+use vulkan::snapshot::{Carry, NotMovable, Prelude};
+
+/// Time in which rings come to rest that do nothing.
+const REST_MAX: Duration = Duration::from_millis(200);
+
+/// Writes a checkpoint into a file, and returns its bytes. To be called between two commands of the virtqueue's stream, whose executor is
+/// `virtqueue`; all rings have to be told to go on later.
+///
+/// # Errors
+///
+/// The context is busy, or cannot be built up from files.
+pub(super) fn write<B: Backend>(
+    context: &Context<B>,
+    virtqueue: &Executor<B>,
+    allowances: &Allowances,
+    file: Option<OwnedFd>,
+) -> Result<u64, NotMovable> {
+    let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
+    come_to_rest(context, REST_MAX, Duration::ZERO)?;
+    let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
+    if Step::contents_bytes(&saved.steps).is_some() {
+        return Err(NotMovable::ever("it has memory of the GPU, which would be gone with its worker"));
+    }
+    if saved.files.iter().any(|file| file.piece.memory.is_none()) {
+        return Err(NotMovable::ever("memory that nobody counts"));
+    }
+    let (bytes, _) = written(context, virtqueue, allowances, saved)?;
+    let size = bytes.len() as u64;
+    if rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64) < size {
+        return Err(NotMovable::ever("limit checkpoint_bytes reached"));
+    }
+    let failed = |error: String| NotMovable::for_now(format!("the checkpoint cannot be written: {error}"));
+    let mapping = Mapping::new(&file, size).map_err(|error| failed(error.to_string()))?;
+    mapping.copy_in(0, &bytes).map_err(|error| failed(error.to_string()))?;
+    Ok(size)
+}

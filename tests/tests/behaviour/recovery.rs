@@ -1,0 +1,129 @@
+//! A worker that dies by itself while its program does nothing costs the program time and nothing else; one that dies with work in the driver
+//! costs its context.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use protocol::ids::RingIdx;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tests::attacks::endless;
+use tests::broker::Broker;
+use tests::clients::many_threads;
+use tests::daemon::{die_by, eventually};
+use tests::daemon_process::workers;
+use tests::frontend::{Options, Session};
+use tests::guest::device::{Device, Source, ensure_filled};
+use tests::guest::{Gpu, PATIENCE};
+use tests::program::{LIMIT, Program};
+use vm_memory::{Bytes, VolatileMemory};
+
+const SIZE: u64 = 4096;
+/// The time after which a status is not what it was before: the broker asks device processes again after a quarter of a second.
+const OLD: Duration = Duration::from_millis(600);
+
+/// A program without Mesa.
+fn guest(broker: &Broker, vm: &str) -> Result<Arc<Gpu>> {
+    Ok(Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?)))
+}
+
+/// The worker of the only context of a VM.
+fn worker(broker: &Broker, vm: &str) -> Result<Pid> {
+    let device = broker.device(vm)?.as_raw_nonzero().get().cast_unsigned();
+    let one = || workers(device).is_ok_and(|workers| workers.len() == 1);
+    ensure!(eventually(PATIENCE, one), "{:?}", workers(device));
+    let pid = workers(device)?.first().copied().context("no worker")?;
+    Pid::from_raw(i32::try_from(pid)?).context("no process")
+}
+
+/// Waits until the only context of a VM would survive, and has its worker die by a signal.
+fn dies_idle(broker: &Broker, vm: &str, signal: Signal) -> Result<()> {
+    let says_so = || broker.vm(vm).is_ok_and(|vm| vm["contexts"][0]["recoverable"] == true);
+    let survives = || {
+        says_so() && {
+            // What the broker was told before may have been long ago.
+            std::thread::sleep(OLD);
+            says_so()
+        }
+    };
+    ensure!(eventually(PATIENCE, survives), "no checkpoint: {}\n{}", broker.vm(vm)?, broker.log());
+    ensure!(die_by(worker(broker, vm)?, signal), "it does not die");
+    Ok(())
+}
+
+/// Waits until so many contexts of a VM were recovered.
+fn recovered(broker: &Broker, vm: &str, count: u64) -> Result<()> {
+    let counted = || broker.vm(vm).is_ok_and(|vm| vm["context_recoveries"] == count);
+    ensure!(eventually(PATIENCE, counted), "{}\n{}", broker.vm(vm)?, broker.log());
+    Ok(())
+}
+
+#[test]
+fn a_mesa_program_whose_idle_worker_is_killed_computes_on() -> Result<()> {
+    let broker = Broker::start("", &[("a", "")])?;
+    let (_bridge, socket) = broker.bridge("a")?;
+    let mut command = many_threads(Path::new(env!("CARGO_BIN_EXE_many_threads")), &socket, "0")?;
+    command.arg("--until").arg(broker.path("end"));
+    let program = Program::start(command)?;
+    let submissions = || broker.vm("a").ok().and_then(|vm| vm["used"]["submissions"].as_u64()).unwrap_or(0);
+    for round in 1..=2 {
+        let before = submissions();
+        ensure!(eventually(PATIENCE, || submissions() > before), "round {round}: {}", broker.log());
+        kill_process(program.pid(), Signal::STOP)?;
+        dies_idle(&broker, "a", Signal::KILL)?;
+        recovered(&broker, "a", round)?;
+        ensure!(broker.log().contains("(SIGKILL)); its program was paused for "), "{}", broker.log());
+        kill_process(program.pid(), Signal::CONT)?;
+    }
+    let before = submissions();
+    ensure!(eventually(PATIENCE, || submissions() > before), "{}", broker.log());
+    fs::write(broker.path("end"), "")?;
+    let ended = program.wait(LIMIT).context("the program does not end")?;
+    ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
+    Ok(())
+}
+
+#[test]
+fn what_is_in_memory_survives_and_a_context_whose_workers_die_again_and_again_is_given_up() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let mut neighbour = endless::Program::start(&guest(&broker, "b")?, "neighbour")?;
+    let gpu = guest(&broker, "a")?;
+    let mut device = Device::create(&gpu, "victim")?;
+    let allocate =
+        |device: &mut Device| device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"));
+    let (from, to) = (allocate(&mut device)?, allocate(&mut device)?);
+    device.fill(from, SIZE, 0x1234_5678)?;
+    let blob = device.blob(to, SIZE)?;
+    for (round, signal) in [(1, Signal::SEGV), (2, Signal::KILL)] {
+        dies_idle(&broker, "a", signal)?;
+        recovered(&broker, "a", round)?;
+    }
+    device.copy(from, to, SIZE)?;
+    let mut bytes = vec![0; SIZE as usize];
+    blob.mapping.as_ref().context("mapped")?.1.map()?.as_volatile_slice().read_slice(&mut bytes, 0)?;
+    ensure_filled(&bytes, 0x1234_5678)?;
+    dies_idle(&broker, "a", Signal::KILL)?;
+    ensure!(gpu.submit_fenced(device.context, RingIdx(1), &[]).arrives_within(PATIENCE), "nobody is told");
+    let given_up = || broker.log().contains("gets no other worker: limit crashes reached: 3 of its workers");
+    ensure!(eventually(PATIENCE, given_up), "{}", broker.log());
+    let lost = || broker.log().contains("is lost: its worker ended (signal: 9 (SIGKILL))");
+    ensure!(eventually(PATIENCE, lost), "{}", broker.log());
+    neighbour.compute().map(drop)
+}
+
+#[test]
+fn a_worker_that_dies_with_work_in_the_driver_loses_its_context_and_no_other() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let (busy, other) = (guest(&broker, "a")?, guest(&broker, "b")?);
+    let mut busy = endless::Program::start(&busy, "busy")?;
+    let mut other = endless::Program::start(&other, "other")?;
+    busy.compute()?;
+    busy.stop()?;
+    ensure!(die_by(worker(&broker, "a")?, Signal::KILL), "it does not die");
+    ensure!(busy.is_ended_within(PATIENCE), "nobody is told\n{}", broker.log());
+    let lost = || broker.log().contains("is lost: its worker ended (signal: 9 (SIGKILL))");
+    ensure!(eventually(PATIENCE, lost), "{}", broker.log());
+    ensure!(broker.vm("a")?["context_recoveries"] == 0, "{}", broker.log());
+    other.compute().map(drop)
+}
