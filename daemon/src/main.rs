@@ -11,7 +11,7 @@ use cli::mistakes::one_line;
 use cli::values::ControlSocket;
 use cli::{Child, Cli, Control, Role, Serve};
 use config::{GpuChoice, GpuInfo, Protection};
-use daemon::broker::{self, ClientError, OneVm, OneVmOptions, VmsFile, Watch};
+use daemon::broker::{self, ClientError, OneVm, OneVmOptions, Passed, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::recipe;
 use daemon::sandbox::{
@@ -57,10 +57,17 @@ fn main() -> ExitCode {
 /// The exit status where the command line is wrong.
 const USAGE_ERROR: u8 = 2;
 
-fn become_what_is_wanted(Cli { role, config, check_config, serve, .. }: Cli) -> anyhow::Result<ExitCode> {
+fn become_what_is_wanted(
+    Cli { role, config, check_config, take_over, serve, .. }: Cli,
+) -> anyhow::Result<ExitCode> {
     match role {
         None => match config {
-            Some(file) => become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS),
+            Some(file) => {
+                let file =
+                    VmsFile::new(file, Serve::command(), serve.log_level.as_str().to_ascii_lowercase());
+                let serve_all = if take_over { follow_broker } else { become_broker };
+                serve_all(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
+            }
             None => become_device(serve),
         },
         Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
@@ -87,6 +94,7 @@ fn become_what_is_wanted(Cli { role, config, check_config, serve, .. }: Cli) -> 
         Some(Role::Reload { now, dry_run, control }) => {
             operate(broker::reload(&control.path_of_broker(), now, dry_run))
         }
+        Some(Role::Upgrade { control }) => operate(broker::upgrade(&control.path_of_broker())),
         Some(Role::Trace { vm, seconds, output, names, max_events, control }) => {
             let socket = control.path_of_vm(&vm)?;
             let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
@@ -335,8 +343,7 @@ fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>
 }
 
 /// Serves several VMs, each by a device process of its own.
-fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
-    let file = VmsFile::new(file, Serve::command(), level.as_str().to_ascii_lowercase());
+fn become_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
     let settings = file.read()?;
     if check_only {
         let warnings = checked::warnings(&settings).into_iter();
@@ -352,6 +359,20 @@ fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow:
     start_logging(level, Reader::Operators(None));
     raise_descriptor_limit()?;
     broker::serve(settings, file).context("the broker cannot go on")
+}
+
+/// Follows a broker of an earlier program in the same process; or only says that this program could.
+fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
+    let passed = Passed::read().context("cannot take over from the broker")?;
+    if check_only {
+        file.read()?;
+        return print(&passed.rehearsed()).map(drop);
+    }
+    // Before anything is opened.
+    let before = passed.inherit().context("cannot take over from the broker")?;
+    start_logging(level, Reader::Operators(None));
+    raise_descriptor_limit()?;
+    broker::follow(before, file).context("the broker cannot go on")
 }
 
 fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {

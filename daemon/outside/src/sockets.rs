@@ -128,6 +128,18 @@ impl SocketFile {
         Ok(Self { path, identity: (file.dev(), file.ino()) })
     }
 
+    /// The file that was at this path, by its device and inode ([`Self::identity`]).
+    #[must_use]
+    pub fn known(path: PathBuf, identity: (u64, u64)) -> Self {
+        Self { path, identity }
+    }
+
+    /// Returns device and inode.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
     /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {

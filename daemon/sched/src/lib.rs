@@ -34,6 +34,7 @@
 //! | `scheduler::crowd` | how many contexts of a tenant are in the driver |
 //! | `scheduler::wait` | idling for a context that will submit at once |
 //! | `scheduler::lease` | the context that need not ask |
+//! | `scheduler::resume` | what a scheduler takes over from another |
 
 #![forbid(unsafe_code)]
 
@@ -54,7 +55,7 @@ mod window;
 mod worker;
 
 pub use ids::{ContextKey, TenantId};
-pub use scheduler::Scheduler;
+pub use scheduler::{Scheduler, Standing};
 pub use share::{Class, Share};
 pub use time::Nanos;
 pub use tuning::Tuning;

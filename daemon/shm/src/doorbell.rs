@@ -65,6 +65,12 @@ impl Listener {
     }
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         // Others hold the same description, so closing this descriptor would not do.

@@ -239,6 +239,15 @@ impl GateSide {
     }
 }
 
+/// The point up to which the scheduler's side has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Dispatches that are allowed so far, wrapping.
+    pub granted: u32,
+    /// Intervals of work read so far, wrapping.
+    pub read: u32,
+}
+
 /// The scheduler's side.
 #[derive(Debug)]
 pub struct SchedulerSide {
@@ -255,6 +264,25 @@ impl SchedulerSide {
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
         let (granted, read, traced, notes_read, notes_lost) = Default::default();
         Ok(Self { page: Page::open(file)?, granted, read, traced, notes_read, notes_lost })
+    }
+
+    /// The page in a file that another process had as the scheduler's side, up to `reached`. Nothing is leased or traced any more.
+    pub fn resume(file: impl AsFd, reached: Reached) -> Result<Self, MapError> {
+        let Reached { granted, read } = reached;
+        let page = Page::open(file)?;
+        let notes_read = page.notes_written.load(Acquire);
+        let notes_lost = page.notes_lost.load(Relaxed);
+        let side = Self { page, granted, read, traced: false, notes_read, notes_lost };
+        side.page.traced.store(0, Release);
+        side.page.lease.store(0, Release);
+        side.page.poke();
+        Ok(side)
+    }
+
+    /// Returns how far this side has come, for [`Self::resume`].
+    #[must_use]
+    pub fn reached(&self) -> Reached {
+        Reached { granted: self.granted, read: self.read }
     }
 
     /// Returns the counters as the worker claims them.
@@ -381,6 +409,24 @@ mod tests {
         scheduler.lease(true);
         scheduler.grant(5);
         assert!((gate.is_leased(), gate.granted()) == (true, 5));
+    }
+
+    #[test]
+    fn another_process_goes_on_where_the_scheduler_was() {
+        let file = grant_page().unwrap();
+        let (gate, mut old) = (GateSide::open(&file).unwrap(), SchedulerSide::open(&file).unwrap());
+        let work = |count| Work { begin: 1, end: 9, busy: 3, count, copy: false };
+        assert!(gate.tell_work(&work(1)));
+        assert_eq!(old.take_work(), [work(1)]);
+        old.grant(5);
+        old.lease(true);
+        old.trace(true);
+        assert!(gate.tell_work(&work(2)));
+        let mut new = SchedulerSide::resume(&file, old.reached()).unwrap();
+        assert_eq!(new.take_work(), [work(2)], "nothing is charged twice");
+        assert_eq!((gate.granted(), gate.is_leased(), gate.is_traced()), (5, false, false));
+        new.grant(6);
+        assert_eq!(gate.granted(), 6);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Computes when a process that has ended is started again: soon if it had lived for a while, later and later if it dies at once.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The pause before the first new start.
@@ -10,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const A_LIFE: Duration = Duration::from_secs(60);
 
 /// Pauses between starts.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Backoff {
     last: Option<Duration>,
 }

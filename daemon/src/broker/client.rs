@@ -181,6 +181,37 @@ pub fn move_to(socket: &Path, context: &str, gpu: String, from: Option<String>) 
     show_restart(socket, &Request::Move { vm: vm.to_owned(), context, gpu, from }, "moved")
 }
 
+/// Has the program that is installed now go on in the broker's place, and shows what becomes of its VMs.
+///
+/// # Errors
+///
+/// As [`ask`], or the new program cannot take over, and the broker goes on as before.
+pub fn upgrade(socket: &Path) -> Result<(), ClientError> {
+    let mut shown = String::new();
+    follow(socket, &Request::Upgrade, "no result of an upgrade", |answer| match answer {
+        Answer::Upgrading { stage } => {
+            if stage != shown {
+                say(&format!("{stage} …\n"))?;
+                shown = stage;
+            }
+            Ok(Followed::Further)
+        }
+        Answer::Upgraded { from, to, pause_ms, contexts, renewed, later } => {
+            say(&format!(
+                "upgraded from {from} to {to}: {contexts} contexts were taken over, in {pause_ms} ms\n"
+            ))?;
+            for vm in renewed {
+                say(&format!("{vm}: gets a device process of the new program\n"))?;
+            }
+            for vm in later {
+                say(&format!("{vm}: goes on with the old program until it is off\n"))?;
+            }
+            Ok(Followed::ToTheEnd)
+        }
+        _ => Ok(Followed::Astray),
+    })
+}
+
 /// Shows how far a restart is, and at its end what was `done`.
 fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), ClientError> {
     let mut shown = String::new();

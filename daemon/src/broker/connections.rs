@@ -3,6 +3,7 @@
 use super::reload::listener::{Kept, Listener, Made};
 use super::settings::MetricsAddress;
 use super::source::Source;
+use super::upgrade::passing::{Inherited, Pass, PassedListener};
 use super::{control, http};
 use outside::Access;
 use readiness::{Events, unwatch, watch, watch_for};
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use sched::Nanos;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(any(test, feature = "fuzzing"))]
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -114,11 +115,62 @@ impl Connections {
                 all.listeners.push((Protocol::Metrics, Listener::at_port(address)?));
             }
         }
-        for (index, (_, listener)) in all.listeners.iter().enumerate() {
+        all.begin(epoll)?;
+        Ok(all)
+    }
+
+    /// Listens at sockets that an earlier program has made.
+    ///
+    /// # Errors
+    ///
+    /// One is not there, or the system refuses.
+    pub(super) fn resume(
+        passed: Vec<PassedListener>,
+        inherited: &mut Inherited,
+        epoll: &OwnedFd,
+    ) -> io::Result<Self> {
+        let mut all = Self { listeners: Vec::new(), slots: Vec::new(), serial: 0 };
+        for PassedListener { is_metrics, socket, file } in passed {
+            let protocol = if is_metrics { Protocol::Metrics } else { Protocol::Control };
+            all.listeners.push((protocol, Listener::resume(inherited.take(socket)?, file)));
+        }
+        all.begin(epoll)?;
+        Ok(all)
+    }
+
+    /// Passes the sockets on.
+    pub(super) fn pass_on(&self, pass: &mut Pass<'_>) -> io::Result<Vec<PassedListener>> {
+        let passed = self.listeners.iter().map(|(protocol, listener)| {
+            Ok(PassedListener {
+                is_metrics: *protocol == Protocol::Metrics,
+                socket: pass(listener.as_fd())?,
+                file: listener.kept().map(Kept::passed),
+            })
+        });
+        passed.collect()
+    }
+
+    /// Returns the socket of a connection.
+    pub(super) fn socket(&self, peer: Peer) -> Option<BorrowedFd<'_>> {
+        let connection = self.slots.get(peer.slot)?.as_ref().filter(|there| there.serial == peer.serial)?;
+        Some(connection.socket.as_fd())
+    }
+
+    /// Takes over the connection of an operator to whom an earlier program has streamed answers.
+    pub(super) fn adopt(&mut self, socket: OwnedFd, epoll: &OwnedFd, now: Nanos) -> Option<Peer> {
+        let peer = self.admit(Protocol::Control, socket, epoll, now)?;
+        let connection = self.slots[peer.slot].as_mut()?;
+        connection.streams = Some(Streaming::Wanted);
+        Some(peer)
+    }
+
+    /// Has the sockets watched, and makes room for those who connect.
+    fn begin(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        for (index, (_, listener)) in self.listeners.iter().enumerate() {
             watch(epoll, listener, Source::Listener.token(index), Events::EPOLLIN)?;
         }
-        all.slots.resize_with(2 * CONNECTIONS * all.listeners.len(), || None);
-        Ok(all)
+        self.slots.resize_with(2 * CONNECTIONS * self.listeners.len(), || None);
+        Ok(())
     }
 
     fn add_unix(&mut self, protocol: Protocol, path: &Path, access: Access) -> io::Result<()> {
@@ -197,9 +249,14 @@ impl Connections {
             Err(error) => return log::debug!(error:%; "a connection could not be accepted"),
         };
         let protocol = *protocol;
+        self.admit(protocol, socket, epoll, now);
+    }
+
+    /// Serves a new connection.
+    fn admit(&mut self, protocol: Protocol, socket: OwnedFd, epoll: &OwnedFd, now: Nanos) -> Option<Peer> {
         self.make_room(protocol, epoll);
         self.serial += 1;
-        let Some(slot) = self.free_slot() else { return };
+        let slot = self.free_slot()?;
         let connection = Connection {
             serial: self.serial,
             protocol,
@@ -212,9 +269,9 @@ impl Connections {
             waits: false,
             deadline: now.saturating_add(PATIENCE),
         };
-        if watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN).is_ok() {
-            self.slots[slot] = Some(connection);
-        }
+        watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN).ok()?;
+        self.slots[slot] = Some(connection);
+        Some(Peer { slot, serial: self.serial })
     }
 
     /// Something has happened on a connection. What is asked, if a request is whole.

@@ -72,6 +72,9 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         dry_run: bool,
     },
+    /// The operator wants the program that is installed now to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
+    /// [`Answer::Upgraded`].
+    Upgrade,
     /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
     /// them. Whatever is sent meanwhile ends the trace, and so does the end of what is sent.
     Trace {
@@ -109,6 +112,26 @@ pub enum Answer {
         pause_ms: u64,
         /// The milliseconds from request to answer.
         total_ms: u64,
+    },
+    /// The broker is being upgraded. More answers follow.
+    Upgrading {
+        /// The stage, in words.
+        stage: String,
+    },
+    /// The program of [`Request::Upgrade`] serves from now on.
+    Upgraded {
+        /// The version of the program before.
+        from: String,
+        /// The version of this one.
+        to: String,
+        /// The milliseconds for which nobody decided about GPUs.
+        pause_ms: u64,
+        /// Contexts that were taken over.
+        contexts: usize,
+        /// VMs without a frontend, which get device processes of the new program.
+        renewed: Vec<String>,
+        /// VMs that go on with device processes of the old program until they are off.
+        later: Vec<String>,
     },
     /// A context of the GPU of [`Request::Drain`] was moved, or was not. More answers follow.
     Draining {
@@ -176,6 +199,7 @@ mod tests {
         assert_eq!(read(text), Ok(moved(Some("H100".into()))));
         assert_eq!(read(br#"{"request":"drain","gpu":"ab"}"#), Ok(Request::Drain { gpu: "ab".into() }));
         assert_eq!(read(br#"{"request":"undrain","gpu":"ab"}"#), Ok(Request::Undrain { gpu: "ab".into() }));
+        assert_eq!(read(br#"{"request":"upgrade"}"#), Ok(Request::Upgrade));
         let reload = |now, dry_run| Request::Reload { now, dry_run };
         assert_eq!(read(br#"{"request":"reload"}"#), Ok(reload(false, false)));
         assert_eq!(read(br#"{"request":"reload","now":true}"#), Ok(reload(true, false)));
@@ -215,6 +239,15 @@ mod tests {
             Answer::Tracing { begin: u64::MAX },
             Answer::Restarting { stage: "waiting".into() },
             Answer::Restarted { pause_ms: 7, total_ms: u64::MAX },
+            Answer::Upgrading { stage: "trying".into() },
+            Answer::Upgraded {
+                from: "1".into(),
+                to: "2".into(),
+                pause_ms: 7,
+                contexts: 3,
+                renewed: vec!["ci".into()],
+                later: vec!["web".into()],
+            },
             Answer::Draining { context: "web/3".into(), stays: None },
             Answer::Draining { context: "web/3".into(), stays: Some("it may not".into()) },
             Answer::Drained { moved: 7, left: 0 },

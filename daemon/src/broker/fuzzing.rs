@@ -237,11 +237,17 @@ fn settings() -> Vec<VmSettings> {
     vec![vm("bad"), vm("good")]
 }
 
+/// Returns the path of a socket that no other thread has.
+fn socket_path() -> PathBuf {
+    let thread = format!("{:?}", std::thread::current().id());
+    std::env::temp_dir().join(format!("fuzz-broker-{}-{thread}", std::process::id()))
+}
+
 fn broker() -> Broker {
     let settings = Settings {
         policy: Policy::BestEffort,
         anticipation: None,
-        control_socket: std::env::temp_dir().join(format!("fuzz-broker-{}", std::process::id())),
+        control_socket: socket_path(),
         control_socket_group: None,
         metrics: None,
         cgroup: Default::default(),

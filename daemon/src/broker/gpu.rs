@@ -12,8 +12,11 @@ use crate::ipc::SharedGpu;
 use config::{GpuNames, Likeness, Passage, hexadecimal};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
-use shm::{Counters, SchedulerSide, TakenNotes, Work};
+use sched::{
+    Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, Standing, TenantId, Tuning, Usage,
+};
+use shm::{Counters, MapError, Reached, SchedulerSide, TakenNotes, Work};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A GPU that VMs share, or that one VM has.
@@ -169,6 +172,59 @@ impl Gpu {
         self.contexts.insert(key, context);
         // Its worker may have told something before we had its page.
         self.look(key, now, None);
+    }
+
+    /// A context goes on here that another program had here, up to what it had `reached`.
+    ///
+    /// # Errors
+    ///
+    /// Its page is none.
+    pub(super) fn resume(
+        &mut self,
+        key: ContextKey,
+        (tenant, ctx_id): (TenantId, ContextId),
+        page: impl AsFd,
+        (reached, standing): (Reached, Standing),
+        now: Nanos,
+    ) -> Result<(), MapError> {
+        let page = SchedulerSide::resume(page, reached)?;
+        self.scheduler.resume(key, tenant, standing, now);
+        self.begin(key, (tenant, ctx_id), page, now);
+        Ok(())
+    }
+
+    /// Returns a context as [`Self::resume`] takes it over.
+    pub(super) fn standing(&self, key: ContextKey) -> Option<(Reached, Standing)> {
+        Some((self.contexts.get(&key)?.page.reached(), self.scheduler.standing(key)?))
+    }
+
+    /// Returns what the contexts of a VM have used here that have ended.
+    pub(super) fn ended(&self, tenant: TenantId) -> Usage {
+        self.scheduler.ended(tenant).unwrap_or_default()
+    }
+
+    /// Takes over what the contexts of a VM had used here that have ended.
+    pub(super) fn resume_tenant(&mut self, tenant: TenantId, ended: Usage) {
+        self.scheduler.resume_tenant(tenant, ended);
+    }
+
+    /// Returns the GPU as device processes name it.
+    pub(super) fn shared(&self) -> SharedGpu {
+        SharedGpu {
+            uuid: self.uuid,
+            name: self.name.clone(),
+            software: self.is_software,
+            memory: self.memory,
+            pci_address: self.pci_address.clone(),
+            likeness: self.likeness,
+            spare: false,
+            driver: self.driver.clone(),
+        }
+    }
+
+    /// Reads what all workers tell.
+    pub(super) fn look_at_every(&mut self, now: Nanos) {
+        self.look_at_all(now, None, |_, _, _| true);
     }
 
     /// A context has ended. Answers what was known of it.

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use sched::{ContextKey, Nanos, TenantId, Usage};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 /// The file, and what it says already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
@@ -32,6 +33,21 @@ impl GrantLog {
         let mut file = BufWriter::new(file);
         writeln!(file, "# time_ns vm context submissions compute_ns copy_ns")?;
         Ok(Self { file, told: FxHashMap::default(), names: FxHashMap::default(), failed: false })
+    }
+
+    /// Goes on with a file that an earlier program has begun.
+    pub(super) fn resume(file: File) -> Self {
+        Self {
+            file: BufWriter::new(file),
+            told: FxHashMap::default(),
+            names: FxHashMap::default(),
+            failed: false,
+        }
+    }
+
+    /// A context has been told of up to this usage.
+    pub(super) fn knows(&mut self, key: ContextKey, told: Usage) {
+        self.told.insert(key, told);
     }
 
     /// A VM is there, or is gone.
@@ -83,6 +99,12 @@ impl GrantLog {
                 "cannot write the log of grants: {error}; there will be no more of it until the broker is started again"
             );
         }
+    }
+}
+
+impl AsFd for GrantLog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.get_ref().as_fd()
     }
 }
 

@@ -5,12 +5,13 @@ use super::settings::{Settings, VmSettings};
 use super::vm::Vm;
 use crate::sandbox::{Delegated, GroupLimits, set_weight};
 use sched::Nanos;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Groups {
     delegated: Option<Delegated>,
     /// For VMs that have no limits of their own, from their next start.

@@ -27,12 +27,13 @@ mod settings;
 mod source;
 mod starter;
 mod traces;
+mod upgrade;
 mod vm;
 mod vms;
 
 pub use client::{
     ClientError, Stream, Watch, ask, daemon_of, drain, kill, move_to, reload, restart, set, show_all,
-    show_status, status, status_table, swap_out, undrain, vm_of,
+    show_status, status, status_table, swap_out, undrain, upgrade, vm_of,
 };
 pub use control::{Answer, Request};
 pub use reload::Reloaded;
@@ -49,3 +50,5 @@ pub use settings::share::{Change, Policy};
 pub use settings::{MetricsAddress, Problems, Settings, VmSettings, VmsFile};
 pub use traces::{Holder, Submission, TraceEvent};
 pub use vms::one_vm::{OneVm, OneVmOptions};
+pub use vms::state::{Passed, Predecessor};
+pub use vms::upgrade::follow;

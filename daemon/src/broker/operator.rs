@@ -26,6 +26,9 @@ const REPORT_PATIENCE: Nanos = 200_000_000;
 /// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
+/// Said of a VM whose device process is of an earlier program than the broker.
+const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
+
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
@@ -35,6 +38,8 @@ pub(super) enum Reply {
     Status,
     /// The result of reading the file again, in this way.
     Reload(How),
+    /// The program that is installed now in this one's place, stage by stage.
+    Upgrade,
     /// A trace, line by line.
     Trace(Wanted),
     /// The draining of the GPU with this index, context by context.
@@ -59,6 +64,7 @@ impl Broker {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
                 Ok(Reply::Reload(how)) => self.read_again(Asker { peer: Some(peer), how }, now),
+                Ok(Reply::Upgrade) => self.begin_upgrade(peer, now),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
                 Ok(Reply::Restart(index, ctx_id, what, change)) => {
@@ -74,6 +80,7 @@ impl Broker {
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
+            Request::Upgrade => return Ok(Reply::Upgrade),
             Request::Reload { now, dry_run } => return Ok(Reply::Reload(How { now, dry_run })),
             Request::Trace { vm, seconds, names } => {
                 let index = self.vm_named(&vm)?;
@@ -242,7 +249,9 @@ impl Broker {
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
         let replaced = vm.process.iter().flat_map(|process| &process.replaced);
-        let replaced = replaced.filter(|what| !what.is_program()).map(Replaced::to_string).collect();
+        let replaced = replaced.filter(|what| !what.is_program()).map(Replaced::to_string);
+        let is_older = vm.process.as_ref().is_some_and(|process| process.is_older);
+        let replaced = replaced.chain(is_older.then(|| OLDER.to_owned())).collect();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),

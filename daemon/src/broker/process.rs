@@ -1,14 +1,17 @@
 //! One device process as the broker holds it: its channel, its end. A guest that took it over can send what it likes, and
 //! need not read what it is sent; nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
 
+use super::upgrade::passing::{Inherited, Pass, PassedProcess};
 use crate::ipc::{AtMost, Channel, FromBroker, InForce, Outbox, Replaced, ToBroker};
 use crate::sandbox::start_device_process;
 use config::BROKER_BACKLOG;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -29,13 +32,15 @@ pub(super) struct Process {
     pub(super) in_force: Option<InForce>,
     /// Files that it depends on and that were replaced, at most one of each kind.
     pub(super) replaced: Vec<Replaced>,
+    /// An earlier program than this one has started the process, which therefore is of that program.
+    pub(super) is_older: bool,
 }
 
 /// The way in which a device process lives and ends.
 #[derive(Debug)]
 enum Life {
-    /// A child, and its pidfd.
-    Child(Child, OwnedFd),
+    /// A child, which this program or the one before it has started, and its pidfd.
+    Child(Pid, OwnedFd),
     /// This process, in which the broker is one thread.
     Own,
 }
@@ -72,7 +77,7 @@ impl Process {
                 return Err(error.into());
             }
         };
-        Ok(Self::new(Life::Child(child, pidfd), channel))
+        Ok(Self::new(Life::Child(pid, pidfd), channel))
     }
 
     fn new(life: Life, channel: Channel) -> Self {
@@ -86,7 +91,52 @@ impl Process {
             connected: false,
             in_force: None,
             replaced: Vec::new(),
+            is_older: false,
         }
+    }
+
+    /// Returns what another program needs to go on with it; none if it is this very process. `pass` passes a descriptor on.
+    pub(super) fn pass_on(&self, pass: &mut Pass<'_>) -> io::Result<Option<PassedProcess>> {
+        let Life::Child(pid, pidfd) = &self.life else { return Ok(None) };
+        let waiting = self.outbox.waiting().map(|(message, _)| message.clone());
+        Ok(Some(PassedProcess {
+            pid: pid.as_raw_nonzero().get(),
+            pidfd: pass(pidfd.as_fd())?,
+            channel: pass(self.channel.as_fd())?,
+            waiting: waiting.collect(),
+            age: self.age(),
+            dying: self.dying,
+            ready: self.ready,
+            connected: self.connected,
+            in_force: self.in_force.clone(),
+            // The program is what follows.
+            replaced: self.replaced.iter().filter(|what| !what.is_program()).cloned().collect(),
+        }))
+    }
+
+    /// Goes on with a process of an earlier program.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be a child of this one, or its descriptors are not there.
+    pub(super) fn resume(passed: PassedProcess, inherited: &mut Inherited) -> io::Result<Self> {
+        let pid = Some(passed.pid).filter(|pid| *pid > 1).and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        let (pidfd, channel) = (inherited.take(passed.pidfd)?, inherited.take(passed.channel)?);
+        let mut process = Self::new(Life::Child(pid, pidfd), Channel::from_socket(channel));
+        for message in passed.waiting {
+            process.outbox.keep(message, None, &mut backlog()).map_err(io::Error::other)?;
+        }
+        Ok(Self {
+            started: Instant::now().checked_sub(passed.age).unwrap_or(process.started),
+            dying: passed.dying,
+            ready: passed.ready,
+            connected: passed.connected,
+            in_force: passed.in_force,
+            replaced: passed.replaced,
+            is_older: true,
+            ..process
+        })
     }
 
     /// Notes that a file was replaced, if that is new.
@@ -118,7 +168,7 @@ impl Process {
     /// Returns the PID of the process.
     pub(super) fn pid(&self) -> u32 {
         match &self.life {
-            Life::Child(child, _) => child.id(),
+            Life::Child(pid, _) => pid.as_raw_nonzero().get().unsigned_abs(),
             Life::Own => std::process::id(),
         }
     }
@@ -126,7 +176,7 @@ impl Process {
     /// Returns the processor time that the process has used, without the broker's own.
     pub(super) fn cpu_time(&self) -> Duration {
         match &self.life {
-            Life::Child(child, _) => cpu_time(child.id()).unwrap_or_default(),
+            Life::Child(..) => cpu_time(self.pid()).unwrap_or_default(),
             Life::Own => own_cpu_time().saturating_sub(thread_cpu_time()),
         }
     }
@@ -184,8 +234,19 @@ impl Process {
     /// Reaps the process after its end was seen, and returns its exit status.
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         match &mut self.life {
-            Life::Child(child, _) => child.wait(),
+            Life::Child(pid, _) => reap(*pid),
             Life::Own => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// Reaps a child that has ended.
+fn reap(child: Pid) -> io::Result<ExitStatus> {
+    loop {
+        match waitpid(Some(child), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
 use super::starter::Starter;
 use super::traces::Traces;
+use super::upgrade::Upgrading;
 use super::vm::{Draining, Restarting, Vms};
 use crate::ipc::FromBroker;
 use crate::service::Manager;
@@ -42,7 +43,12 @@ use std::time::Instant;
 pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
     // Before anything is started, for it has to be alone there.
     let groups = Groups::claim(&settings)?;
-    let mut broker = Broker { groups, manager: Manager::of_environment(), ..Broker::new(settings, file)? };
+    serve_as(Broker { groups, ..Broker::new(settings, file)? })
+}
+
+/// Serves until the broker ends, and tidies up.
+pub(super) fn serve_as(broker: Broker) -> io::Result<()> {
+    let mut broker = Broker { manager: Manager::of_environment(), ..broker };
     let result = broker.run();
     broker.connections.remove_sockets();
     broker.groups.remove_all(broker.vms.iter());
@@ -77,6 +83,8 @@ pub(super) struct Broker {
     pub(super) restarts: Vec<Restarting>,
     /// The GPU that is being drained, if there is one.
     pub(super) draining: Option<Draining>,
+    /// The program that is to follow this one, if an operator wants that.
+    pub(super) upgrading: Option<Upgrading<Peer>>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,
@@ -89,15 +97,18 @@ pub(super) struct Broker {
 pub(super) struct Upkeep {
     signals: UnixStream,
     hangups: UnixStream,
+    /// The configuration file, for the program that follows.
+    pub(super) file: VmsFile,
     pub(super) reader: Reader<Asker<Peer>>,
     pub(super) starter: Starter,
 }
 
 impl Upkeep {
-    fn new(file: VmsFile, connections: &Connections, epoll: &Arc<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn new(file: VmsFile, connections: &Connections, epoll: &Arc<OwnedFd>) -> io::Result<Self> {
         Ok(Self {
             signals: take_signals(&[SIGTERM, SIGINT], epoll, Source::Signal)?,
             hangups: take_signals(&[SIGHUP], epoll, Source::Hangup)?,
+            file: file.clone(),
             reader: Reader::new(file, connections.files(), epoll, Source::Read.token(0))?,
             starter: Starter::new(epoll, Source::Started.token(0))?,
         })
@@ -155,6 +166,7 @@ impl Broker {
             traces: Traces::default(),
             restarts: Vec::new(),
             draining: None,
+            upgrading: None,
             next_tick: None,
             last_sample: now,
             is_ending: false,
@@ -233,6 +245,7 @@ impl Broker {
                     self.read_again(Asker { peer: None, how: How::default() }, now);
                 }
                 Some(Source::Read) => self.take_read(now),
+                Some(Source::Rehearsed) => self.take_rehearsed(now),
                 Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),
                 Some(Source::Connection) => self.connection(index, flags, now),
                 Some(Source::Doorbell) | None => {}
@@ -278,6 +291,7 @@ impl Broker {
             self.next_tick = Some(now + self.tick_after());
         }
         self.tell_manager(now);
+        self.upgrade_due(now);
     }
 
     /// Tells the service manager that the loop turns, how the VMs are, and that the broker is ready: when each VM has been started, whether it
@@ -395,6 +409,7 @@ impl Broker {
             self.next_told(),
             self.traces.next_look(),
             self.next_restart(),
+            self.next_upgrade(),
         ];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();

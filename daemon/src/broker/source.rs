@@ -8,6 +8,7 @@ pub(super) enum Source {
     Child,
     Started,
     Read,
+    Rehearsed,
     Timer,
     Signal,
     Hangup,
@@ -15,12 +16,13 @@ pub(super) enum Source {
     Connection,
 }
 
-const SOURCES: [Source; 10] = [
+const SOURCES: [Source; 11] = [
     Source::Doorbell,
     Source::Channel,
     Source::Child,
     Source::Started,
     Source::Read,
+    Source::Rehearsed,
     Source::Timer,
     Source::Signal,
     Source::Hangup,

@@ -9,13 +9,16 @@ use super::report::status::{KillCounts, RestartCounts};
 use super::report::words::percent;
 use super::settings::VmSettings;
 use super::settings::share::class_name;
+use super::upgrade::passing::UsageForm;
 use crate::ipc::{HeldMemory, Placement, RestartStage, Unmovable};
 use protocol::ids::ContextId;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sched::{ContextKey, Nanos, Share, TenantId, Usage};
+use serde::{Deserialize, Serialize};
 use shm::Listener;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Index, IndexMut};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,6 +80,8 @@ pub(super) struct OnGpu {
 pub(super) struct VmContext {
     /// The context's number on each GPU that it is on, by the GPU's index among those of the VM.
     pub(super) keys: BTreeMap<u8, ContextKey>,
+    /// The files of its pages there, for the program that may follow this one.
+    pub(super) pages: BTreeMap<u8, OwnedFd>,
     pub(super) name: String,
     /// The memory that the context holds, as its device process said last.
     pub(super) memory: HeldMemory,
@@ -85,7 +90,6 @@ pub(super) struct VmContext {
     /// The context would survive the death of its worker, as its device process said last.
     pub(super) recoverable: bool,
     /// The doorbell of the context's worker, which is heard while it is there.
-    #[expect(dead_code, reason = "it is held, not read")]
     pub(super) doorbell: Listener,
     /// The time at which an operator wanted the context ended.
     pub(super) killed: Option<Nanos>,
@@ -93,8 +97,8 @@ pub(super) struct VmContext {
 
 impl VmContext {
     pub(super) fn new(name: String, doorbell: Listener) -> Self {
-        let (keys, memory) = (BTreeMap::new(), HeldMemory::default());
-        Self { keys, name, memory, movable: None, recoverable: false, doorbell, killed: None }
+        let (keys, pages, memory) = (BTreeMap::new(), BTreeMap::new(), HeldMemory::default());
+        Self { keys, pages, name, memory, movable: None, recoverable: false, doorbell, killed: None }
     }
 
     /// The GPUs it is on, of those of its VM, and its number there.
@@ -116,7 +120,7 @@ pub(super) struct Asked {
 }
 
 /// Totals of what is over, for metrics that only rise.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Past {
     /// Processor time of workers that have ended.
     pub(super) workers_cpu: Duration,
@@ -129,6 +133,7 @@ pub(super) struct Past {
     /// Contexts whose workers died by themselves and that went on.
     pub(super) context_recoveries: u64,
     /// Usage of GPUs that the VM is not on any more.
+    #[serde(with = "UsageForm")]
     pub(super) usage: Usage,
 }
 
@@ -208,6 +213,18 @@ impl Vms {
         index
     }
 
+    /// Takes over a VM that an earlier program has served by this index.
+    pub(super) fn resume(&mut self, index: usize, settings: VmSettings, now: Nanos) -> &mut Vm {
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        self.added = self.added.max(number.saturating_add(1));
+        self.by_index.entry(index).or_insert_with(|| Vm::new(settings, TenantId(number), now))
+    }
+
+    /// VMs so far; no index is as high.
+    pub(super) fn added(&self) -> u32 {
+        self.added
+    }
+
     pub(super) fn remove(&mut self, index: usize) -> Option<Vm> {
         self.by_index.remove(&index)
     }
@@ -235,6 +252,11 @@ impl Vms {
         let mut indices = self.indices();
         indices.sort_unstable_by_key(|index| self[*index].name());
         indices
+    }
+
+    /// All VMs with their indices.
+    pub(super) fn indexed(&self) -> impl Iterator<Item = (usize, &Vm)> {
+        self.by_index.iter().map(|(index, vm)| (*index, vm))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Vm> {

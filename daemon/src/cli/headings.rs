@@ -87,7 +87,7 @@ mod tests {
     use clap::CommandFactory;
 
     /// Lines of a terminal, and its columns.
-    const SCREEN: (usize, usize) = (40, 100);
+    const SCREEN: (usize, usize) = (41, 100);
 
     #[test]
     fn each_option_stands_below_the_heading_that_lists_it() {

@@ -55,6 +55,9 @@ pub(crate) struct Cli {
     /// Check the file given with --config, report what is wrong with it, and exit
     #[arg(long, requires = "config")]
     pub check_config: bool,
+    /// Follow the broker whose state is the standard input
+    #[arg(long, requires = "config", hide = true)]
+    pub take_over: bool,
     #[command(subcommand)]
     pub role: Option<Role>,
 }
@@ -207,6 +210,13 @@ pub(crate) enum Role {
         /// Print what would happen, and change nothing
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Have the installed program go on in the place of a running broker's
+    ///
+    /// VMs that run notice nothing. If the new program cannot take over, the broker goes on as before (docs/upgrade.md)
+    Upgrade {
         #[command(flatten)]
         control: Control,
     },

@@ -7,6 +7,10 @@ use protocol::ids::ContextId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// The version of the messages between broker and device process. A broker of another program goes on with device processes that were started
+/// before, so it rises with each change of these messages that they do not understand.
+pub const BROKER_MESSAGES: u32 = 1;
+
 /// Broker to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromBroker {
@@ -287,4 +291,77 @@ pub struct HeldMemory {
     pub device: u64,
     /// Bytes of the host's memory, all of it pinned while a GPU can reach it.
     pub host: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::channel::{decode, encode};
+    use super::*;
+    use serde::de::DeserializeOwned;
+
+    /// The context of the samples.
+    const CONTEXT: ContextId = ContextId(300);
+
+    /// Returns the bytes of all these messages, each of which can be read again.
+    fn bytes<M: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(messages: &[M]) -> String {
+        let encoded = messages.iter().map(|message| {
+            let bytes = encode(message).unwrap();
+            assert_eq!(&decode::<M>(&bytes).unwrap(), message);
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        });
+        encoded.collect::<Vec<_>>().join(" ")
+    }
+
+    /// A device process and a broker of another program understand each other as long as this holds.
+    #[test]
+    fn messages_that_change_have_another_version() {
+        let change = Some(GpuChange { from: 1, to: 2 });
+        let to_device = [
+            FromBroker::Kill { ctx_id: CONTEXT },
+            FromBroker::Hung { ctx_id: CONTEXT },
+            FromBroker::Report,
+            FromBroker::Restart { ctx_id: CONTEXT, change },
+            FromBroker::SwapOut { ctx_id: CONTEXT },
+            FromBroker::Place { placement: Placement(vec![0, 1]) },
+        ];
+        assert_eq!(
+            (BROKER_MESSAGES, bytes(&to_device).as_str()),
+            (1, "00ac02 01ac02 02 03ac02010102 04ac02 05020001")
+        );
+        let gpu = SharedGpu {
+            uuid: [1; 16],
+            name: "n".into(),
+            software: true,
+            memory: 300,
+            pci_address: Some("c".into()),
+            likeness: Likeness { parts: [2; 6] },
+            spare: true,
+            driver: "d".into(),
+        };
+        let in_force =
+            InForce { window_size: 3, memory: "m".into(), maps_device_memory: true, queues: "q".into() };
+        let held = HeldMemory { device: 1, host: 2 };
+        let took = RestartTook { pause_ms: 5, total_ms: 6 };
+        let to_broker = [
+            ToBroker::Ready { gpus: vec![gpu], limits: held, in_force },
+            ToBroker::Frontend { connected: true },
+            ToBroker::ContextBegins { ctx_id: CONTEXT, debug_name: "p".into() },
+            ToBroker::ContextComes { ctx_id: CONTEXT, gpu: 7 },
+            ToBroker::ContextLeaves { ctx_id: CONTEXT, gpu: 7 },
+            ToBroker::ContextEnds { ctx_id: CONTEXT, lost: Some("x".into()), hung: true },
+            ToBroker::Memory {
+                contexts: vec![(CONTEXT, held)],
+                vm: held,
+                unmovable: vec![(CONTEXT, Unmovable::SwappedOut)],
+                recoverable: vec![CONTEXT],
+            },
+            ToBroker::Restarting { ctx_id: CONTEXT, stage: RestartStage::Moves },
+            ToBroker::Restarted { ctx_id: CONTEXT, outcome: Ok(took) },
+            ToBroker::Replaced { what: Replaced::Program("/p".into()) },
+        ];
+        let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
+        let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
+                      08ac02000506 0902022f70";
+        assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (1, format!("{ready} {others}")));
+    }
 }

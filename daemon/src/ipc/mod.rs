@@ -12,8 +12,8 @@ mod message;
 mod outbox;
 
 pub use broker::{
-    FromBroker, GpuChange, HeldMemory, InForce, Placement, RestartStage, RestartTook, SharedGpu, ToBroker,
-    Unmovable,
+    BROKER_MESSAGES, FromBroker, GpuChange, HeldMemory, InForce, Placement, RestartStage, RestartTook,
+    SharedGpu, ToBroker, Unmovable,
 };
 pub use channel::{Channel, ReceiveError, SendError, decode, decode_first, encode};
 pub use launch::{ChildRole, DriverFamily, FromLauncher, Replaced, ToLauncher};

@@ -8,6 +8,7 @@
 
 use clap::ValueEnum;
 use doctor::control_groups::{self, Mount};
+use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// `--cgroup`: whether the group that the daemon was started in is divided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum CgroupMode {
     /// If it is marked as delegated, as systemd does with `Delegate=`.
     #[default]
@@ -27,14 +28,14 @@ pub enum CgroupMode {
 }
 
 /// A group that this process may divide, and has left for one below it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delegated {
     path: PathBuf,
     lacks: Vec<String>,
 }
 
 /// The limits of the workers of a VM; `None` means no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
     /// Bytes of memory (`memory.max`).
     pub memory: Option<u64>,

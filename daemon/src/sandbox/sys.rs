@@ -39,6 +39,19 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
+/// Calls `act` while SIGHUP does nothing. A program that `act` executes starts so, and hears SIGHUP as soon as it handles that.
+pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: zeroes are a value of the structure: no flags, an empty mask, the usual action.
+    let (mut ignored, mut before) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
+    ignored.sa_sigaction = libc::SIG_IGN;
+    // SAFETY: both structures live until the call returns, and the new action is no function.
+    unsafe { libc::sigaction(libc::SIGHUP, &raw const ignored, &raw mut before) };
+    let result = act();
+    // SAFETY: the structure lives until the call returns, and its action is the one that was there.
+    unsafe { libc::sigaction(libc::SIGHUP, &raw const before, ptr::null_mut()) };
+    result
+}
+
 /// The two sides of a [`fork`].
 #[derive(Debug)]
 pub(super) enum Fork {

@@ -2,21 +2,37 @@
 //! among several. It confines itself.
 
 use crate::service;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command};
+
+/// The file of this program, wherever it is now.
+pub(super) const OWN: &str = "/proc/self/exe";
 
 /// This program with `channel` as its standard input ([`only_standard_input`](super::only_standard_input)), in a process group of its own:
 /// a terminal's signals reach it through whoever started it. The command must stay one that the standard library can start without copying
 /// the memory of this process, which takes as long as the system likes and lets no thread change its mappings meanwhile. What a service manager
 /// says to this process it says to no other.
 pub(super) fn this_program(channel: OwnedFd) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(OWN);
     command.arg0("vhost-user-vulkan").stdin(channel).process_group(0);
     service::VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     command
+}
+
+/// The path at which this program was when it was started. Another may be there now.
+///
+/// # Errors
+///
+/// The system does not tell.
+pub fn program_path() -> io::Result<PathBuf> {
+    let place = std::fs::read_link(OWN)?.into_os_string();
+    let place = place.as_bytes().strip_suffix(b" (deleted)").unwrap_or(place.as_bytes());
+    Ok(OsStr::from_bytes(place).into())
 }
 
 /// The exit status of a device process that wants to be started again, though nothing is wrong with it; `EX_TEMPFAIL` of sysexits.h.

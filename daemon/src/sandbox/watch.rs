@@ -4,16 +4,15 @@
 //! when something changes in the folders of these files (inotify), so nobody looks while nothing happens. Where the user's inotify instances are used
 //! up (`fs.inotify.max_user_instances`), the launcher looks when it starts a worker.
 
+use super::this_program::{OWN, program_path};
 use crate::ipc::{DriverFamily, Replaced};
 use doctor::manifests;
 use doctor::system::System;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -135,10 +134,7 @@ impl File {
 
 /// The place of the program that runs, and what it is, which may be another file than the one that is there now.
 fn program() -> Option<File> {
-    const OWN: &str = "/proc/self/exe";
-    let place = std::fs::read_link(OWN).ok()?.into_os_string();
-    let place = place.as_bytes().strip_suffix(b" (deleted)").unwrap_or(place.as_bytes());
-    Some(File { path: OsStr::from_bytes(place).into(), was: identity(Path::new(OWN)) })
+    Some(File { path: program_path().ok()?, was: identity(Path::new(OWN)) })
 }
 
 fn identity(path: &Path) -> Option<Identity> {

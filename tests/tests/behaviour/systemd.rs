@@ -368,6 +368,18 @@ fn a_broker_that_stands_still_says_nothing() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_broker_whose_program_was_replaced_is_the_same_process_ready_and_watched() -> Result<()> {
+    let mut service = broker(&[("a", "")])?;
+    service.hears("READY=1")?;
+    tests::broker::say(&service.path("run/control.sock"), &["upgrade"])?;
+    service.hears("READY=1")?;
+    ensure_watched(&service)?;
+    ensure!(service.stop()?.success(), "{}", service.log());
+    ensure!(service.log().contains("has taken over from version"), "{}", service.log());
+    Ok(())
+}
+
 /// A command that gets `listener` as systemd passes sockets, under the number 3, and again under 4 if it is to get two.
 fn activated(listener: &UnixListener, count: u32, command: &Command) -> Result<Command> {
     let line = format!("export LISTEN_PID=$$ LISTEN_FDS={count} && exec 3<&0 4<&0 0</dev/null");

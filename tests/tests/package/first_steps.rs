@@ -170,6 +170,8 @@ fn upgraded(host: &Host) -> Result<()> {
     let next = host.next_version()?;
     host.run(&format!("apt-get -qy install {}", next.display()))?;
     ensure!(running()? == before, "an upgrade restarts daemons");
+    // The broker is the new program all the same.
+    host.run(&format!("! readlink /proc/{}/exe | grep deleted", before[0]))?;
     host.run("grep -F '[vm.a]' /etc/vhost-user-vulkan/vms.toml && vhost-user-vulkan status")?;
     host.run("systemctl restart vhost-user-vulkan")?;
     host.system.wait_for("vhost-user-vulkan status | grep '^a  *waiting'", LIMIT)

@@ -5,10 +5,13 @@ mod bill;
 mod crowd;
 mod lease;
 mod pick;
+mod resume;
 mod wait;
 
 #[cfg(test)]
 mod tests;
+
+pub use resume::Standing;
 
 use super::alone::Alone;
 use super::patience::Patience;

@@ -1,6 +1,7 @@
 //! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed: paths are
 //! looked at before the broker serves, after it has served, or on that thread, for a file system may stand still.
 
+use super::super::upgrade::passing::PassedFile;
 use outside::{Access, SocketFile};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -28,6 +29,12 @@ pub(in crate::broker) struct Kept {
 pub(in crate::broker) type Made = (usize, io::Result<Listener>);
 
 impl Kept {
+    /// Returns what the program that follows this one needs to know of it.
+    pub(in crate::broker) fn passed(&self) -> PassedFile {
+        let (path, identity) = (self.file.path().to_owned(), self.file.identity());
+        PassedFile { path, identity, mode: self.access.mode, group: self.access.group }
+    }
+
     /// Returns the path of the file.
     pub(in crate::broker) fn path(&self) -> &Path {
         self.file.path()
@@ -48,6 +55,17 @@ impl Listener {
         let listener = TcpListener::bind(address).map_err(|error| at(&address.to_string(), &error))?;
         listener.set_nonblocking(true)?;
         Ok(Self::Tcp(listener))
+    }
+
+    /// Goes on with a socket that an earlier program has made.
+    pub(in crate::broker) fn resume(socket: OwnedFd, file: Option<PassedFile>) -> Self {
+        match file {
+            Some(PassedFile { path, identity, mode, group }) => {
+                let kept = Kept { file: SocketFile::known(path, identity), access: Access { mode, group } };
+                Self::Unix(socket.into(), kept)
+            }
+            None => Self::Tcp(socket.into()),
+        }
     }
 
     /// Returns the socket's file, if it has one.

@@ -3,6 +3,7 @@
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::{Class, Share};
+use serde::{Deserialize, Serialize};
 
 /// One thing to do, so that what the new file says holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +29,7 @@ pub(in crate::broker) enum Action {
 }
 
 /// The part of the file that ends the GPU of a VM.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::broker) enum Pending {
     /// The VM needs a new device process, since these keys have changed.
     Replace(Box<VmSettings>, Vec<String>),

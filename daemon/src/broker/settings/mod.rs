@@ -21,7 +21,8 @@ use places::default_control_socket;
 pub use problem::Problems;
 use problem::{Found, Places, Problem, table_of_vm};
 use sched::{Class, Share};
-use share::Policy;
+use serde::{Deserialize, Serialize};
+use share::{Policy, ShareForm};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +36,7 @@ use toml::{Table, Value};
 use unknown::unknown;
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The policy by which VMs share a GPU.
     pub policy: Policy,
@@ -56,11 +57,12 @@ pub struct Settings {
 }
 
 /// One VM.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmSettings {
     /// The VM's name.
     pub name: String,
     /// The VM's part of the GPU.
+    #[serde(with = "ShareForm")]
     pub share: Share,
     /// Options of its device process, as its table and that of the defaults say.
     pub arguments: Vec<OsString>,
@@ -135,6 +137,12 @@ impl VmsFile {
         Self { path, command, level }
     }
 
+    /// Returns the command line of a broker that serves what the file says.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let level = format!("--log-level={}", self.level);
+        vec!["--config".into(), self.path.clone().into_os_string(), level.into()]
+    }
+
     /// Reads and checks the file.
     ///
     /// # Errors
@@ -156,7 +164,7 @@ impl VmsFile {
 const FILE_BYTES: u64 = 4 << 20;
 
 /// The address at which metrics are served, to this machine only.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetricsAddress {
     /// At a port of the loopback interface.
     Loopback(SocketAddr),

@@ -10,7 +10,7 @@ pub(crate) const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
 pub(crate) const WEIGHT: u32 = 100;
 
 /// The policy by which the VMs share a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// VMs share by weight; what one leaves, the others get, and no time is left unused to keep a place for somebody.
     #[default]
@@ -45,6 +45,25 @@ impl Policy {
             _ => Err(format!("\"{name}\" is none of \"best-effort\", \"equal\", \"fixed\"")),
         }
     }
+}
+
+/// The form in which a share is written down.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Share")]
+pub(in crate::broker) struct ShareForm {
+    weight: u32,
+    #[serde(with = "ClassForm")]
+    class: Class,
+    ceiling: Option<f64>,
+}
+
+/// The form in which a class is written down.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Class", rename_all = "kebab-case")]
+enum ClassForm {
+    Normal,
+    Latency,
+    Background,
 }
 
 /// The changes to a VM's share. What is not named stays.

@@ -5,9 +5,12 @@ mod moves;
 pub(super) mod one_vm;
 mod reload;
 mod restarts;
+pub(super) mod state;
+mod succession;
 #[cfg(test)]
 mod tests;
 mod traces;
+pub(super) mod upgrade;
 
 use super::gpu::Gpu;
 use super::process::Process;
@@ -279,7 +282,7 @@ impl Broker {
             }
             ToBroker::ContextComes { ctx_id, gpu } => {
                 let file = file.ok_or("a context comes to a GPU without its page")?;
-                self.context_comes(index, ctx_id, gpu, &file, now)
+                self.context_comes(index, ctx_id, gpu, file, now)
             }
             ToBroker::ContextLeaves { ctx_id, gpu } => {
                 self.context_leaves(index, ctx_id, gpu, now);
@@ -355,7 +358,7 @@ impl Broker {
         let is_news = what.is_program() && self.replaced_program().is_none();
         if self.passage() == Passage::ByGrant && is_news {
             log::info!(
-                "{what}: broker and VMs go on with the old one; to upgrade them, start the broker anew when no VM needs its GPU"
+                "{what}: broker and VMs go on with the old one; `vhost-user-vulkan upgrade` has the new one go on in the broker's place"
             );
         }
         if let Some(process) = &mut self.vms[index].process {
@@ -460,7 +463,7 @@ impl Broker {
         index: usize,
         ctx_id: ContextId,
         gpu: u8,
-        file: &OwnedFd,
+        file: OwnedFd,
         now: Nanos,
     ) -> Result<(), String> {
         let vm = &mut self.vms[index];
@@ -473,10 +476,13 @@ impl Broker {
         if context.keys.contains_key(&gpu) {
             return Err(format!("context {} comes to GPU {gpu} twice", ctx_id.0));
         }
-        let page = SchedulerSide::open(file).map_err(|error| format!("the page of a context: {error}"))?;
+        let page = SchedulerSide::open(&file).map_err(|error| format!("the page of a context: {error}"))?;
         self.last_key += 1;
         let key = ContextKey(self.last_key);
         context.keys.insert(gpu, key);
+        if self.upkeep.is_some() {
+            context.pages.insert(gpu, file);
+        }
         vm.gpus[usize::from(gpu)].contexts += 1;
         let tenant = vm.tenant;
         if !was_on {
@@ -492,6 +498,7 @@ impl Broker {
         let vm = &mut self.vms[index];
         let Some(context) = vm.contexts.get_mut(&ctx_id) else { return };
         let Some(key) = context.keys.remove(&gpu) else { return };
+        context.pages.remove(&gpu);
         let place = vm.gpus[usize::from(gpu)].gpu;
         self.context_gone_from(index, place, key, now);
     }

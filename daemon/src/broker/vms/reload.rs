@@ -143,9 +143,10 @@ impl Broker {
         }
     }
 
-    /// The VM's frontend is gone: what was postponed takes effect, and the device process ends for that.
+    /// The VM's frontend is gone: what was postponed takes effect, and the device process ends for that, or for one of the program that runs now.
     pub(in crate::broker) fn frontend_gone(&mut self, index: usize, now: Nanos) {
-        if self.take_effect(index) {
+        let is_older = self.vms[index].process.as_ref().is_some_and(|process| process.is_older);
+        if self.take_effect(index) || is_older {
             let vm = &mut self.vms[index];
             vm.backoff = Backoff::default();
             vm.end_process(now + END_PATIENCE);

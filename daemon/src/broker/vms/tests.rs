@@ -3,6 +3,7 @@
 mod moves;
 mod reload;
 mod restarts;
+mod upgrade;
 
 use super::*;
 use crate::broker::control::Request;

@@ -1,0 +1,199 @@
+//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands it, and ends. It
+//! acts upon nothing, so a program that is broken, hangs, or does not know the form costs nothing but a message.
+
+use crossbeam_channel::{Receiver, bounded};
+use readiness::within;
+use rustix::event::PollFlags;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use shm::{Doorbell, Listener};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The answer of a program that can take over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::broker) struct Rehearsed {
+    /// The version of the program.
+    pub(in crate::broker) takes_over: String,
+}
+
+/// The file of a program: its path, and which file it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::broker) struct Program {
+    pub(in crate::broker) path: PathBuf,
+    /// Device, inode and time of the last change.
+    identity: (u64, u64, i64, i64),
+}
+
+impl Program {
+    /// The program that is at this path now.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub(in crate::broker) fn at(path: PathBuf) -> io::Result<Self> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let file = path.metadata().map_err(named)?;
+        Ok(Self { identity: (file.dev(), file.ino(), file.ctime(), file.ctime_nsec()), path })
+    }
+}
+
+/// The result of a rehearsal: the program and its answer, or why it cannot take over.
+pub(in crate::broker) type Outcome = Result<(Program, Rehearsed), String>;
+
+/// A rehearsal that is under way.
+#[derive(Debug)]
+pub(in crate::broker) struct Rehearsal {
+    result: Receiver<Outcome>,
+    /// Reports to the broker's epoll instance that it is over.
+    _listener: Listener,
+}
+
+/// Time that a program has to understand the state.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes of an answer, and of what a program says to its errors.
+const ANSWER_BYTES: usize = 4096;
+/// The thread's name.
+const THREAD: &str = "rehearsal";
+
+impl Rehearsal {
+    /// Starts it, on a thread of its own, as the file system and starting a program take as long as they like. `epoll` reports under `token` when it is over.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread or no descriptor left.
+    pub(in crate::broker) fn start(
+        path: PathBuf,
+        arguments: Vec<OsString>,
+        state: Vec<u8>,
+        (epoll, token): (&Arc<OwnedFd>, u64),
+    ) -> io::Result<Self> {
+        let bell = Doorbell::new()?;
+        let listener = bell.listen(epoll, token)?;
+        let (done, result) = bounded(1);
+        std::thread::Builder::new().name(THREAD.into()).spawn(move || {
+            let program = Program::at(path).map_err(|error| error.to_string());
+            let outcome = program.and_then(|program| {
+                let rehearsed = rehearse(&program.path, &arguments, &state, PATIENCE)?;
+                Ok((program, rehearsed))
+            });
+            // The broker may end meanwhile.
+            let _ = done.send(outcome);
+            bell.ring();
+        })?;
+        Ok(Self { result, _listener: listener })
+    }
+
+    /// Returns the result, when it is there.
+    pub(in crate::broker) fn result(&self) -> Option<Outcome> {
+        self.result.try_recv().ok()
+    }
+}
+
+/// Returns a file that holds the state, from its beginning.
+///
+/// # Errors
+///
+/// The system refuses.
+pub(in crate::broker) fn file_of(state: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("broker-state", MemfdFlags::CLOEXEC)?);
+    file.write_all(state)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn rehearse(
+    program: &Path,
+    arguments: &[OsString],
+    state: &[u8],
+    patience: Duration,
+) -> Result<Rehearsed, String> {
+    let named = |what: &dyn std::fmt::Display| format!("{}: {what}", program.display());
+    let mut command = Command::new(program);
+    crate::service::VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(file_of(state).map_err(|error| named(&error))?);
+    let mut child = command.spawn().map_err(|error| named(&error))?;
+    let said = hear(&mut child, Instant::now() + patience);
+    // One that has not ended by itself is in nobody's way any more.
+    let _ = child.kill();
+    let _ = child.wait();
+    said.map_err(|error| named(&error))
+}
+
+/// Returns what the program answers.
+fn hear(child: &mut Child, until: Instant) -> Result<Rehearsed, String> {
+    let answer = child.stdout.take().map(|pipe| read(pipe, until)).transpose();
+    let answer = answer.map_err(|error| error.to_string())?.unwrap_or_default();
+    serde_json::from_slice(&answer).map_err(|_| {
+        let errors = child.stderr.take().and_then(|pipe| read(pipe, until).ok()).unwrap_or_default();
+        let said = String::from_utf8_lossy(&errors);
+        let said: String = said.trim().chars().map(outside::visible).collect();
+        match said.is_empty() {
+            true => "it does not say that it can take over".to_owned(),
+            false => format!("it cannot take over: {said}"),
+        }
+    })
+}
+
+/// Reads what comes until the end, or as much as an answer may have.
+fn read(mut pipe: impl Read + AsFd, until: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; ANSWER_BYTES];
+    let mut count = 0;
+    while count < bytes.len() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || within(&pipe, PollFlags::IN, left)?.is_empty() {
+            let patience = PATIENCE.as_secs();
+            return Err(io::Error::other(format!("it does not answer within {patience} s")));
+        }
+        match pipe.read(&mut bytes[count..])? {
+            0 => break,
+            more => count += more,
+        }
+    }
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time after which a test counts as hung.
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn shell(script: &str, patience: Duration) -> Result<Rehearsed, String> {
+        rehearse(Path::new("/bin/sh"), &["-c".into(), script.into()], b"the state", patience)
+    }
+
+    #[test]
+    fn a_program_that_reads_the_state_and_says_so_can_take_over() {
+        let said = shell(r#"[ "$(cat)" = "the state" ] && echo '{"takes_over":"7.0"}'"#, LONG);
+        assert_eq!(said, Ok(Rehearsed { takes_over: "7.0".into() }));
+    }
+
+    #[test]
+    fn one_that_says_nothing_or_something_else_or_dies_cannot() {
+        for script in ["", "echo yes", "false", "head -c 3 >&2 && kill -9 $$", "yes"] {
+            let error = shell(script, LONG).unwrap_err();
+            assert!(error.starts_with("/bin/sh: it "), "{script}: {error}");
+        }
+        let error = shell("printf 'the form\\n7' >&2", LONG).unwrap_err();
+        assert!(error.contains("it cannot take over: the form"), "{error}");
+        let nowhere = rehearse(Path::new("/nowhere/program"), &[], b"", LONG).unwrap_err();
+        assert!(nowhere.starts_with("/nowhere/program: "), "{nowhere}");
+    }
+
+    #[test]
+    fn one_that_hangs_is_ended() {
+        let error = shell("exec sleep 1000", Duration::from_millis(200)).unwrap_err();
+        assert!(error.contains("it does not answer within"), "{error}");
+    }
+}

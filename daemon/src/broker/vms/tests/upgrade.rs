@@ -1,0 +1,136 @@
+//! A broker that is written down goes on in another one, whatever becomes of the text on the way.
+
+use super::*;
+use crate::broker::upgrade::passing::Inherited;
+use crate::broker::vms::state::{Predecessor, State};
+use std::os::fd::IntoRawFd;
+
+impl World {
+    /// Writes the broker down, with copies of its descriptors.
+    fn written(&self) -> Vec<u8> {
+        let mut copies = Vec::new();
+        let mut pass = |file: BorrowedFd<'_>| {
+            let copy = rustix::io::dup(file)?.into_raw_fd();
+            copies.push(copy);
+            io::Result::Ok(copy)
+        };
+        self.broker.state(None, self.now, &mut pass).unwrap().to_text(copies).unwrap()
+    }
+
+    /// Another broker takes this one's place.
+    fn follow(&mut self) {
+        let (state, descriptors) = State::of_text(&self.written()).unwrap();
+        let before = Predecessor { state, inherited: Inherited::all(descriptors).unwrap() };
+        self.broker = Broker::resume(before, no_file()).unwrap();
+        self.now = page_clock();
+    }
+}
+
+fn connected(world: &mut World) {
+    for vm in 0..2 {
+        world.say(vm, &ready());
+        world.say(vm, &ToBroker::Frontend { connected: true });
+    }
+}
+
+#[test]
+fn a_broker_that_follows_grants_and_counts_where_the_one_before_was() {
+    let mut world = world();
+    connected(&mut world);
+    let gate = world.begin(0, 3);
+    gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+    world.ring(0);
+    assert_eq!(gate.granted(), 1);
+    gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
+    world.ring(0);
+    world.broker.vms[0].share.weight = 7;
+    world.broker.vms[1].past.kills.refused = 9;
+    let second = world.begin(1, 5);
+    world.follow();
+    let status = world.broker.status(world.now);
+    let vm = &status.vms[0];
+    assert_eq!((vm.state.as_str(), vm.weight, vm.contexts.len()), ("connected", 7, 1));
+    assert_eq!(status.vms[1].kills.refused, 9);
+    assert!(!vm.replaced.is_empty(), "that the device process is of an older program is said");
+    // Its worker completes what was granted before, and gets more.
+    gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
+    world.now += 1_000_000;
+    world.ring(0);
+    assert_eq!(gate.granted(), 2);
+    let usage = world.broker.status(world.now).vms[0].used.submissions;
+    assert_eq!(usage, 1);
+    gate.tell(Counters { ready: 0, dispatched: 2, completed: 2 });
+    world.ring(0);
+    world.check_second(&second);
+    // Device processes are heard and told as before, and no context can begin twice.
+    world.broker.tell(0, FromBroker::Kill { ctx_id: ContextId(3) });
+    assert_eq!(world.heard(0), [FromBroker::Kill { ctx_id: ContextId(3) }]);
+    world.say(0, &ToBroker::ContextEnds { ctx_id: ContextId(3), lost: None, hung: false });
+    assert!(world.broker.vms[0].contexts.is_empty() && !world.is_dying(0));
+    let new = world.begin(0, 3);
+    new.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+    world.ring(0);
+    assert!(!world.is_dying(0));
+}
+
+#[test]
+fn messages_for_a_device_process_that_does_not_read_are_passed_on() {
+    let mut world = world();
+    connected(&mut world);
+    let mut sent = 0;
+    let mut kill = || {
+        let ctx_id = ContextId(sent);
+        sent += 1;
+        world.broker.vms[0].process.as_mut().unwrap().send(FromBroker::Kill { ctx_id }).unwrap()
+    };
+    while !kill() {}
+    assert!((0..3).all(|_| kill()), "more of them wait");
+    world.follow();
+    let mut heard = Vec::new();
+    while heard.len() < sent as usize {
+        let more = world.heard(0);
+        assert!(!more.is_empty() || !world.is_dying(0));
+        heard.extend(more);
+        world.broker.channel(0, Events::EPOLLOUT, world.now);
+    }
+    let wanted: Vec<_> = (0..sent).map(|number| FromBroker::Kill { ctx_id: ContextId(number) }).collect();
+    assert_eq!(heard, wanted);
+}
+
+#[test]
+fn a_device_process_of_the_program_before_ends_when_its_vm_is_off() {
+    let mut world = world();
+    connected(&mut world);
+    world.follow();
+    assert_eq!((world.broker.vms[0].ending, world.broker.vms[1].ending), (None, None));
+    world.say(0, &ToBroker::Frontend { connected: false });
+    assert!(world.broker.vms[0].ending.is_some() && world.broker.vms[1].ending.is_none());
+}
+
+#[test]
+fn a_text_that_was_changed_is_refused_or_means_something_and_panics_never() {
+    let mut world = world();
+    connected(&mut world);
+    let _gate = world.begin(0, 3);
+    let state = world.broker.state(None, world.now, &mut |_| Ok(3)).unwrap();
+    let text = state.to_text(vec![3]).unwrap();
+    assert!(State::of_text(&text).is_ok());
+    let mut refused = 0;
+    let mut read = |text: &[u8]| match State::of_text(text) {
+        // None of its descriptors is there.
+        Ok((state, _)) => {
+            let before = Predecessor { state, inherited: Inherited::default() };
+            assert!(Broker::resume(before, no_file()).is_err());
+        }
+        Err(_) => refused += 1,
+    };
+    (0..text.len()).for_each(|end| read(&text[..end]));
+    for at in 0..text.len() {
+        for byte in [b'0', b'9', b'-', b'"', b'}', b',', 0, 0xff] {
+            let mut changed = text.clone();
+            changed[at] = byte;
+            read(&changed);
+        }
+    }
+    assert!(refused > text.len());
+}

@@ -1,0 +1,222 @@
+//! `upgrade` has the installed program go on in the place of a broker whose VMs compute, and leaves the broker as it is if that program cannot.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+use tests::broker::{Broker, vhost_user_vulkan};
+use tests::clients;
+use tests::daemon::{bare_command, eventually, is_alive};
+use tests::frontend::{Options, Session};
+use tests::guest::{Gpu, PATIENCE};
+use tests::program::{Background, executable};
+
+/// A folder in which the daemon is installed, and a broker that was started from there.
+struct Installed {
+    /// The daemon as it was built.
+    built: PathBuf,
+    folder: TempDir,
+    broker: Broker,
+}
+
+impl Installed {
+    fn start(vms: &[(&str, &str)]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let program = folder.path().join(NAME);
+        let usual = bare_command()?;
+        let built = PathBuf::from(usual.get_program());
+        executable::copy(&built, &program)?;
+        let mut command = Command::new(&program);
+        usual.get_envs().filter_map(|(name, value)| Some((name, value?))).for_each(|(name, value)| {
+            command.env(name, value);
+        });
+        let broker = Broker::start_command(command, "", vms)?;
+        Ok(Self { built, folder, broker })
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join(NAME)
+    }
+
+    /// Puts another copy of the daemon in the place of the program, as a package does.
+    fn replace(&self) -> Result<()> {
+        let new = self.folder.path().join("new");
+        executable::copy(&self.built, &new)?;
+        Ok(fs::rename(new, self.program())?)
+    }
+
+    /// Puts a file with these bytes and permissions in the place of the program.
+    fn replace_by(&self, bytes: &[u8], mode: u32) -> Result<()> {
+        let new = self.folder.path().join("new");
+        executable::write(&new, bytes)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
+        Ok(fs::rename(new, self.program())?)
+    }
+
+    /// Returns whether a process is of the program that is installed now.
+    fn is_new(&self, process: Pid) -> Result<bool> {
+        let file = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino()));
+        let running = PathBuf::from(format!("/proc/{}/exe", process.as_raw_nonzero()));
+        Ok(file(&running)? == file(&self.program())?)
+    }
+}
+
+/// The name of the installed program.
+const NAME: &str = "vhost-user-vulkan";
+
+/// A program of stock Mesa that computes, checks its results and says so, for ever.
+fn computes_for_ever(socket: &Path) -> Result<Background> {
+    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+    let mut command = clients::computing(executable, socket, "0")?;
+    command.arg("--report");
+    Background::start(command)
+}
+
+/// Waits until a program has found its results to be right twice more: the second time what it began after this call.
+fn goes_on(program: &Background) -> bool {
+    let rounds = || program.said().lines().count();
+    let before = rounds();
+    eventually(PATIENCE, || rounds() > before + 1)
+}
+
+/// Returns what a VM would have lost if its device process, its VMM's session or one of its contexts had ended.
+fn possessions(broker: &Broker, vm: &str) -> Result<Vec<Value>> {
+    let vm = broker.vm(vm)?;
+    let contexts = vm["contexts"].as_array().context("contexts")?;
+    let contexts: Vec<_> = contexts.iter().map(|context| context["context"].clone()).collect();
+    let kept = ["pid", "state", "restarts", "kills", "weight"].map(|key| vm[key].clone());
+    Ok(kept.into_iter().chain(contexts).collect())
+}
+
+fn used(broker: &Broker, vm: &str) -> Result<(u64, f64)> {
+    let used = &broker.vm(vm)?["used"];
+    let seconds = used["gpu_seconds"].as_f64().context("seconds")?;
+    Ok((used["submissions"].as_u64().context("submissions")?, seconds))
+}
+
+#[test]
+fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
+    let mut installed = Installed::start(&[("a", ""), ("b", "weight = 300"), ("off", "")])?;
+    let bridges = ["a", "b"].map(|vm| installed.broker.bridge(vm)).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut programs = bridges.iter().map(|(_, path)| computes_for_ever(path)).collect::<Result<Vec<_>>>()?;
+    ensure!(programs.iter().all(goes_on), "not all compute\n{}", installed.broker.log());
+    let broker = &installed.broker;
+    broker.say(&["set", "a", "weight=50"])?;
+    let before = [possessions(broker, "a")?, possessions(broker, "b")?];
+    for _ in 0..3 {
+        let (used_before, off) = (used(broker, "a")?, broker.device("off")?);
+        installed.replace()?;
+        ensure!(!installed.is_new(broker.pid())?);
+        let said = broker.say(&["upgrade"])?;
+        ensure!(said.contains(" contexts were taken over, in "), "{said}");
+        ensure!(said.contains("\noff: gets a device process of the new program\n"), "{said}");
+        ensure!(said.contains("\na: goes on with the old program until it is off\n"), "{said}");
+        ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
+        ensure!(programs.iter().all(goes_on), "not all go on\n{}", broker.log());
+        assert_eq!([possessions(broker, "a")?, possessions(broker, "b")?], before, "{}", broker.log());
+        let (submissions, seconds) = used(broker, "a")?;
+        ensure!(submissions > used_before.0 && seconds >= used_before.1, "accounts begin anew");
+        let renewed = || broker.listens("off") && broker.device("off").is_ok_and(|pid| pid != off);
+        ensure!(eventually(PATIENCE, renewed), "{}", broker.log());
+        ensure!(!is_alive(off) && installed.is_new(broker.device("off")?)?);
+    }
+    for program in &mut programs {
+        ensure!(program.is_running() && program.errors().is_empty(), "{}", program.errors());
+    }
+    // What an operator wants of contexts of the old device process is done.
+    let context = broker.vm("b")?["contexts"][0]["context"].clone();
+    broker.say(&["kill", &format!("b/{context}")])?;
+    ensure!(eventually(PATIENCE, || !programs[1].is_running()), "{}", broker.log());
+    // A VM that was in use gets a device process of the new program when it is off.
+    let device = broker.device("a")?;
+    drop((programs, bridges));
+    let renewed = || broker.listens("a") && broker.device("a").is_ok_and(|pid| pid != device);
+    ensure!(eventually(PATIENCE, renewed), "{}", broker.log());
+    ensure!(installed.is_new(installed.broker.device("a")?)?);
+    let log = installed.broker.log();
+    ensure!(!log.contains("panicked") && installed.broker.stop()?.success(), "{log}");
+    ensure!(!installed.broker.path("control").exists(), "its sockets are left");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
+    let installed = Installed::start(&[("a", "")])?;
+    let broker = &installed.broker;
+    let gpu = Gpu::new(Session::connect(&broker.path("a"), Options::default())?);
+    let context = gpu.create_context("before")?;
+    let is_there =
+        || broker.vm("a").is_ok_and(|vm| vm["contexts"].as_array().is_some_and(|all| all.len() == 1));
+    ensure!(eventually(PATIENCE, is_there), "{}", broker.log());
+    let before = possessions(broker, "a")?;
+    let refused = |why: &str| -> Result<()> {
+        let output = broker.operate(&["upgrade"])?;
+        let said = String::from_utf8(output.stderr)?;
+        let begin = "vhost-user-vulkan: not upgraded, and the broker goes on as before: ";
+        ensure!(output.status.code() == Some(1) && said.starts_with(begin) && said.contains(why), "{said}");
+        ensure!(possessions(broker, "a")? == before, "{said}\n{}", broker.log());
+        Ok(())
+    };
+    // The first half of a program loads, and dies or is no program at all; what lets it die otherwise is tried in tests of the rehearsal.
+    let whole = fs::read(&installed.built)?;
+    installed.replace_by(&whole[..whole.len() / 2], 0o755)?;
+    refused("")?;
+    installed.replace_by(b"another", 0o755)?;
+    refused("")?;
+    installed.replace_by(&whole, 0o644)?;
+    refused("ermission denied")?;
+    fs::remove_file(installed.program())?;
+    refused("o such file")?;
+    installed.replace()?;
+    broker.rewrite("", &[("a", "gup = \"x\"")])?;
+    refused("it cannot take over: ")?;
+    broker.rewrite("", &[("a", "")])?;
+    gpu.destroy_context(context)?;
+    // A program that can take over is not refused for what went before.
+    broker.say(&["upgrade"])?;
+    ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
+    gpu.destroy_context(gpu.create_context("behind")?)?;
+    // The broker hears a moment later that the contexts have ended.
+    let is_as_before = || possessions(broker, "a").is_ok_and(|now| now == before[..5]);
+    ensure!(eventually(PATIENCE, is_as_before), "{}", broker.log());
+    Ok(())
+}
+
+#[test]
+fn what_is_no_state_of_this_form_is_refused_in_one_line() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("config");
+    fs::write(&file, "")?;
+    for (state, why) in [
+        ("", "not the state of a broker"),
+        ("[]", "not the state of a broker"),
+        (
+            r#"{"form":4000000000,"messages":1}"#,
+            "the state has the form 4000000000, and this program knows 1",
+        ),
+        (r#"{"form":1,"messages":4000000000}"#, "messages of version 4000000000"),
+        (r#"{"form":1,"messages":1,"descriptors":[0,1,2,-1],"state":{}}"#, "not the state of a broker"),
+    ] {
+        for only_looks in [true, false] {
+            let mut command = vhost_user_vulkan()?;
+            command
+                .arg("--config")
+                .arg(&file)
+                .arg("--take-over")
+                .args(only_looks.then_some("--check-config"));
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn()?;
+            child.stdin.take().context("standard input")?.write_all(state.as_bytes())?;
+            let output = child.wait_with_output()?;
+            let said = String::from_utf8(output.stderr)?;
+            ensure!(output.status.code() == Some(1) && output.stdout.is_empty(), "{state}: {said}");
+            ensure!(said.contains(why) && said.lines().count() == 1, "{state}: {said}");
+        }
+    }
+    Ok(())
+}
