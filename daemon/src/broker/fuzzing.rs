@@ -239,8 +239,7 @@ fn settings() -> Vec<VmSettings> {
 
 /// Returns the path of a socket that no other thread has.
 fn socket_path() -> PathBuf {
-    let thread = format!("{:?}", std::thread::current().id());
-    std::env::temp_dir().join(format!("fuzz-broker-{}-{thread}", std::process::id()))
+    std::env::temp_dir().join(format!("fuzz-broker-{}", rustix::thread::gettid()))
 }
 
 fn broker() -> Broker {

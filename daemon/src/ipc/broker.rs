@@ -358,10 +358,11 @@ mod tests {
             ToBroker::Restarting { ctx_id: CONTEXT, stage: RestartStage::Moves },
             ToBroker::Restarted { ctx_id: CONTEXT, outcome: Ok(took) },
             ToBroker::Replaced { what: Replaced::Program("/p".into()) },
+            ToBroker::Recovered { ctx_id: CONTEXT },
         ];
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
-                      08ac02000506 0902022f70";
+                      08ac02000506 0902022f70 0aac02";
         assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (1, format!("{ready} {others}")));
     }
 }
