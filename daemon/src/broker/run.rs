@@ -73,6 +73,8 @@ pub(super) struct Broker {
     pub(super) groups: Groups,
     /// The service manager, if there is one.
     pub(super) manager: Manager,
+    /// The manager was told by an earlier program in this one's place that it is ready, and waits for signs of life.
+    pub(super) was_ready: bool,
     /// The time at which the broker has begun, in the manager's clock and in the broker's.
     begun: (Instant, Nanos),
     /// The peers that wait for an answer.
@@ -104,6 +106,13 @@ pub(super) struct Upkeep {
 }
 
 impl Upkeep {
+    /// Returns whether a signal to end has come that the loop has not seen yet.
+    pub(super) fn hears_end(&self) -> bool {
+        use rustix::net::{RecvFlags, recv};
+        recv(&self.signals, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)
+            .is_ok_and(|(_, bytes)| bytes > 0)
+    }
+
     pub(super) fn new(file: VmsFile, connections: &Connections, epoll: &Arc<OwnedFd>) -> io::Result<Self> {
         Ok(Self {
             signals: take_signals(&[SIGTERM, SIGINT], epoll, Source::Signal)?,
@@ -161,6 +170,7 @@ impl Broker {
             connections,
             groups: Groups::default(),
             manager: Manager::default(),
+            was_ready: false,
             begun: (begun, now),
             waiting: Vec::new(),
             traces: Traces::default(),
@@ -300,8 +310,8 @@ impl Broker {
         if !self.manager.is_there() {
             return;
         }
-        if !self.manager.knows_ready() && (self.ready_by() <= now || self.vms.iter().all(|vm| vm.was_started))
-        {
+        let is_ready = self.was_ready || self.ready_by() <= now || self.vms.iter().all(|vm| vm.was_started);
+        if !self.manager.knows_ready() && is_ready {
             self.manager.ready(counted(self.vms.iter().map(state)));
         }
         self.manager.turns(Instant::now(), || counted(self.vms.iter().map(state)));

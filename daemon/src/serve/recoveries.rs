@@ -12,9 +12,9 @@ use config::MemoryId;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustix::event::PollFlags;
-use shm::Mapping;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at rings whose worker is dead: drivers wait for thrice as long.
@@ -24,7 +24,7 @@ const ALIVE_EVERY: Duration = Duration::from_secs(1);
 struct Written {
     file: OwnedFd,
     bytes: u64,
-    memories: Vec<(MemoryId, OwnedFd)>,
+    memories: Vec<(MemoryId, Arc<OwnedFd>)>,
 }
 
 impl Server {
@@ -37,7 +37,12 @@ impl Server {
         if !self.world.checkpoints.look(now) {
             return;
         }
-        let contexts = self.world.hangs.activity().filter(|(ctx_id, _)| self.wants_checkpoint(*ctx_id, now));
+        // One that wants none is not idle here, so that the next look has a time.
+        let contexts = self
+            .world
+            .hangs
+            .activity()
+            .map(|(ctx_id, wakings)| (ctx_id, wakings.filter(|_| self.wants_checkpoint(ctx_id, now))));
         let contexts: Vec<_> = contexts.collect();
         for ctx_id in self.world.checkpoints.due(contexts.into_iter(), now) {
             self.world.ask_for_checkpoint(ctx_id, now);
@@ -118,12 +123,9 @@ impl Server {
     /// Returns the checkpoint of a context, and its memory files.
     fn written(&mut self, ctx_id: ContextId) -> io::Result<Written> {
         let (file, bytes) = self.world.checkpoints.take(ctx_id).ok_or(io::ErrorKind::NotFound)?;
-        let copy = |memory: MemoryId| {
-            let file = self.world.blobs.made(memory)?;
-            Some(file.try_clone_to_owned().map(|file| (memory, file)))
-        };
-        let memories = self.device.held_pieces(ctx_id).into_iter().filter_map(copy);
-        Ok(Written { file, bytes, memories: memories.collect::<io::Result<_>>()? })
+        let copy = |memory: MemoryId| Some((memory, Arc::clone(self.world.blobs.made(memory)?)));
+        let memories = self.device.held_pieces(ctx_id).into_iter().filter_map(copy).collect();
+        Ok(Written { file, bytes, memories })
     }
 
     fn keep_rings_alive(&mut self, now: Instant) {
@@ -181,12 +183,16 @@ impl Written {
         for (memory, file) in &self.memories {
             send(to, &HandOver::File { memory: Some(*memory) }, Some(file.as_fd()), deadline)?;
         }
-        let mapping = Mapping::new(&self.file, self.bytes.max(1)).map_err(io::Error::other)?;
+        // Read, not mapped: parts that the worker has left out take no memory of this process.
         let mut at = 0;
         while at < self.bytes {
             let mut bytes = vec![0; (self.bytes - at).min(INLINE_SUBMIT_MAX as u64) as usize];
-            mapping.copy_out(at, &mut bytes).map_err(io::Error::other)?;
-            at += bytes.len() as u64;
+            let read = rustix::io::pread(&self.file, &mut bytes, at)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            bytes.truncate(read);
+            at += read as u64;
             send(to, &HandOver::Bytes(bytes), None, deadline)?;
         }
         send(to, &HandOver::End, None, deadline)

@@ -46,6 +46,8 @@ pub(super) struct Ring {
     rested: Condvar,
     /// Hears when the ring goes idle, and when it does not any more.
     activity: Option<Arc<Activity>>,
+    /// The ring was told to be idle. It stays so while it only rests and goes on.
+    is_asleep: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +107,7 @@ impl Ring {
             moved: Condvar::new(),
             rested: Condvar::new(),
             activity: None,
+            is_asleep: AtomicBool::new(false),
         })
     }
 
@@ -411,7 +414,25 @@ impl Ring {
                 }
             }
         }
-        if self.cancel.is_stopped() { None } else { Some(self.tail.load(Ordering::Acquire)) }
+        if self.cancel.is_stopped() {
+            return None;
+        }
+        self.tell_awake();
+        Some(self.tail.load(Ordering::Acquire))
+    }
+
+    /// Tells that the ring goes idle, if it was not.
+    fn tell_asleep(&self) {
+        if !self.is_asleep.swap(true, Ordering::Relaxed) {
+            self.activity.iter().for_each(|activity| activity.sleeps());
+        }
+    }
+
+    /// Tells that the ring has something to do, if it was idle.
+    fn tell_awake(&self) {
+        if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::Relaxed) {
+            self.activity.iter().for_each(|activity| activity.wakes());
+        }
     }
 
     /// Sleeps for `step` or until notified.
@@ -429,9 +450,7 @@ impl Ring {
     fn idle(&self, head: u32) {
         self.gate.lock().notified = false;
         self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
-        if let Some(activity) = &self.activity {
-            activity.sleeps();
-        }
+        self.tell_asleep();
         let mut slices = IDLE_SLICES.iter();
         let mut gate = self.gate.lock();
         while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_stopped() {
@@ -443,19 +462,13 @@ impl Ring {
         }
         gate.notified = false;
         drop(gate);
-        if let Some(activity) = &self.activity {
-            activity.wakes();
-        }
         self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Its thread has ended, and is not idle.
-        if let Some(activity) = &self.activity {
-            activity.sleeps();
-        }
+        self.tell_asleep();
     }
 }
 

@@ -3,6 +3,7 @@
 //! The commands of these tests are 4, 8 or 12 bytes: a word with the number of words that follow, then these.
 
 use super::*;
+use shm::StatusPage;
 use shm::testing::private;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -413,6 +414,42 @@ fn a_ring_rests_while_it_is_idle_and_between_commands_and_goes_on_where_it_was()
         assert!(thread.join().unwrap() > 0);
     });
     assert_eq!(executed.load(SeqCst), 200);
+}
+
+#[test]
+fn a_ring_that_only_rests_does_nothing_as_far_as_its_context_is_watched() {
+    let (page, _) = StatusPage::create().unwrap();
+    let activity = page.activity();
+    let ring = Ring::new(private(4096), layout(), Duration::ZERO).unwrap().telling(activity);
+    let sleeps = || {
+        while activity.look().0 != 0 {
+            std::thread::yield_now();
+        }
+        activity.look()
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| serve(&ring, |bytes| Ok(length(bytes))));
+        let mut driver = Driver::new(&ring);
+        driver.wait_idle_bit();
+        let before = sleeps();
+        for _ in 0..10 {
+            ring.interrupt();
+            assert!(ring.wait_rested(Instant::now() + LONG));
+            ring.go_on();
+            driver.wait_idle_bit();
+            assert_eq!(activity.look(), before);
+        }
+        ring.interrupt();
+        assert!(ring.wait_rested(Instant::now() + LONG));
+        driver.submit(&[0, 1, 7]);
+        ring.go_on();
+        driver.wait_consumed();
+        assert_eq!(sleeps(), (0, before.1.wrapping_add(1)), "what it executes is seen");
+        ring.end();
+        thread.join().unwrap();
+    });
+    drop(ring);
+    assert_eq!(activity.look().0, 0, "a ring that is gone is not awake");
 }
 
 #[test]

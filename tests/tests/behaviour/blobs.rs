@@ -6,7 +6,7 @@ use protocol::venus::generated as venus;
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Response, ResponseType};
 use std::sync::Arc;
 use std::time::Duration;
-use tests::daemon::{Daemon, Holdings, eventually};
+use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, eventually};
 use tests::frontend::{Options, Vmm};
 use tests::guest::ring::{REPLY, Ring, RingOptions};
 use tests::guest::{Gpu, GpuError, PATIENCE, is_refusal};
@@ -293,7 +293,8 @@ fn memory_object_that_does_not_exist_makes_no_blob() -> Result<()> {
 
 #[test]
 fn thousands_of_blobs_leave_no_descriptor_behind() -> Result<()> {
-    let daemon = Daemon::start()?;
+    // A checkpoint is a file, which comes when the context has been idle for a while.
+    let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let context = guest.create_context("churn")?;
     let worker = daemon.wait_for_workers(1)?[0];

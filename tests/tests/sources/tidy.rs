@@ -16,7 +16,7 @@ use tests::sources::{Source, TOOLS, all, product};
 /// fall freely; it rises only in a commit that changes it here. Everything else has none.
 const UNSAFE: &[(&str, usize)] = &[
     ("daemon/shm/src/", 27),
-    ("daemon/src/sandbox/sys.rs", 23),
+    ("daemon/src/sandbox/sys.rs", 24),
     ("daemon/src/interpose.rs", 6),
     ("daemon/doctor/src/guest/virtgpu.rs", 4),
     ("daemon/examples/escape.rs", 3),

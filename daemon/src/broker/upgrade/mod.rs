@@ -25,8 +25,8 @@ pub(super) struct Upgrading<P> {
 /// The stage of an upgrade.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The new program reads the state.
-    Rehearses(Rehearsal),
+    /// The new program reads the state, until this time.
+    Rehearses(Rehearsal, Nanos),
     /// This program can take over when nothing of the broker's own is under way, until this time.
     Rests(Program, Nanos),
 }

@@ -10,6 +10,7 @@ use super::super::upgrade::{Stage, Upgrading};
 use crate::sandbox;
 use sched::Nanos;
 use shm::page_clock;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -19,6 +20,8 @@ use std::process::Command;
 const TAKE_OVER: &str = "--take-over";
 /// The option beside it for a rehearsal.
 const CHECK: &str = "--check-config";
+/// Time for a rehearsal, in nanoseconds. It has a shorter one of its own, unless the file system or the system hangs.
+const REHEARSAL_PATIENCE: Nanos = 30_000_000_000;
 /// Time that the broker waits for a moment in which nothing of its own is under way, in nanoseconds.
 const REST_PATIENCE: Nanos = 10_000_000_000;
 /// The operator is told something after this time, so that the connection is known to be alive, in nanoseconds.
@@ -44,7 +47,8 @@ impl Broker {
                 log::info!(
                     "an operator upgrades the broker: trying whether the installed program can take over"
                 );
-                self.upgrading = Some(Upgrading { peer, stage: Stage::Rehearses(rehearsal), tell_at: now });
+                let stage = Stage::Rehearses(rehearsal, now.saturating_add(REHEARSAL_PATIENCE));
+                self.upgrading = Some(Upgrading { peer, stage, tell_at: now });
                 self.tell_upgrade(now);
             }
             Err(error) => self.say(peer, &Answer::Error { error }, now),
@@ -56,6 +60,9 @@ impl Broker {
             None => Err(ONE_VM.into()),
             Some(_) if self.is_ending => Err("the broker ends".into()),
             Some(_) if self.upgrading.is_some() => Err("the broker is being upgraded already".into()),
+            Some(_) if self.manager.is_there() && !self.manager.knows_ready() => {
+                Err("the broker starts its VMs' device processes: try again in a minute".into())
+            }
             Some(upkeep) => Ok(upkeep),
         }
     }
@@ -65,7 +72,7 @@ impl Broker {
         let Some(upgrading) = &mut self.upgrading else { return };
         upgrading.tell_at = now.saturating_add(TELL);
         let stage = match upgrading.stage {
-            Stage::Rehearses(_) => "trying whether the new program can take over",
+            Stage::Rehearses(..) => "trying whether the new program can take over",
             Stage::Rests(..) => "waiting for a moment in which the broker starts nothing",
         };
         let line = control::line(&Answer::Upgrading { stage: stage.to_owned() });
@@ -75,7 +82,7 @@ impl Broker {
     /// The new program has answered, or has failed.
     pub(in crate::broker) fn take_rehearsed(&mut self, now: Nanos) {
         let Some(Upgrading { stage, .. }) = &mut self.upgrading else { return };
-        let Stage::Rehearses(rehearsal) = &*stage else { return };
+        let Stage::Rehearses(rehearsal, _) = &*stage else { return };
         match rehearsal.result() {
             None => {}
             Some(Err(reason)) => self.call_upgrade_off(&reason, now),
@@ -98,10 +105,16 @@ impl Broker {
                 self.call_upgrade_off(&why, now);
             }
             Stage::Rests(_, until) if *until <= now => {
-                self.call_upgrade_off("device processes are being started all the time: try again", now);
+                self.call_upgrade_off(
+                    "device processes are being started, or the status is asked for, all the time: try again",
+                    now,
+                );
             }
-            Stage::Rests(..) | Stage::Rehearses(_) if *tell_at <= now => self.tell_upgrade(now),
-            Stage::Rests(..) | Stage::Rehearses(_) => {}
+            Stage::Rehearses(_, until) if *until <= now => {
+                self.call_upgrade_off("the new program cannot be started in time: try again", now);
+            }
+            Stage::Rests(..) | Stage::Rehearses(..) if *tell_at <= now => self.tell_upgrade(now),
+            Stage::Rests(..) | Stage::Rehearses(..) => {}
         }
     }
 
@@ -126,9 +139,6 @@ impl Broker {
 
     /// Executes the new program. Returns why that was not possible; everything is as it was then.
     fn hand_on(&mut self, program: &Program, now: Nanos) -> Result<io::Error, io::Error> {
-        if Program::at(program.path.clone())? != *program {
-            return Err(io::Error::other("the program was replaced once more: try again"));
-        }
         let arguments = self.upkeep.as_ref().map(|upkeep| upkeep.file.arguments()).unwrap_or_default();
         self.gpus.iter_mut().for_each(|gpu| gpu.look_at_every(now));
         self.log.iter_mut().for_each(GrantLog::flush);
@@ -145,6 +155,14 @@ impl Broker {
         let text = state.to_text(copies.iter().map(AsRawFd::as_raw_fd).collect())?;
         let mut command = Command::new(&program.path);
         command.args(arguments).arg(TAKE_OVER).stdin(file_of(&text)?);
-        Ok(sandbox::without_hangups(|| command.exec()))
+        if Program::at(program.path.clone())? != *program {
+            return Err(io::Error::other("the program was replaced once more: try again"));
+        }
+        if self.upkeep.as_ref().is_some_and(Upkeep::hears_end) {
+            return Err(io::Error::other("the broker ends"));
+        }
+        let failed = sandbox::without_hangups(|| command.exec());
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        Ok(failed)
     }
 }

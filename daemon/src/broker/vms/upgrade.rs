@@ -16,7 +16,7 @@ use super::super::vm::{OnGpu, Vm, VmContext};
 use super::state::{PassedContext, PassedGpu, PassedOnGpu, PassedPlace, PassedVm, Predecessor, State};
 use config::Passage;
 use outside::Span;
-use readiness::unwatch;
+use readiness::{Events, unwatch};
 use sched::{ContextKey, Nanos};
 use shm::{Listener, page_clock};
 use std::fs::File;
@@ -127,12 +127,14 @@ impl Broker {
     /// The system refuses what the loop needs, or something of what was passed on is not there.
     pub(in crate::broker) fn resume(before: Predecessor, file: VmsFile) -> io::Result<Self> {
         let Predecessor { state, mut inherited } = before;
+        // The thread has that of the earlier program, and those that it starts would have it too.
+        let _ = rustix::thread::set_current_timer_slack(None);
         let epoll = Arc::new(readiness::instance()?);
         let connections = Connections::resume(state.listeners, &mut inherited, &epoll)?;
         let upkeep = Some(Upkeep::new(file, &connections, &epoll)?);
         let log = state.log.map(|log| inherited.take(log).map(File::from)).transpose()?;
         let mut broker = Self::at(state.settings, connections, epoll)?;
-        (broker.log, broker.upkeep) = (log.map(GrantLog::resume), upkeep);
+        (broker.log, broker.upkeep, broker.was_ready) = (log.map(GrantLog::resume), upkeep, true);
         (broker.groups, broker.last_key) = (state.groups, state.last_key);
         let anticipation = broker.settings.anticipation;
         for PassedGpu { gpu, is_drained } in state.gpus {
@@ -227,6 +229,8 @@ impl Broker {
         let from: String = from.chars().map(outside::visible).take(64).collect();
         let (mut renewed, mut later) = (Vec::new(), Vec::new());
         for index in self.vms.by_name() {
+            // A frontend may have connected while no program listened.
+            self.channel(index, Events::EPOLLIN, now);
             let vm = &mut self.vms[index];
             let Some(process) = vm.process.as_ref().filter(|process| !process.dying) else { continue };
             if process.connected {

@@ -52,7 +52,7 @@ pub(super) struct Blobs {
     /// The kind of file that workers export.
     exported: FixedFile,
     /// The file that each piece is, and its device and inode: should its worker die, its successor gets it.
-    made: FxHashMap<MemoryId, (OwnedFd, (u64, u64))>,
+    made: FxHashMap<MemoryId, (Arc<OwnedFd>, (u64, u64))>,
     files: FxHashMap<ResourceId, File>,
 }
 
@@ -94,13 +94,13 @@ impl Blobs {
     pub(super) fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
         let file = shm::create("vulkan-memory", size)?;
         let (given, identity) = (file.try_clone()?, identity(&file)?);
-        self.made.insert(memory, (file, identity));
+        self.made.insert(memory, (Arc::new(file), identity));
         Ok(given)
     }
 
     /// Returns the file of a piece that was made here.
-    pub(super) fn made(&self, memory: MemoryId) -> Option<BorrowedFd<'_>> {
-        self.made.get(&memory).map(|(file, _)| file.as_fd())
+    pub(super) fn made(&self, memory: MemoryId) -> Option<&Arc<OwnedFd>> {
+        self.made.get(&memory).map(|(file, _)| file)
     }
 
     /// Nobody holds this piece any more.

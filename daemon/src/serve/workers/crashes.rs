@@ -50,7 +50,8 @@ impl Worker {
         let Some(kept) = self.kept.as_mut().filter(|_| needs_driver(message) && !message.is_answer()) else {
             return;
         };
-        let is_of_use = !kept.is_written || kept.mark.is_current();
+        // A worker that does not read has each message counted for it once.
+        let is_of_use = self.outbox.is_empty() && (!kept.is_written || kept.mark.is_current());
         if !is_of_use || kept.messages.keep(message.clone(), fd, &mut backlogs.of(owner)).is_err() {
             self.keep_no_more(backlogs, owner);
         }

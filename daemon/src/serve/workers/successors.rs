@@ -241,6 +241,8 @@ impl Workers {
             (successor.writes, successor.reads) = (Some(writes), Some(reads));
         }
         let writes = successor.writes.as_ref().map(AsFd::as_fd);
+        // What is held back from now on is not kept, so a checkpoint would not be all.
+        worker.keep_no_more(&mut self.backlogs, worker.owner());
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::HandOver { copies }, writes)?;
         (successor.holds_back, worker.owes_answer) = (true, true);
         Ok(())

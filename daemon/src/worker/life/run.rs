@@ -221,8 +221,8 @@ impl<B: Backend> Worker<B> {
             (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd),
             // What the context sees comes and goes until there is something to take over.
             (Stage::Begins, message) if is_about_resources(message) => {}
-            // Neither changes what is in a checkpoint.
-            (_, ToWorker::WriteCheckpoint | ToWorker::DetachResource { .. }) => self.stage = Stage::Serves,
+            // It changes nothing that is in a checkpoint.
+            (_, ToWorker::WriteCheckpoint) => self.stage = Stage::Serves,
             _ => {
                 self.stage = Stage::Serves;
                 self.context.changes();
