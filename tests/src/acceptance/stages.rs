@@ -24,6 +24,8 @@ pub struct Stage {
     /// The time that its part of the gate should take on two processors that do nothing else; a stage that takes longer is warned of.
     pub(super) budget: Duration,
     pub(super) needs_gpu: bool,
+    /// The stage compiles more than it waits, and runs beside those that wait.
+    pub(super) is_beside: bool,
 }
 
 /// The work of a stage.
@@ -38,10 +40,12 @@ pub(super) enum Work {
     Tests { are: fn(&TestProgram) -> bool, lanes: usize, threads: usize },
 }
 
-/// A link in a comment that leads nowhere fails the stage.
-const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings']";
+/// A link in a comment that leads nowhere fails the stage. No page is written, which halves its time.
+const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings', '--check', '-Zunstable-options']";
+/// The program that a stable compiler's rustdoc has to be started by for `--check`.
+const DOC_CHECK: &str = "--config=build.rustdoc='.ci/rustdoc-check'";
 
-/// All stages of an extent, in the order they run.
+/// All stages of an extent. Those beside the others have an order of their own.
 #[must_use]
 pub fn stages(extent: Extent) -> Vec<Stage> {
     let cargo = |name, seconds, arguments| Stage::new(name, seconds, Work::Cargo(arguments));
@@ -59,7 +63,7 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         cargo("fmt", 20, &["fmt", "--all", "--check"]),
         Stage::new("build", 120, Work::Build),
         tests("sources", 30, 1, 2, |test| test.is("sources")),
-        cargo("clippy", 90, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        cargo("clippy", 90, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).beside(),
         cargo(
             "doc",
             60,
@@ -72,8 +76,10 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
                 "--no-deps",
                 "--document-private-items",
                 DOC_STRICT,
+                DOC_CHECK,
             ],
-        ),
+        )
+        .beside(),
         program("codegen", 20, "codegen", &["--check"]).needing(&[&[tools::PIP]]),
         program("features", 5, "features-doc", &["--check"]),
         tests("unit", 90, 2, 2, TestProgram::is_of_units),
@@ -84,8 +90,8 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         tests("patched", 120, 1, 2, |test| test.is("patched")).needing(&[tools::SYSTEMS]),
         // An emulated machine has one processor, so two machines keep two busy; more would starve each other, and take memory.
         tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]),
-        tests("package", 300, 1, 2, |test| test.is("package")).needing(package),
-        program("instructions", 180, "instructions", &[]).needing(&[&[tools::VALGRIND]]),
+        tests("package", 300, 1, 2, |test| test.is("package")).needing(package).beside(),
+        program("instructions", 180, "instructions", &[]).needing(&[&[tools::VALGRIND]]).beside(),
         Stage { needs_gpu: true, ..tests("gpu", 120, 1, 1, |test| test.is("gpu_smoke")) },
     ];
     if extent == Extent::All {
@@ -97,7 +103,18 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
 
 impl Stage {
     fn new(name: &'static str, seconds: u64, work: Work) -> Self {
-        Self { name, work, tools: &[], budget: Duration::from_secs(seconds), needs_gpu: false }
+        Self {
+            name,
+            work,
+            tools: &[],
+            budget: Duration::from_secs(seconds),
+            needs_gpu: false,
+            is_beside: false,
+        }
+    }
+
+    fn beside(self) -> Self {
+        Self { is_beside: true, ..self }
     }
 
     fn needing(self, tools: &'static [&'static [Tool]]) -> Self {
