@@ -1,4 +1,4 @@
-//! The acceptance run: all that must hold before a change lands, as named stages, stopping at the first that fails.
+//! The acceptance run: all that must hold before a change lands, as named stages, until one fails.
 //!
 //! The gate is what runs for each change. `--all` adds the tests that are marked `#[ignore = "REASON"]`, which is why they are not in the
 //! gate, and the fuzz targets. Everything is compiled by one command (`built`); stages run the programs that this has made. The
@@ -12,6 +12,8 @@ mod stages;
 mod tally;
 mod watch;
 
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -28,32 +30,79 @@ use watch::{Job, Outcome, watch};
 /// limits that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// Runs stages of an extent in order until one fails: those that are named, or all if none is. Prints what runs, how long it took, and which
+/// Runs stages of an extent until one fails: those that are named, or all if none is. Prints what runs, how long it took, and which
 /// tests failed; the report of all stages stays in the target folder.
+///
+/// Tests wait much of their time. So the stages that mostly compile run beside them, one after the other, once that is made which both need.
 ///
 /// # Errors
 /// A stage could not be started at all, or the report cannot be written.
 pub fn run(extent: Extent, names: &[String]) -> Result<Report> {
     let stages = selected(extent, names)?;
     prerequisites::provide(stages.iter().flat_map(|stage| stage.tools).copied().flatten())?;
-    let mut report = Report::begin(extent)?;
-    let mut built = None;
-    for (index, stage) in stages.iter().enumerate() {
-        println!("== {} ({} of {})", stage.name, index + 1, stages.len());
-        let gpu_required = std::env::var_os("REQUIRE_GPU").is_some();
-        if stage.needs_gpu && !gpu_required && !prerequisites::has_gpu() {
-            println!("== {}: skipped: no GPU", stage.name);
-            continue;
-        }
-        let started = Instant::now();
-        let outcomes = stage.run(extent, &mut built).with_context(|| format!("stage {}", stage.name))?;
-        let failed = report.add(stage, started.elapsed(), &outcomes);
-        if failed {
-            break;
-        }
-    }
+    let [first, then, beside] = lanes(stages);
+    let run = Run { extent, report: Mutex::new(Report::begin(extent)?), built: OnceLock::new() };
+    run.lane(&first)?;
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| run.lane(&beside));
+        run.lane(&then).and(beside.join().expect("it does not panic"))
+    })?;
+    let mut report = run.report.into_inner().expect("it does not panic");
     report.end(names.is_empty())?;
     Ok(report)
+}
+
+/// A run of stages.
+struct Run {
+    extent: Extent,
+    report: Mutex<Report>,
+    built: OnceLock<Built>,
+}
+
+impl Run {
+    /// Runs stages one after the other, until one fails here or in another lane.
+    fn lane(&self, stages: &[Stage]) -> Result<()> {
+        for stage in stages {
+            if self.report().tally().failed > 0 {
+                break;
+            }
+            println!("== {}", stage.name);
+            let gpu_required = std::env::var_os("REQUIRE_GPU").is_some();
+            if stage.needs_gpu && !gpu_required && !prerequisites::has_gpu() {
+                println!("== {}: skipped: no GPU", stage.name);
+                continue;
+            }
+            let started = Instant::now();
+            let outcomes = stage.run(self).with_context(|| format!("stage {}", stage.name))?;
+            self.report().add(stage, started.elapsed(), &outcomes);
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> MutexGuard<'_, Report> {
+        self.report.lock().expect("it does not panic")
+    }
+
+    fn built(&self) -> Result<&Built> {
+        self.built.get().context("nothing is built")
+    }
+}
+
+/// The stages up to the one that compiles what others run, and behind it those that follow each other and those that run beside them.
+fn lanes(stages: Vec<Stage>) -> [Vec<Stage>; 3] {
+    let built = stages.iter().position(Stage::is_build).map_or(0, |at| at + 1);
+    let (mut first, mut then, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, stage) in stages.into_iter().enumerate() {
+        let lane = if at < built {
+            &mut first
+        } else if stage.is_beside {
+            &mut beside
+        } else {
+            &mut then
+        };
+        lane.push(stage);
+    }
+    [first, then, beside]
 }
 
 /// The stages that are named, and the one that compiles what they run; all if none is named.
@@ -71,7 +120,7 @@ fn selected(extent: Extent, names: &[String]) -> Result<Vec<Stage>> {
 }
 
 impl Stage {
-    fn run(&self, extent: Extent, built: &mut Option<Built>) -> Result<Vec<Outcome>> {
+    fn run(&self, run: &Run) -> Result<Vec<Outcome>> {
         match &self.work {
             Work::Cargo(arguments) => {
                 let mut cargo = crate::program::cargo::cargo();
@@ -80,16 +129,14 @@ impl Stage {
             }
             Work::Build => {
                 let (made, outcome) = Built::make(SILENCE_MAX)?;
-                *built = Some(made);
+                run.built.set(made).ok().context("it is built once")?;
                 Ok(vec![outcome])
             }
             Work::Program { name, arguments } => {
-                let job = built.as_ref().context("nothing is built")?.program(name, arguments)?;
-                watch(vec![job], 1, SILENCE_MAX)
+                watch(vec![run.built()?.program(name, arguments)?], 1, SILENCE_MAX)
             }
             Work::Tests { are, lanes, threads } => {
-                let built = built.as_ref().context("nothing is built")?;
-                watch(built.tests(are, extent == Extent::All, *threads)?, *lanes, SILENCE_MAX)
+                watch(run.built()?.tests(are, run.extent == Extent::All, *threads)?, *lanes, SILENCE_MAX)
             }
         }
     }
@@ -111,5 +158,16 @@ mod tests {
         assert_eq!(missing, "no stage fuzz; --list names them");
         let (gate, all) = (names(Extent::Gate, &[]).unwrap(), names(Extent::All, &[]).unwrap());
         assert!(gate.len() < all.len() && gate.iter().all(|name| all.contains(name)));
+    }
+
+    #[test]
+    fn what_others_run_is_made_first() {
+        let names = |lane: &Vec<Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>();
+        let [first, then, beside] = lanes(stages(Extent::All));
+        assert_eq!(names(&first), ["fmt", "build"]);
+        assert_eq!(names(&beside), ["clippy", "doc", "package", "instructions"]);
+        assert_eq!(first.len() + then.len() + beside.len(), stages(Extent::All).len());
+        let [first, then, beside] = lanes(selected(Extent::Gate, &["clippy".to_owned()]).unwrap());
+        assert_eq!((names(&first), names(&then), names(&beside)), (vec![], vec![], vec!["clippy"]));
     }
 }

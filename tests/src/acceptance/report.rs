@@ -60,8 +60,8 @@ impl Report {
         })
     }
 
-    /// Adds a stage and prints how it ended. Returns whether it failed.
-    pub(super) fn add(&mut self, stage: &Stage, took: Duration, outcomes: &[Outcome]) -> bool {
+    /// Adds a stage and prints how it ended.
+    pub(super) fn add(&mut self, stage: &Stage, took: Duration, outcomes: &[Outcome]) {
         let tally = outcomes.iter().map(Outcome::tally).fold(Tally::default(), |sum, tally| sum + tally);
         for outcome in outcomes {
             self.times.extend(outcome.progress.times.iter().cloned());
@@ -84,7 +84,6 @@ impl Report {
             );
         }
         self.stages.push(StageReport { name: stage.name, took, budget, tally });
-        failed > 0
     }
 
     /// Prints the last lines of a run. The report of one that had all stages stays in the target folder.
