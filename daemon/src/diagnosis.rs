@@ -1,6 +1,6 @@
 //! `doctor`: gives the checks (the crate `doctor`) the facts that decide when the daemon serves, found out by the very parts that decide then.
 
-use crate::cli::{Doctor, Serve};
+use crate::cli::{Doctor, Serve, VERSION};
 use anyhow::Context;
 use clap::FromArgMatches;
 use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
@@ -50,8 +50,8 @@ pub(crate) fn run(options: Doctor) -> anyhow::Result<ExitCode> {
 
 /// Returns the text for a bug report. Of a VM it has versions and findings, of a host what is set up and runs there as well.
 fn bug_report(system: &System, options: &Doctor, findings: &Report) -> String {
-    let program = concat!("vhost-user-vulkan ", env!("CARGO_PKG_VERSION"));
-    let mut report = BugReport::of(system, program, findings);
+    let program = format!("vhost-user-vulkan {}", *VERSION);
+    let mut report = BugReport::of(system, &program, findings);
     if !options.vm {
         report.add_settings(configuration(system, options).as_deref());
         let statuses = statuses(options);

@@ -1,7 +1,8 @@
 //! The command line. An error in it is reported in one line.
 //!
 //! `serve` has the options of a device process: among them `quotas`, which bound what a guest takes, and `hangs`, which bound how long it may take. `values` has the
-//! spelling of values, `recipe` what VMMs have to be told. `headings` groups the options in the help, `mistakes` says what is wrong with a command line.
+//! spelling of values, `recipe` what VMMs have to be told. `headings` groups the options in the help, `mistakes` says what is wrong with a command line,
+//! `version` which build this is.
 
 mod confinement;
 mod control;
@@ -15,6 +16,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 pub(crate) mod values;
+mod version;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -30,11 +32,13 @@ pub(crate) use serve::Serve;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use values::{log_level, words};
+pub(crate) use version::VERSION;
 
 /// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus)
 #[derive(Debug, Parser)]
 #[command(
-    name = "vhost-user-vulkan", version, args_conflicts_with_subcommands = true, override_usage = USAGE,
+    name = "vhost-user-vulkan", version = VERSION.as_str(), args_conflicts_with_subcommands = true,
+    override_usage = USAGE,
     after_help = SHORTER, after_long_help = STATUSES,
     disable_help_flag = true, disable_version_flag = true, mut_args = headings::placed
 )]

@@ -135,10 +135,20 @@ fn build(
         }
     }
     cargo.arg("--").args(*options);
+    if let Some(commit) = commit(&crates.repository) {
+        cargo.env("VHOST_USER_VULKAN_COMMIT", commit);
+    }
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
     crate::program::cargo::build(&mut cargo, name)?;
     let triple = if foreign { architecture.triple() } else { "" };
     Ok(crates.target_folder.join(triple).join(profile).join(name))
+}
+
+/// Returns the commit that is built, by which the program names itself, with a `+` if files were changed since; none outside a git checkout.
+pub fn commit(repository: &Path) -> Option<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]).current_dir(repository);
+    succeed(git, LIMIT).ok().map(|commit| commit.trim().to_owned())
 }
 
 /// Returns the compiler to take if the usual one has no standard library for the target.

@@ -34,7 +34,7 @@ fn the_package_for_arm64_is_made_and_its_program_runs() -> Result<()> {
         command.args(["-L", LIBRARIES]).arg(folder.path().join("usr/bin/vhost-user-vulkan")).arg(option);
         succeed(command, LIMIT).with_context(|| option.to_owned())
     };
-    ensure!(run("--version")?.trim() == format!("vhost-user-vulkan {}", env!("CARGO_PKG_VERSION")));
+    ensure!(run("--version")?.trim() == crate::version());
     ensure!(run("--help")?.contains("--socket-path"));
     let lists = run("--print-seccomp")?;
     ensure!(

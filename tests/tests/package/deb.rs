@@ -126,6 +126,15 @@ fn lintian_finds_nothing() -> Result<()> {
 }
 
 #[test]
+fn the_program_names_the_commit_that_it_was_built_from() -> Result<()> {
+    let folder = unpacked()?;
+    let program = folder.path().join("usr/bin/vhost-user-vulkan");
+    let said = text(&program.to_string_lossy(), &["--version"])?;
+    ensure!(said.trim() == crate::version(), "{said}");
+    Ok(())
+}
+
+#[test]
 fn the_program_is_small_and_names_no_folder_of_this_machine() -> Result<()> {
     let folder = unpacked()?;
     let program = fs::read(folder.path().join("usr/bin/vhost-user-vulkan"))?;

@@ -10,6 +10,14 @@ mod units;
 use anyhow::{Context, Result, anyhow};
 use std::sync::OnceLock;
 use tests::package::{Architecture, Package};
+use tests::sources::repository;
+
+/// The answer of the package's program to `--version`.
+fn version() -> String {
+    let version = concat!("vhost-user-vulkan ", env!("CARGO_PKG_VERSION"));
+    tests::package::commit(&repository())
+        .map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})"))
+}
 
 /// The package, made once for all tests.
 fn made() -> Result<&'static Package> {
