@@ -72,7 +72,7 @@ fn become_what_is_wanted(
                 let serve_all = if take_over { follow_broker } else { become_broker };
                 serve_all(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
             }
-            None => become_device(serve),
+            None => become_device(serve, take_over),
         },
         Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
             watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
@@ -130,15 +130,18 @@ fn is_logging() -> bool {
 }
 
 /// Serves one VM. What goes wrong below a broker names the VM.
-fn become_device(options: Serve) -> anyhow::Result<ExitCode> {
+fn become_device(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
+    if follows && !options.under_broker {
+        bail!("--take-over needs --config: only a broker can be followed");
+    }
     let name = options.vm_name.clone().filter(|_| options.under_broker);
-    serve_vm(options).map_err(|error| match name.filter(|_| !is_logging()) {
+    serve_vm(options, follows).map_err(|error| match name.filter(|_| !is_logging()) {
         Some(name) => error.context(format!("VM {name}")),
         None => error,
     })
 }
 
-fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
+fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     if options.print_seccomp {
         return print_system_calls();
     }
@@ -188,13 +191,11 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let manager = Manager::of_environment();
     // Before the socket file, which appears when all is ready, and after which somebody may want this to end.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
-    let listen = match (inherited, &options.socket_path) {
-        (Some(listen), _) => listen,
-        (None, Some(path)) => Listen::at(path, options.socket_access())?,
-        (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
-    };
+    let listen = listen(inherited, &options, follows)?;
     let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
-    launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
+    if !follows {
+        launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
+    }
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
@@ -241,6 +242,16 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     Ok(match end {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
+    })
+}
+
+/// The source of frontends, which a device process that `follows` another has from that one.
+fn listen(inherited: Option<Listen>, options: &Serve, follows: bool) -> anyhow::Result<Listen> {
+    Ok(match (inherited, &options.socket_path) {
+        (Some(listen), _) => listen,
+        (None, Some(path)) if follows => Listen::Successor(path.clone()),
+        (None, Some(path)) => Listen::at(path, options.socket_access())?,
+        (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     })
 }
 

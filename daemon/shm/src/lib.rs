@@ -17,6 +17,7 @@ mod guard;
 mod mapping;
 mod memfd;
 mod placed;
+mod replace;
 mod results;
 mod status;
 #[cfg(any(test, feature = "testing"))]
@@ -30,6 +31,7 @@ pub use grants::{Counters, GRANTS_LAYOUT, GateSide, Reached, SchedulerSide, Work
 pub use guard::{Guard, guard_mappings, memory_was_lost};
 pub use mapping::{Mapping, OutOfBounds, Word};
 pub use memfd::create;
+pub use replace::put_in_place_of;
 pub use results::{ResultWord, ResultWords, Told};
 pub use status::{Activity, StatusPage};
 pub use trace_note::{Stages, SubmissionId, TakenNotes, TraceNote};
