@@ -26,8 +26,11 @@ const REPORT_PATIENCE: Nanos = 200_000_000;
 /// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
-/// Said of a VM whose device process is of an earlier program than the broker.
+/// Said of a VM whose device process is of an earlier program than the broker, and is not followed by another.
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
+/// Said of one whose device process is followed by another.
+const RENEWED: &str =
+    "the daemon was upgraded: the VM goes on with the new program when no program of its guest uses the GPU";
 
 /// The answer to what is asked in the moment before another program follows.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
@@ -268,8 +271,9 @@ impl Broker {
         let device = vm.process.as_ref().map(Process::cpu_time).unwrap_or_default();
         let replaced = vm.process.iter().flat_map(|process| &process.replaced);
         let replaced = replaced.filter(|what| !what.is_program()).map(Replaced::to_string);
+        let older = if vm.renew_at.is_some() { RENEWED } else { OLDER };
         let is_older = vm.process.as_ref().is_some_and(|process| process.is_older);
-        let replaced = replaced.chain(is_older.then(|| OLDER.to_owned())).collect();
+        let replaced = replaced.chain(is_older.then(|| older.to_owned())).collect();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),

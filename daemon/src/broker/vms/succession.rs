@@ -7,6 +7,7 @@ use super::super::run::{Broker, Upkeep};
 use super::super::source::Source;
 use super::super::upgrade::rehearsal::{Program, Rehearsal, Rehearsed, file_of};
 use super::super::upgrade::{Stage, Upgrading};
+use super::super::vm::Vm;
 use crate::sandbox;
 use sched::Nanos;
 use shm::page_clock;
@@ -89,6 +90,12 @@ impl Broker {
                 let version: String = takes_over.chars().map(outside::visible).take(64).collect();
                 log::info!("{} (version {version}) can take over", program.path.display());
                 *stage = Stage::Rests(program, now.saturating_add(REST_PATIENCE));
+                // Those of this program would have to be followed in turn. One that takes over already does so within the time.
+                for index in self.vms.indices() {
+                    if self.vms[index].successor.as_ref().is_some_and(|successor| successor.offer.is_none()) {
+                        self.end_successor(index, "the broker is being upgraded once more");
+                    }
+                }
             }
         }
     }
@@ -122,7 +129,8 @@ impl Broker {
     /// Returns whether no thread of the broker's does something for it, and no peer waits for an answer that comes in a moment.
     fn is_at_rest(&self) -> bool {
         let reads = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
-        self.waiting.is_empty() && !reads && !self.vms.iter().any(|vm| vm.is_starting)
+        let starts = |vm: &Vm| vm.is_starting || vm.awaits_successor || vm.successor.is_some();
+        self.waiting.is_empty() && !reads && !self.vms.iter().any(starts)
     }
 
     /// Returns whether an upgrade waits for a moment of rest, in which case nothing is begun that would put it off.
