@@ -24,6 +24,7 @@ use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ use std::time::Duration;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
+
+/// The name of the process: as much of the program's as the system keeps.
+const NAME: &CStr = c"vhost-user-vulk";
 
 /// The target of this file's log messages: its own module's name begins like that of a library that is silenced.
 const LOG: &str = "daemon";
@@ -68,7 +72,7 @@ fn become_what_is_wanted(
                 let serve_all = if take_over { follow_broker } else { become_broker };
                 serve_all(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
             }
-            None => become_device(serve),
+            None => become_device(serve, take_over),
         },
         Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
             watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
@@ -126,15 +130,18 @@ fn is_logging() -> bool {
 }
 
 /// Serves one VM. What goes wrong below a broker names the VM.
-fn become_device(options: Serve) -> anyhow::Result<ExitCode> {
+fn become_device(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
+    if follows && !options.under_broker {
+        bail!("--take-over needs --config: only a broker can be followed");
+    }
     let name = options.vm_name.clone().filter(|_| options.under_broker);
-    serve_vm(options).map_err(|error| match name.filter(|_| !is_logging()) {
+    serve_vm(options, follows).map_err(|error| match name.filter(|_| !is_logging()) {
         Some(name) => error.context(format!("VM {name}")),
         None => error,
     })
 }
 
-fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
+fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     if options.print_seccomp {
         return print_system_calls();
     }
@@ -184,13 +191,11 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     let manager = Manager::of_environment();
     // Before the socket file, which appears when all is ready, and after which somebody may want this to end.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
-    let listen = match (inherited, &options.socket_path) {
-        (Some(listen), _) => listen,
-        (None, Some(path)) => Listen::at(path, options.socket_access())?,
-        (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
-    };
+    let listen = listen(inherited, &options, follows)?;
     let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
-    launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
+    if !follows {
+        launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
+    }
     waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
@@ -237,6 +242,16 @@ fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     Ok(match end {
         End::Asked => ExitCode::SUCCESS,
         End::Outdated => ExitCode::from(sandbox::START_AGAIN),
+    })
+}
+
+/// The source of frontends, which a device process that `follows` another has from that one.
+fn listen(inherited: Option<Listen>, options: &Serve, follows: bool) -> anyhow::Result<Listen> {
+    Ok(match (inherited, &options.socket_path) {
+        (Some(listen), _) => listen,
+        (None, Some(path)) if follows => Listen::Successor(path.clone()),
+        (None, Some(path)) => Listen::at(path, options.socket_access())?,
+        (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     })
 }
 
@@ -368,6 +383,8 @@ fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow:
         file.read()?;
         return print(&passed.rehearsed()).map(drop);
     }
+    // The system names a program after the path by which it was executed, which is a descriptor's.
+    let _ = rustix::thread::set_name(NAME);
     // Before anything is opened.
     let before = passed.inherit().context("cannot take over from the broker")?;
     start_logging(level, Reader::Operators(None));

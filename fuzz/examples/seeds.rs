@@ -6,7 +6,7 @@ use config::{
 };
 use daemon::ipc::{
     Fence, FromBroker, GpuChange, HeldMemory, InForce, MapInfo, Placement, ResourceKind, RestartStage,
-    RestartTook, SharedGpu, ToBroker, ToDevice, ToWorker, Unmovable, WorkerSetup,
+    RestartTook, SharedGpu, ToBroker, ToDevice, ToSuccessor, ToWorker, Unmovable, WorkerSetup,
 };
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -29,6 +29,7 @@ fn main() -> io::Result<()> {
     write("http_request", texts(HTTP))?;
     write("control_request", texts(CONTROL))?;
     write("vms_file", texts(FILES))?;
+    write("broker_state", daemon::broker::fuzzing::states())?;
     let lines = texts(TRACES);
     // Any other bytes are what workers note.
     let notes = (1..=8).map(|seed| [vec![0], random_bytes(seed)].concat());
@@ -369,11 +370,19 @@ fn packets() -> Vec<Vec<u8>> {
         FromBroker::Restart { ctx_id, change: None },
         FromBroker::Restart { ctx_id, change: Some(GpuChange { from: 0, to: 1 }) },
         FromBroker::Place { placement: Placement::default() },
+        FromBroker::HandOn,
+    ];
+    let to_successor = [
+        ToSuccessor::Begins { form: 1 },
+        ToSuccessor::NotNow { reason: reason() },
+        ToSuccessor::State(vec![1, 2]),
+        ToSuccessor::Serve,
     ];
     let packets = to_worker.iter().map(postcard::to_stdvec);
     let packets = packets.chain(to_device.iter().map(postcard::to_stdvec));
     let packets = packets.chain(to_broker.iter().chain(&more_to_broker).map(postcard::to_stdvec));
     let packets = packets.chain(from_broker.iter().map(postcard::to_stdvec));
+    let packets = packets.chain(to_successor.iter().map(postcard::to_stdvec));
     packets.map(|bytes| bytes.expect("encodes")).collect()
 }
 

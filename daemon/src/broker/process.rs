@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_se
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -201,7 +201,20 @@ impl Process {
     ///
     /// It is gone, or does not read what it is sent.
     pub(super) fn send(&mut self, message: FromBroker) -> Result<bool, String> {
-        let sent = self.outbox.send(&self.channel, message, None, &mut backlog());
+        self.send_with(message, None)
+    }
+
+    /// Sends a message with a descriptor, as [`Self::send`] does.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::send`].
+    pub(super) fn send_with(
+        &mut self,
+        message: FromBroker,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<bool, String> {
+        let sent = self.outbox.send(&self.channel, message, file, &mut backlog());
         sent.map(|()| !self.outbox.is_empty()).map_err(|error| error.to_string())
     }
 

@@ -242,6 +242,8 @@ impl Broker {
             match source {
                 Some(Source::Channel) => self.channel(index, flags, now),
                 Some(Source::Child) => self.child_ended(index, now),
+                Some(Source::Successor) => self.hear_successor(index, now),
+                Some(Source::SuccessorEnd) => self.successor_ended(index, now),
                 Some(Source::Started) => self.take_started(now),
                 Some(Source::Timer) => {
                     self.armed = None;
@@ -290,6 +292,7 @@ impl Broker {
             self.tick(now);
         }
         self.start_due(now);
+        self.renew_due(now);
         self.end_deaf(now);
         self.answer_due(now);
         self.trace_due(now);
@@ -408,7 +411,7 @@ impl Broker {
 
     /// Has the loop woken when something is due.
     fn arm_timer(&mut self) -> io::Result<()> {
-        let starts = self.vms.iter().filter_map(|vm| vm.start_at);
+        let starts = self.vms.iter().filter_map(|vm| vm.start_at).filter(|_| !self.comes_to_rest());
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();
@@ -420,6 +423,7 @@ impl Broker {
             self.traces.next_look(),
             self.next_restart(),
             self.next_upgrade(),
+            self.next_renewal(),
         ];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();

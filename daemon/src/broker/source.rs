@@ -6,6 +6,8 @@ pub(super) enum Source {
     Doorbell,
     Channel,
     Child,
+    Successor,
+    SuccessorEnd,
     Started,
     Read,
     Rehearsed,
@@ -16,10 +18,12 @@ pub(super) enum Source {
     Connection,
 }
 
-const SOURCES: [Source; 11] = [
+const SOURCES: [Source; 13] = [
     Source::Doorbell,
     Source::Channel,
     Source::Child,
+    Source::Successor,
+    Source::SuccessorEnd,
     Source::Started,
     Source::Read,
     Source::Rehearsed,

@@ -23,10 +23,18 @@ struct Wanted {
     vm: usize,
     name: String,
     arguments: Vec<OsString>,
+    follows: bool,
 }
 
-/// The VM that a device process was to be started for, by its index, and the process.
-pub(super) type Started = (usize, io::Result<Process>);
+/// The result of a start.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// The VM that the device process was to be started for, by its index.
+    pub(super) vm: usize,
+    /// The device process is to follow the one that the VM has.
+    pub(super) follows: bool,
+    pub(super) process: io::Result<Process>,
+}
 
 impl Starter {
     /// Starts the thread. `epoll` reports under `token` that processes were started.
@@ -40,8 +48,8 @@ impl Starter {
         let (wanted, requests) = unbounded::<Wanted>();
         let (done, started) = unbounded();
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
-            for Wanted { vm, name, arguments } in requests {
-                if done.send((vm, begin(&name, &arguments))).is_err() {
+            for Wanted { vm, name, arguments, follows } in requests {
+                if done.send(Started { vm, follows, process: begin(&name, &arguments) }).is_err() {
                     break;
                 }
                 bell.ring();
@@ -50,10 +58,10 @@ impl Starter {
         Ok(Self { wanted, started, _listener: listener })
     }
 
-    /// Asks the thread to start the device process of a VM.
-    pub(super) fn start(&self, vm: usize, name: &str, arguments: Vec<OsString>) {
+    /// Asks the thread to start the device process of a VM, or one that `follows` it.
+    pub(super) fn start(&self, vm: usize, name: &str, arguments: Vec<OsString>, follows: bool) {
         // The thread ends after this value.
-        let _ = self.wanted.send(Wanted { vm, name: name.to_owned(), arguments });
+        let _ = self.wanted.send(Wanted { vm, name: name.to_owned(), arguments, follows });
     }
 
     /// Returns the processes that the thread has started, or could not start, since the last call.

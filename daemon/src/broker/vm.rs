@@ -10,7 +10,7 @@ use super::report::words::percent;
 use super::settings::VmSettings;
 use super::settings::share::class_name;
 use super::upgrade::passing::UsageForm;
-use crate::ipc::{HeldMemory, Placement, RestartStage, Unmovable};
+use crate::ipc::{HeldMemory, InForce, Placement, RestartStage, SharedGpu, Unmovable};
 use protocol::ids::ContextId;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sched::{ContextKey, Nanos, Share, TenantId, Usage};
@@ -43,6 +43,12 @@ pub(super) struct Vm {
     /// The GPUs of contexts that begin.
     pub(super) placement: Placement,
     pub(super) process: Option<Process>,
+    /// The device process of this program that is to follow one of an earlier program.
+    pub(super) successor: Option<Successor>,
+    /// The starter has been asked for it and has not answered.
+    pub(super) awaits_successor: bool,
+    /// The time from which on one is started as soon as no program of the guest uses the GPU; none if the VM keeps its device process.
+    pub(super) renew_at: Option<Nanos>,
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
     pub(super) start_at: Option<Nanos>,
@@ -62,6 +68,24 @@ pub(super) struct Vm {
     pub(super) memory: Asked,
     /// Totals of what has ended: what that had used, and how it ended.
     pub(super) past: Past,
+}
+
+/// A device process that is to follow the one that a VM has.
+#[derive(Debug)]
+pub(super) struct Successor {
+    pub(super) process: Process,
+    /// Since it is ready.
+    pub(super) offer: Option<Offer>,
+    /// The time at which it is ended.
+    pub(super) until: Nanos,
+}
+
+/// The things that a successor has said of itself, as [`crate::ipc::ToBroker::Ready`] has them.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) gpus: Vec<SharedGpu>,
+    pub(super) limits: HeldMemory,
+    pub(super) in_force: InForce,
 }
 
 /// A VM and one of its GPUs.
@@ -292,6 +316,9 @@ impl Vm {
             gpus: Vec::new(),
             placement: Placement::default(),
             process: None,
+            successor: None,
+            awaits_successor: false,
+            renew_at: None,
             contexts: FxHashMap::default(),
             start_at: Some(now),
             was_started: false,
@@ -338,9 +365,17 @@ impl Vm {
         self.process.is_none() && !self.is_starting && self.start_at.is_none()
     }
 
+    /// Returns whether its device process can be followed by another while a frontend is connected.
+    pub(super) fn could_have_successor(&self) -> bool {
+        let serves = |process: &Process| process.connected && process.ready && !process.dying;
+        self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
+    }
+
     /// Has the device process end, or the one that is being started when it is there: asked now, killed at `deadline`.
     pub(super) fn end_process(&mut self, deadline: Nanos) {
         self.start_at = None;
+        self.renew_at = None;
+        self.successor.iter_mut().for_each(|successor| successor.process.kill());
         match &self.process {
             Some(process) => process.terminate(),
             None if self.is_starting => {}

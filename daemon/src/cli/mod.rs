@@ -59,8 +59,8 @@ pub(crate) struct Cli {
     /// Check the file given with --config, report what is wrong with it, and exit
     #[arg(long, requires = "config")]
     pub check_config: bool,
-    /// Follow the broker whose state is the standard input
-    #[arg(long, requires = "config", hide = true)]
+    /// Follow the broker whose state is the standard input, or below a broker the device process that serves the VM
+    #[arg(long, hide = true)]
     pub take_over: bool,
     #[command(subcommand)]
     pub role: Option<Role>,

@@ -29,5 +29,5 @@ pub(crate) use context::Obstacle;
 pub(crate) use effects::{Effects, Shown};
 pub(crate) use error::{EffectFailed, GuestError};
 
-pub(crate) use model::{Device, DeviceOptions, MapsAtReset};
+pub(crate) use model::{Device, DeviceOptions, MapsAtReset, PassedDevice};
 pub(crate) use quota::{Owner, Quota};

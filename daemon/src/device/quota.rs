@@ -113,8 +113,13 @@ impl Quota {
     pub(crate) fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
         let amount = amount.min(self.held(from));
         self.give_back(from, amount);
+        self.hold(to, amount);
+    }
+
+    /// Counts what an owner holds already, whatever the limits say.
+    pub(crate) fn hold(&mut self, owner: Owner, amount: u64) {
         if amount > 0 {
-            *self.held.entry(to).or_default() += amount;
+            *self.held.entry(owner).or_default() += amount;
             self.used += amount;
         }
     }

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The version of the messages between broker and device process. A broker of another program goes on with device processes that were started
 /// before, so it rises with each change of these messages that they do not understand.
-pub const BROKER_MESSAGES: u32 = 1;
+pub const BROKER_MESSAGES: u32 = 2;
 
 /// Broker to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub enum FromBroker {
         /// Their GPUs.
         placement: Placement,
     },
+    /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two
+    /// ([`super::ToSuccessor`]). It is said to both: the one that serves passes on what the other needs, unless something is in the way, and ends.
+    HandOn,
 }
 
 /// The GPUs of a context: for each that its guest sees, in the guest's order, an index among the GPUs of [`ToBroker::Ready`].
@@ -323,10 +326,11 @@ mod tests {
             FromBroker::Restart { ctx_id: CONTEXT, change },
             FromBroker::SwapOut { ctx_id: CONTEXT },
             FromBroker::Place { placement: Placement(vec![0, 1]) },
+            FromBroker::HandOn,
         ];
         assert_eq!(
             (BROKER_MESSAGES, bytes(&to_device).as_str()),
-            (1, "00ac02 01ac02 02 03ac02010102 04ac02 05020001")
+            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06")
         );
         let gpu = SharedGpu {
             uuid: [1; 16],
@@ -363,6 +367,6 @@ mod tests {
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
                       08ac02000506 0902022f70 0aac02";
-        assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (1, format!("{ready} {others}")));
+        assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
     }
 }

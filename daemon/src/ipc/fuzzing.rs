@@ -1,7 +1,10 @@
 //! Entry point for fuzzing messages: a hostile packet in, and a panic only where there is a bug.
 
 use super::channel::decode;
-use super::{FromBroker, FromLauncher, HandOver, ProbeReport, ToBroker, ToDevice, ToLauncher, ToWorker};
+use super::{
+    FromBroker, FromLauncher, FromSuccessor, HandOver, ProbeReport, ToBroker, ToDevice, ToLauncher,
+    ToSuccessor, ToWorker,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -16,6 +19,8 @@ pub fn fuzz_message(packet: &[u8]) -> usize {
         check::<ToLauncher>,
         check::<FromLauncher>,
         check::<HandOver>,
+        check::<ToSuccessor>,
+        check::<FromSuccessor>,
     ];
     checks.iter().map(|check| usize::from(check(packet))).sum()
 }

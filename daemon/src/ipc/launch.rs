@@ -77,6 +77,8 @@ pub enum ToLauncher {
         /// The absolute paths of others.
         others: Vec<PathBuf>,
     },
+    /// Another device process has taken these files over: remove none of them.
+    LeaveAtEnd,
 }
 
 /// Launcher to device process.

@@ -10,6 +10,7 @@ pub mod fuzzing;
 mod launch;
 mod message;
 mod outbox;
+mod succession;
 
 pub use broker::{
     BROKER_MESSAGES, FromBroker, GpuChange, HeldMemory, InForce, Placement, RestartStage, RestartTook,
@@ -21,3 +22,4 @@ pub use message::{
     Fence, HandOver, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
 };
 pub use outbox::{AtMost, Bound, Outbox, OutboxError};
+pub use succession::{FromSuccessor, SUCCESSION, ToSuccessor};

@@ -131,6 +131,11 @@ impl Launcher {
         self.send(&ToLauncher::RemoveAtEnd { socket, others }, None)
     }
 
+    /// Tells the launcher to remove no socket file: another process serves there.
+    pub fn leave_at_end(&self) -> io::Result<()> {
+        self.send(&ToLauncher::LeaveAtEnd, None)
+    }
+
     /// Has the launcher watch the files of this family's drivers, and the VM's socket file, if it is to remove that.
     pub fn watch(&self, family: DriverFamily) -> io::Result<()> {
         self.send(&ToLauncher::Watch { family }, None)

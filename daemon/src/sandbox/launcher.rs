@@ -167,6 +167,7 @@ impl Launcher {
                 self.at_end = Some(AtEnd { socket, files });
             }
             ToLauncher::RemoveAtEnd { .. } => {}
+            ToLauncher::LeaveAtEnd => self.at_end = None,
         }
         Ok(())
     }

@@ -88,8 +88,8 @@ impl Broker {
     /// # Errors
     ///
     /// It is gone.
-    pub fn hear(&self) -> Result<Option<FromBroker>, ReceiveError> {
-        Ok(self.channel.try_receive()?.map(|(message, _)| message))
+    pub fn hear(&self) -> Result<Option<(FromBroker, Option<OwnedFd>)>, ReceiveError> {
+        self.channel.try_receive()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Performs the device's effects.
 
 use super::blobs::Blobs;
+use super::blobs::closer::Closer;
 use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
-use super::closer::Closer;
 use super::handover::HandOvers;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
@@ -16,6 +16,7 @@ use super::logging::limiter::{LogLimiter, Subject};
 use super::manager::Told;
 use super::outdated::Outdated;
 use super::rings::Rings;
+use super::succession::Succession;
 use super::window::Window;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -73,6 +74,8 @@ pub(super) struct World {
     pub report_due: bool,
     /// The files that were replaced under this process.
     pub outdated: Outdated,
+    /// A device process of another program that is to serve the frontend, or that this one is to follow.
+    pub succession: Succession,
     /// The time at which the next frontend is listened for, if one had to be refused.
     pub listen_at: Option<Instant>,
 }

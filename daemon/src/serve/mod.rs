@@ -15,7 +15,6 @@
 mod blobs;
 mod broker;
 mod checkpoints;
-mod closer;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -25,6 +24,7 @@ mod logging;
 mod manager;
 mod mapping;
 mod outdated;
+mod passing_on;
 mod patience;
 mod recoveries;
 #[cfg(test)]
@@ -35,6 +35,9 @@ mod restarts_tests;
 mod rings;
 mod run;
 mod setup;
+mod succession;
+#[cfg(test)]
+mod succession_tests;
 mod swaps;
 #[cfg(test)]
 mod swaps_tests;

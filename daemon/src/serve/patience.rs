@@ -6,7 +6,8 @@
 use super::broker::Broker;
 use super::effects::World;
 use super::hangs::Reached;
-use crate::ipc::{FromBroker, ReceiveError};
+use super::succession::Succession;
+use crate::ipc::{Channel, FromBroker, ReceiveError};
 use crate::transport::{Asked, SessionError};
 use outside::Span;
 use protocol::ids::ContextId;
@@ -109,19 +110,23 @@ impl World {
             }
             heard => heard?,
         };
+        let Some((heard, file)) = heard else { return Ok(()) };
         match heard {
-            None => {}
-            Some(FromBroker::Kill { ctx_id }) => self.kill(ctx_id, "an operator ended it"),
-            Some(FromBroker::Hung { ctx_id }) => self.kill_hung(ctx_id, Reached::Contended),
+            FromBroker::Kill { ctx_id } => self.kill(ctx_id, "an operator ended it"),
+            FromBroker::Hung { ctx_id } => self.kill_hung(ctx_id, Reached::Contended),
             // As soon as the frontend has answered.
-            Some(FromBroker::Restart { ctx_id, change }) => self.restarts_wanted.push((ctx_id, change)),
-            Some(FromBroker::SwapOut { ctx_id }) => self.swaps_wanted.push(ctx_id),
-            Some(FromBroker::Place { placement }) => {
+            FromBroker::Restart { ctx_id, change } => self.restarts_wanted.push((ctx_id, change)),
+            FromBroker::SwapOut { ctx_id } => self.swaps_wanted.push(ctx_id),
+            FromBroker::Place { placement } => {
                 if let Err(error) = self.workers.place(placement) {
                     log::error!("the broker places contexts where they cannot be: {error}");
                 }
             }
-            Some(FromBroker::Report) => self.report_due = true,
+            FromBroker::Report => self.report_due = true,
+            // As soon as the loop is there.
+            FromBroker::HandOn => {
+                self.succession = file.map(Channel::from_socket).map_or(Succession::None, Succession::Wanted);
+            }
         }
         Ok(())
     }

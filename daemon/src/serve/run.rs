@@ -1,10 +1,10 @@
 //! The device thread's loop.
 
+use super::blobs::closer::Closer;
 use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
-use super::closer::Closer;
 use super::effects::World;
 use super::handover::HandOvers;
 use super::handover::Purpose;
@@ -19,6 +19,7 @@ use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
 use super::setup::Listen;
+use super::succession::{Passed, Succession};
 use super::window::Window;
 use super::workers::{
     CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
@@ -28,7 +29,8 @@ use crate::ipc::{self, DriverFamily, HeldMemory, InForce, ReceiveError, SharedGp
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
 use crate::service::Manager;
 use crate::transport::{
-    CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
+    CONTROLQ, DeviceConfig, Messages, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens,
+    Vring,
 };
 use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap};
 use log::Level;
@@ -105,6 +107,7 @@ const TOKEN_LISTENER: u64 = 2;
 const TOKEN_SIGNAL: u64 = 3;
 const TOKEN_LAUNCHER: u64 = 4;
 const TOKEN_BROKER: u64 = 5;
+const TOKENS: Tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
 
 /// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
@@ -140,7 +143,7 @@ pub fn serve(mut options: Options) -> io::Result<End> {
 
 pub(super) struct Server {
     pub(super) epoll: Arc<OwnedFd>,
-    listen: Listen,
+    pub(super) listen: Listen,
     config: DeviceConfig,
     command_limits: CommandLimits,
     exit_on_disconnect: bool,
@@ -160,6 +163,8 @@ pub(super) struct Server {
     /// Turns since the first of them asked.
     catching_up_turns: usize,
     done: bool,
+    /// Another device process serves the frontend.
+    pub(super) is_given: bool,
 }
 
 impl Server {
@@ -237,6 +242,7 @@ impl Server {
                 advised_on_queues: false,
                 report_due: false,
                 outdated: Outdated::default(),
+                succession: Succession::None,
                 listen_at: None,
             },
             attention: Attention::new(tunables()),
@@ -246,12 +252,15 @@ impl Server {
             catching_up: Vec::new(),
             catching_up_turns: 0,
             done: false,
+            is_given: false,
         })
     }
 
     fn run(&mut self) -> io::Result<End> {
         self.await_frontend()?;
-        self.world.workers.launcher().watch(self.family)?;
+        if !matches!(self.listen, Listen::Successor(_)) {
+            self.world.workers.launcher().watch(self.family)?;
+        }
         self.world.told.ready();
         self.world.turns(Instant::now());
         let mut events = Reported::default();
@@ -261,6 +270,9 @@ impl Server {
             self.world.progress.begins();
             for Event { events, data: token } in events.events().iter().copied() {
                 self.dispatch(token, Events::from_bits_retain(events))?;
+                if self.is_given {
+                    return Ok(End::Asked);
+                }
             }
             self.run_queues();
             self.tell_caught_up_due();
@@ -274,6 +286,9 @@ impl Server {
             self.world.signal();
             if memory_was_lost() {
                 self.end_shrunk();
+            }
+            if let Some(end) = self.succession_due()? {
+                return Ok(end);
             }
             if let Some(end) = self.world.should_end() {
                 log::info!("ending, to be started anew");
@@ -336,6 +351,7 @@ impl Server {
                 }
                 Ok(())
             }
+            Listen::Successor(_) => Ok(()),
         }
     }
 
@@ -362,7 +378,7 @@ impl Server {
         self.world.log(Level::Error, "frontend refused", message);
         match &self.listen {
             Listen::Socket { .. } => self.world.listen_at = Some(Instant::now() + REFUSED_PAUSE),
-            Listen::Connected(_) => self.done = true,
+            Listen::Connected(_) | Listen::Successor(_) => self.done = true,
         }
     }
 
@@ -377,17 +393,10 @@ impl Server {
         }
     }
 
-    fn start_session(&mut self, connection: UnixStream) -> io::Result<()> {
+    pub(super) fn start_session(&mut self, connection: UnixStream) -> io::Result<()> {
         connection.set_nonblocking(false)?;
-        if !self.world.lenders.devices().is_empty() {
-            let process = peer_process(connection.as_fd());
-            if process.is_none() {
-                log::debug!("the frontend's process is not known");
-            }
-            self.world.workers.launcher().frontend(process.as_ref())?;
-        }
-        let tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
-        match Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), tokens) {
+        self.tell_launcher_of(&connection)?;
+        match Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), TOKENS) {
             Ok(session) => self.world.session = Some(session),
             Err(error) => {
                 self.refuse_frontend(&error);
@@ -400,10 +409,54 @@ impl Server {
         Ok(())
     }
 
-    /// A queue was started or stopped, or the session has ended.
+    /// The launcher keeps what is lent for as long as the frontend's process lives.
+    fn tell_launcher_of(&self, frontend: impl AsFd) -> io::Result<()> {
+        if self.world.lenders.devices().is_empty() {
+            return Ok(());
+        }
+        let process = peer_process(frontend.as_fd());
+        if process.is_none() {
+            log::debug!("the frontend's process is not known");
+        }
+        self.world.workers.launcher().frontend(process.as_ref())
+    }
+
+    /// Builds up what another device process has written down, and touches nothing of the VM.
+    pub(super) fn resumed(
+        &mut self,
+        passed: Passed,
+        files: &mut dyn Iterator<Item = OwnedFd>,
+    ) -> Result<(Session, Messages), String> {
+        self.device.resume(passed.device)?;
+        self.world.strikes.resume(passed.strikes, Instant::now());
+        self.world.workers.keep_key(passed.cache_key);
+        (self.world.advised, self.world.advised_on_queues) = passed.advised;
+        let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
+        Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| error.to_string())
+    }
+
+    /// Serves a frontend that another device process has served until now.
+    pub(super) fn serves_on(&mut self, session: Session, messages: Messages) -> io::Result<()> {
+        self.tell_launcher_of(session.connection())?;
+        let launcher = self.world.workers.launcher();
+        launcher.remove_at_end(self.listen.made_at(), Vec::new())?;
+        launcher.watch(self.family)?;
+        self.world.session.insert(session).go_on(messages);
+        self.tell_frontend(true);
+        log::info!("the frontend is served from now on, by a device process of another program until now");
+        Ok(())
+    }
+
+    /// A queue was started or stopped, the frontend is not listened to any more, or the session has ended.
     fn doorbell(&mut self) -> io::Result<()> {
         let Some(session) = &self.world.session else { return Ok(()) };
         session.answer_doorbell();
+        if let Some(messages) = session.take_halted()
+            && self.halted(messages)
+        {
+            return Ok(());
+        }
+        let Some(session) = &self.world.session else { return Ok(()) };
         if let Some(end) = session.take_end() {
             return self.session_ended(&end);
         }
@@ -793,6 +846,9 @@ impl Server {
 
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
+        if self.is_given {
+            return self.leave();
+        }
         self.world.told.stopping();
         if self.world.restless.is_some() {
             let HandOvers { done, failed, .. } = self.world.handovers;
@@ -806,6 +862,16 @@ impl Server {
         self.world.progress.waits();
         let Self { listen, world, .. } = self;
         drop(listen);
+        world.workers.end_all();
+    }
+
+    /// Leaves everything to the device process that serves now.
+    fn leave(self) {
+        let Self { mut world, .. } = self;
+        if let Err(error) = world.workers.launcher().leave_at_end() {
+            log::error!("the socket file may be removed: {error}");
+        }
+        world.session.take().into_iter().for_each(Session::give_away);
         world.workers.end_all();
     }
 

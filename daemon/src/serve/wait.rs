@@ -116,6 +116,8 @@ impl Server {
         let idle = self.world.idle.as_ref().and_then(Idle::next_due);
         let checkpoints = [self.world.checkpoints.next_due(), self.world.alive_at];
         let hand_overs = [self.world.handovers.next_due(), restless, idle].into_iter().chain(checkpoints);
+        let succession = [self.world.succession.next_due()];
+        let hand_overs = hand_overs.chain(succession);
         let deadlines = workers.into_iter().chain(others).chain(hand_overs);
         deadlines.flatten().min()
     }

@@ -30,11 +30,11 @@ const MEMORY_SLOTS_MAX: u64 = 509;
 /// State of the message thread.
 pub(super) struct Handler {
     shared: Arc<Shared>,
-    table: MemoryTable,
-    kicks: [Option<File>; QUEUES],
-    features: u64,
-    protocol_features: VhostUserProtocolFeatures,
-    stops: Stops,
+    pub(super) table: MemoryTable,
+    pub(super) kicks: [Option<File>; QUEUES],
+    pub(super) features: u64,
+    pub(super) protocol_features: VhostUserProtocolFeatures,
+    pub(super) stops: Stops,
 }
 
 impl Handler {
@@ -52,6 +52,11 @@ impl Handler {
     fn vring(&self, index: u32) -> Result<(usize, &Arc<Vring>)> {
         let index = index as usize;
         self.shared.vrings.get(index).map(|vring| (index, vring)).ok_or(Error::InvalidParam)
+    }
+
+    /// Takes over the kick of a queue as it is, started or not.
+    pub(super) fn resume_kick(&mut self, index: usize, kick: File) -> Result<()> {
+        self.set_kick(index, Some(event(kick)?))
     }
 
     fn set_kick(&mut self, index: usize, kick: Option<File>) -> Result<()> {

@@ -5,12 +5,17 @@
 
 use super::regions::{Region, Regions};
 use rustix::fs::{FileType, fstat};
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestRegionMmap};
+use vm_memory::{
+    GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend, GuestMemoryRegion,
+    GuestRegionMmap,
+};
 
 /// The memory both threads see.
 pub(super) type Memory = GuestMemoryAtomic<Regions>;
@@ -34,7 +39,38 @@ pub(super) struct MemoryTable {
     hidden: Vec<u64>,
 }
 
+/// A region, written down for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PassedRegion {
+    guest_addr: u64,
+    size: u64,
+    user_addr: u64,
+    /// The offset in its file.
+    offset: u64,
+}
+
+impl From<PassedRegion> for VhostUserMemoryRegion {
+    fn from(PassedRegion { guest_addr, size, user_addr, offset }: PassedRegion) -> Self {
+        Self { guest_phys_addr: guest_addr, memory_size: size, user_addr, mmap_offset: offset }
+    }
+}
+
 impl MemoryTable {
+    /// Writes the regions down, and copies their files; none if one of them is not mapped here.
+    pub(super) fn pass_on(&self) -> io::Result<Option<(Vec<PassedRegion>, Vec<OwnedFd>)>> {
+        let (mut regions, mut files) = (Vec::new(), Vec::new());
+        let memory = self.memory.memory();
+        for range in &self.ranges {
+            let mapped =
+                memory.find_region(GuestAddress(range.guest_addr)).and_then(|region| region.file_offset());
+            let Some(mapped) = mapped.filter(|_| !range.hidden) else { return Ok(None) };
+            let FrontendRange { user_addr, size, guest_addr, .. } = *range;
+            regions.push(PassedRegion { guest_addr, size, user_addr, offset: mapped.start() });
+            files.push(mapped.file().try_clone()?.into());
+        }
+        Ok(Some((regions, files)))
+    }
+
     /// An empty table that publishes to `memory` all but what is of the device nodes `hidden`.
     pub(super) fn new(memory: Memory, hidden: Vec<u64>) -> Self {
         Self { memory, ranges: Vec::new(), hidden }
@@ -147,7 +183,6 @@ mod tests {
 
     #[test]
     fn memory_of_a_driver_is_announced_and_not_mapped() {
-        use vm_memory::GuestMemoryBackend;
         let memory = Memory::new(Regions::default());
         let mut table = MemoryTable::new(memory.clone(), vec![rustix::fs::makedev(1, 5)]);
         let at = |guest_phys_addr, user_addr| VhostUserMemoryRegion {

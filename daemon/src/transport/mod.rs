@@ -21,6 +21,7 @@ mod requests;
 mod session;
 mod shared;
 mod stops;
+mod succession;
 #[cfg(test)]
 mod tests;
 mod vring;
@@ -28,8 +29,9 @@ mod vring;
 pub(crate) use error::SessionError;
 pub(crate) use pending::PendingResponse;
 pub(crate) use requests::Asked;
-pub(crate) use session::Session;
+pub(crate) use session::{Messages, Session};
 pub(crate) use shared::{DeviceConfig, Tokens};
+pub(crate) use succession::PassedSession;
 pub(crate) use vring::{NoRequest, Vring};
 
 /// Index of the control queue.

@@ -43,7 +43,7 @@ const HEADER_BYTES: usize = 12;
 const REQUEST_BYTES: usize = HEADER_BYTES + size_of::<VhostUserMMap>();
 const ANSWER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 /// The parts of the flags: the version of the protocol, an answer, a wish for one.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 /// Two bits of the version, and that it is an answer.
@@ -53,6 +53,11 @@ impl Requests {
     /// The channel at this socket.
     pub(super) fn new(socket: OwnedFd, acknowledges: bool) -> Self {
         Self { socket, acknowledges }
+    }
+
+    /// Returns whether the frontend answers each request when it is done.
+    pub(super) fn acknowledges(&self) -> bool {
+        self.acknowledges
     }
 
     /// Begins a request.
@@ -68,6 +73,12 @@ impl Requests {
         message[HEADER_BYTES..].copy_from_slice(body.as_slice());
         let channel = Arc::clone(self);
         Asked { channel, message, sent: 0, file, answer: [0; ANSWER_BYTES], got: 0 }
+    }
+}
+
+impl AsFd for Requests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -3,17 +3,21 @@
 use super::CONTROLQ;
 use super::error::SessionError;
 use super::handler::Handler;
-use super::requests::{Asked, Requests, next_channel};
+use super::requests::{Asked, Requests, VERSION, next_channel};
 use super::shared::{DeviceConfig, Shared, Tokens};
 use super::vring::Vring;
 use protocol::virtio_gpu::HOST_VISIBLE_SHMID;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use shm::put_in_place_of;
+use std::io::{self, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use vhost::vhost_user::message::{BackendReq, VhostUserMMap, VhostUserMMapFlags};
+use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// A session, owned by the device thread. Dropping it closes the connection.
@@ -21,6 +25,8 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     connection: UnixStream,
     thread: Option<JoinHandle<()>>,
+    /// This process serves the frontend. Otherwise another one does, on the same connection.
+    serves: bool,
 }
 
 impl Session {
@@ -34,9 +40,57 @@ impl Session {
         let shared = Shared::new(config, epoll, tokens)?;
         let handler = Handler::new(Arc::clone(&shared));
         let messages = Messages::new(connection.try_clone()?, handler, Arc::clone(&shared))?;
-        let thread =
-            std::thread::Builder::new().name("frontend".into()).spawn(move || handle_messages(messages))?;
-        Ok(Self { shared, connection, thread: Some(thread) })
+        let mut session = Self::of(shared, connection);
+        (session.thread, session.serves) = (Some(start(messages)?), true);
+        Ok(session)
+    }
+
+    /// A session whose frontend is not listened to.
+    pub(super) fn of(shared: Arc<Shared>, connection: UnixStream) -> Self {
+        Self { shared, connection, thread: None, serves: false }
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Returns the connection to the frontend.
+    pub(crate) fn connection(&self) -> &UnixStream {
+        &self.connection
+    }
+
+    /// Has the frontend not listened to any more as soon as it is between two messages, which [`Self::take_halted`] tells then.
+    pub(crate) fn halt(&self) {
+        let _ = rustix::io::write(&self.shared.halt, &1u64.to_ne_bytes());
+    }
+
+    /// Returns what is left of the message thread, if the frontend is not listened to any more.
+    pub(crate) fn take_halted(&self) -> Option<Messages> {
+        self.shared.halted.lock().take()
+    }
+
+    /// Calls a halt off, if it has not come yet.
+    pub(crate) fn unhalt(&self) {
+        let _ = rustix::io::read(&self.shared.halt, &mut [0; 8]);
+    }
+
+    /// Listens to the frontend again. Without a thread for that the session has ended.
+    pub(crate) fn go_on(&mut self, messages: Messages) {
+        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+        self.unhalt();
+        self.serves = true;
+        match start(messages) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => self.shared.end(error.into()),
+        }
+        self.shared.vrings.iter().for_each(|vring| vring.remind());
+        // Requests may be there that no kick tells of any more.
+        self.shared.ring_doorbell();
+    }
+
+    /// Leaves the connection to another process, which serves the frontend.
+    pub(crate) fn give_away(mut self) {
+        self.serves = false;
     }
 
     /// A queue.
@@ -136,11 +190,14 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let _ = self.connection.shutdown(Shutdown::Both);
+        if self.serves {
+            let _ = self.connection.shutdown(Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             // A panic has ended the process already.
             let _ = thread.join();
         }
+        drop(self.take_halted());
         let _ = readiness::unwatch(&self.shared.epoll, &self.shared.doorbell);
     }
 }
@@ -157,22 +214,66 @@ fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
 }
 
 /// Handles what the frontend says, one message after another.
-pub(super) struct Messages {
+pub(crate) struct Messages {
     connection: UnixStream,
-    handler: BackendReqHandler<std::sync::Mutex<Handler>>,
+    messages: BackendReqHandler<Mutex<Handler>>,
+    handler: Arc<Mutex<Handler>>,
     shared: Arc<Shared>,
 }
 
 impl Messages {
     /// Handles those that come at `connection`.
-    pub(super) fn new(
+    pub(super) fn new(connection: UnixStream, handler: Handler, shared: Arc<Shared>) -> io::Result<Self> {
+        let handler = Arc::new(Mutex::new(handler));
+        let messages = BackendReqHandler::from_stream(connection.try_clone()?, Arc::clone(&handler));
+        Ok(Self { connection, messages, handler, shared })
+    }
+
+    /// Handles those that come at `connection` from now on, from a frontend that has negotiated these features and protocol features before. The
+    /// library learns of them as from any frontend, so it hears a frontend of ours first.
+    ///
+    /// # Errors
+    ///
+    /// They are not ours, or the system refuses.
+    pub(super) fn resume(
         connection: UnixStream,
         handler: Handler,
         shared: Arc<Shared>,
-    ) -> std::io::Result<Self> {
-        let handler = Arc::new(std::sync::Mutex::new(handler));
-        let handler = BackendReqHandler::from_stream(connection.try_clone()?, handler);
-        Ok(Self { connection, handler, shared })
+        (features, protocol_features): (u64, u64),
+    ) -> Result<Self, Error> {
+        let (ours, mut frontend) = UnixStream::pair().map_err(Error::SocketError)?;
+        let mut messages = Self::new(ours, handler, shared).map_err(Error::SocketError)?;
+        let said = [
+            (FrontendReq::GET_FEATURES, None),
+            (FrontendReq::SET_FEATURES, Some(features)),
+            (FrontendReq::SET_PROTOCOL_FEATURES, Some(protocol_features)),
+        ];
+        for (request, value) in said {
+            frontend.write_all(&message(request, value)).map_err(Error::SocketError)?;
+            messages.handle_next()?;
+        }
+        put_in_place_of(messages.messages.as_raw_fd(), &connection).map_err(Error::SocketError)?;
+        Ok(Self { connection, ..messages })
+    }
+
+    /// Returns the state of the message thread.
+    pub(super) fn handler(&self) -> MutexGuard<'_, Handler> {
+        // A panic has ended the process already.
+        self.handler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next message; false if the thread is to stop ahead of it.
+    fn comes(&self) -> bool {
+        loop {
+            let mut ready =
+                [PollFd::new(&self.shared.halt, PollFlags::IN), PollFd::new(&self.connection, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Err(Errno::INTR) => {}
+                // Whatever it is, reading tells.
+                Err(_) => return true,
+                Ok(_) => return ready[0].revents().is_empty(),
+            }
+        }
     }
 
     /// Waits for the next and does what it says.
@@ -182,7 +283,7 @@ impl Messages {
     /// The session is over.
     pub(super) fn handle_next(&mut self) -> Result<(), Error> {
         *self.shared.arriving.lock() = next_channel(&self.connection);
-        self.handler.handle_request()
+        self.messages.handle_request()
     }
 }
 
@@ -190,6 +291,10 @@ impl Messages {
 fn handle_messages(mut messages: Messages) {
     let shared = Arc::clone(&messages.shared);
     let error = loop {
+        if !messages.comes() {
+            *shared.halted.lock() = Some(messages);
+            return shared.ring_doorbell();
+        }
         if let Err(error) = messages.handle_next() {
             break error;
         }
@@ -197,10 +302,16 @@ fn handle_messages(mut messages: Messages) {
     };
     // Unregisters the kicks before the device thread hears of the end.
     drop(messages);
-    *shared.ended.lock() = Some(error.into());
-    shared.is_over.store(true, Ordering::Relaxed);
-    for vring in &shared.vrings {
-        vring.abandon();
-    }
-    shared.ring_doorbell();
+    shared.end(error.into());
+}
+
+fn start(messages: Messages) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("frontend".into()).spawn(move || handle_messages(messages))
+}
+
+/// A frontend's message, with a value or without.
+fn message(request: FrontendReq, value: Option<u64>) -> Vec<u8> {
+    let size = if value.is_some() { size_of::<u64>() as u32 } else { 0 };
+    let head = [request as u32, VERSION, size].into_iter().flat_map(u32::to_le_bytes);
+    head.chain(value.into_iter().flat_map(u64::to_le_bytes)).collect()
 }

@@ -5,13 +5,14 @@ use super::error::SessionError;
 use super::memory::Memory;
 use super::regions::Regions;
 use super::requests::Requests;
+use super::session::Messages;
 use super::vring::Vring;
 use parking_lot::Mutex;
 use readiness::{self, Events};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vm_memory::GuestMemoryAtomic;
 
 /// The facts that the frontend is told about the device.
@@ -56,6 +57,9 @@ pub(super) struct Shared {
     pub doorbell: OwnedFd,
     /// The frontend has sent a message.
     pub used: AtomicBool,
+    /// An event while the message thread is to stop between two messages, and what it leaves then.
+    pub halt: OwnedFd,
+    pub halted: Mutex<Option<Messages>>,
     pub ended: Mutex<Option<SessionError>>,
     pub is_over: AtomicBool,
 }
@@ -68,6 +72,7 @@ impl Shared {
         tokens: Tokens,
     ) -> std::io::Result<Arc<Self>> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let halt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let table_change = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         readiness::watch(&epoll, &doorbell, tokens.doorbell, Events::EPOLLIN)?;
         let memory: Memory = GuestMemoryAtomic::new(Regions::default());
@@ -85,9 +90,19 @@ impl Shared {
             acknowledges: AtomicBool::new(false),
             doorbell,
             used: AtomicBool::new(false),
+            halt,
+            halted: Mutex::new(None),
             ended: Mutex::new(None),
             is_over: AtomicBool::new(false),
         }))
+    }
+
+    /// The session is over, for this reason.
+    pub(super) fn end(&self, why: SessionError) {
+        *self.ended.lock() = Some(why);
+        self.is_over.store(true, Ordering::Relaxed);
+        self.vrings.iter().for_each(|vring| vring.abandon());
+        self.ring_doorbell();
     }
 
     /// Wakes the device thread.

@@ -15,6 +15,7 @@
 //! Knows neither queues nor memory.
 
 use super::QUEUES;
+use serde::{Deserialize, Serialize};
 
 /// The verdict on a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(super) enum Verdict {
 }
 
 /// A queue between its stop and its start, and the evidence so far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Stop {
     /// The index at which it stopped.
     at: u16,
@@ -39,7 +40,7 @@ struct Stop {
 }
 
 /// The frontend as it is now.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Frontend {
     /// The features that SET_FEATURES named last.
     pub features: u64,
@@ -48,7 +49,7 @@ pub(super) struct Frontend {
 }
 
 /// The queues of a device: each runs, or was never started, or is stopped.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Stops([Option<Stop>; QUEUES]);
 
 impl Stops {

@@ -10,12 +10,15 @@ use super::regions::Regions;
 use config::most;
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::io;
 use std::num::Wrapping;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
-use vm_memory::{GuestAddressSpace, GuestMemoryLoadGuard};
+use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryLoadGuard};
 use waiting::calls::Calls;
 use waiting::tunables;
 
@@ -66,6 +69,18 @@ struct Held {
     answer: Vec<u8>,
     /// Somebody may wait for it.
     awaited: bool,
+}
+
+/// A queue that owes no answer, written down for another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PassedVring {
+    size: u16,
+    /// Guest addresses of the descriptor table, the available ring and the used ring.
+    places: [u64; 3],
+    next_available: u16,
+    next_used: u16,
+    started: bool,
+    enabled: bool,
 }
 
 /// The reason why no request could be taken.
@@ -262,6 +277,49 @@ impl Vring {
     }
 }
 
+/// Another process serves it.
+impl Vring {
+    /// Writes the queue down, and copies what signals used buffers to the driver; none while an answer is owed.
+    pub(super) fn pass_on(&self) -> io::Result<Option<(PassedVring, Option<OwnedFd>)>> {
+        let state = self.state.lock();
+        if state.calls.are_open() || !state.held.is_empty() {
+            return Ok(None);
+        }
+        let (queue, call) =
+            (&state.queue, state.call.as_ref().map(|call| call.try_clone().map(OwnedFd::from)));
+        let passed = PassedVring {
+            size: queue.size(),
+            places: [queue.desc_table(), queue.avail_ring(), queue.used_ring()],
+            next_available: queue.next_avail(),
+            next_used: queue.next_used(),
+            started: state.started,
+            enabled: state.enabled,
+        };
+        Ok(Some((passed, call.transpose()?)))
+    }
+
+    /// Goes on where another process was. Returns whether that is possible.
+    pub(super) fn resume(&self, passed: &PassedVring) -> bool {
+        let mut state = self.state.lock();
+        let [descriptors, available, used] = passed.places.map(GuestAddress);
+        (state.started, state.enabled) = (passed.started, passed.enabled);
+        let queue = &mut state.queue;
+        queue.set_next_avail(passed.next_available);
+        queue.set_next_used(passed.next_used);
+        queue.set_ready(passed.started);
+        queue.try_set_size(passed.size).is_ok()
+            && queue.try_set_desc_table_address(descriptors).is_ok()
+            && queue.try_set_avail_ring_address(available).is_ok()
+            && queue.try_set_used_ring_address(used).is_ok()
+    }
+
+    /// Tells the driver to look, as another process may have put something in without telling it.
+    pub(super) fn remind(&self) {
+        let state = self.state.lock();
+        state.call.iter().filter(|_| state.started).for_each(ring);
+    }
+}
+
 /// The message thread's half.
 impl Vring {
     pub(super) fn set_size(&self, size: u32) -> bool {
@@ -274,9 +332,9 @@ impl Vring {
         let mut state = self.state.lock();
         let memory = self.memory.memory();
         let queue = &mut state.queue;
-        let set = queue.try_set_desc_table_address(vm_memory::GuestAddress(descriptors)).is_ok()
-            && queue.try_set_avail_ring_address(vm_memory::GuestAddress(available)).is_ok()
-            && queue.try_set_used_ring_address(vm_memory::GuestAddress(used)).is_ok();
+        let set = queue.try_set_desc_table_address(GuestAddress(descriptors)).is_ok()
+            && queue.try_set_avail_ring_address(GuestAddress(available)).is_ok()
+            && queue.try_set_used_ring_address(GuestAddress(used)).is_ok();
         match queue.used_idx::<Regions>(&memory, Ordering::Relaxed) {
             Ok(Wrapping(used)) if set => {
                 queue.set_next_used(used);

@@ -1,20 +1,24 @@
 //! `upgrade` has the installed program go on in the place of a broker whose VMs compute, and leaves the broker as it is if that program cannot.
 
 use anyhow::{Context, Result, ensure};
+use protocol::virtio_gpu::Command as Request;
 use rustix::process::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use tempfile::TempDir;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::clients;
 use tests::daemon::{bare_command, eventually, is_alive};
 use tests::frontend::{Options, Session};
+use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE};
 use tests::program::{Background, executable};
+use vm_memory::{Bytes, VolatileMemory};
 
 /// A folder in which the daemon is installed, and a broker that was started from there.
 struct Installed {
@@ -115,7 +119,7 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
         let said = broker.say(&["upgrade"])?;
         ensure!(said.contains(" contexts were taken over, in "), "{said}");
         ensure!(said.contains("\noff: gets a device process of the new program\n"), "{said}");
-        ensure!(said.contains("\na: goes on with the old program until it is off\n"), "{said}");
+        ensure!(said.contains("\na: gets one when no program of its guest uses the GPU\n"), "{said}");
         ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
         ensure!(programs.iter().all(goes_on), "not all go on\n{}", broker.log());
         assert_eq!([possessions(broker, "a")?, possessions(broker, "b")?], before, "{}", broker.log());
@@ -141,6 +145,56 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
     let log = installed.broker.log();
     ensure!(!log.contains("panicked") && installed.broker.stop()?.success(), "{log}");
     ensure!(!installed.broker.path("control").exists(), "its sockets are left");
+    Ok(())
+}
+
+#[test]
+fn a_vm_in_use_goes_on_with_the_new_program_when_none_of_its_programs_computes() -> Result<()> {
+    let mut installed = Installed::start(&[("a", "")])?;
+    let broker = &installed.broker;
+    let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
+    let resource_id = gpu.new_resource_id();
+    let create = Request::ResourceCreate2d { resource_id, format: 1, width: 8, height: 8 };
+    gpu.call(&create, None)?;
+    let context = gpu.create_context("computes")?;
+    let old = broker.device("a")?;
+    installed.replace()?;
+    let said = broker.say(&["upgrade"])?;
+    ensure!(said.contains("\na: gets one when no program of its guest uses the GPU\n"), "{said}");
+    gpu.call(&Request::GetDisplayInfo, None)?;
+    ensure!(broker.device("a")? == old, "a VM whose program computes has lost its device process");
+    gpu.destroy_context(context)?;
+    // The guest's kernel asks on and on, whichever process answers.
+    let renewed = || {
+        let answered = gpu.call(&Request::GetDisplayInfo, None).is_ok();
+        !answered || broker.device("a").is_ok_and(|device| device != old)
+    };
+    ensure!(eventually(PATIENCE, renewed), "{}", broker.log());
+    gpu.call(&Request::GetDisplayInfo, None)?;
+    let new = broker.device("a")?;
+    ensure!(installed.is_new(new)? && eventually(PATIENCE, || !is_alive(old)), "{}", broker.log());
+    ensure!(gpu.call(&create, None).is_err(), "what the guest held is forgotten");
+    let is_told = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected" && vm["replaced"] == json!([]));
+    ensure!(eventually(PATIENCE, is_told), "{}", broker.log());
+    // Programs that begin now compute with workers of the new one.
+    let mut device = Device::create(&gpu, "afterwards")?;
+    let memory = device.allocate(4096, Source::New)?.ok().context("memory")?;
+    let blob = device.blob(memory, 4096)?;
+    device.fill(memory, 4096, 7)?;
+    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let mut bytes = vec![0; 4096];
+    mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
+    ensure_filled(&bytes, 7)?;
+    drop((blob, device));
+    drop(gpu);
+    ensure!(eventually(PATIENCE, || broker.listens("a")), "{}", broker.log());
+    let again = Gpu::new(Session::connect(&broker.path("a"), Options::default())?);
+    again.call(&Request::GetDisplayInfo, None)?;
+    ensure!(broker.device("a")? == new, "{}", broker.log());
+    drop(again);
+    let log = installed.broker.log();
+    ensure!(!log.contains("panicked") && installed.broker.stop()?.success(), "{log}");
+    ensure!(!installed.broker.path("a").exists(), "its socket is left");
     Ok(())
 }
 
@@ -181,8 +235,8 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
     broker.say(&["upgrade"])?;
     ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
     gpu.destroy_context(gpu.create_context("behind")?)?;
-    // The broker hears a moment later that the contexts have ended.
-    let is_as_before = || possessions(broker, "a").is_ok_and(|now| now == before[..5]);
+    // The broker hears a moment later that the contexts have ended, and the device process is followed by another.
+    let is_as_before = || possessions(broker, "a").is_ok_and(|now| now[1..] == before[1..5]);
     ensure!(eventually(PATIENCE, is_as_before), "{}", broker.log());
     Ok(())
 }
@@ -196,11 +250,15 @@ fn what_is_no_state_of_this_form_is_refused_in_one_line() -> Result<()> {
         ("", "not the state of a broker"),
         ("[]", "not the state of a broker"),
         (
-            r#"{"form":4000000000,"messages":1}"#,
+            r#"{"form":4000000000,"messages":2}"#,
             "the state has the form 4000000000, and this program knows 1",
         ),
         (r#"{"form":1,"messages":4000000000}"#, "messages of version 4000000000"),
-        (r#"{"form":1,"messages":1,"descriptors":[0,1,2,-1],"state":{}}"#, "not the state of a broker"),
+        (r#"{"form":1,"messages":2,"pages":4000000000}"#, "pages of grants of layout 4000000000"),
+        (
+            r#"{"form":1,"messages":2,"pages":1,"descriptors":[0,1,2,-1],"state":{}}"#,
+            "not the state of a broker",
+        ),
     ] {
         for only_looks in [true, false] {
             let mut command = vhost_user_vulkan()?;

@@ -4,6 +4,7 @@ mod drains;
 mod moves;
 pub(super) mod one_vm;
 mod reload;
+mod renewal;
 mod restarts;
 pub(super) mod state;
 mod succession;
@@ -18,6 +19,7 @@ use super::rates::Rate;
 use super::run::Broker;
 use super::settings::share::effective;
 use super::source::Source;
+use super::starter::Started;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, InForce, Placement, Replaced, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
@@ -44,6 +46,10 @@ const PATH_BYTES: usize = 4096;
 impl Broker {
     /// Starts the device processes whose time has come. One waits while a process that ends still has its paths.
     pub(super) fn start_due(&mut self, now: Nanos) {
+        // The program that follows starts them, or this one when none follows.
+        if self.comes_to_rest() {
+            return;
+        }
         for index in self.vms.indices() {
             if self.vms[index].start_at.is_some_and(|at| at <= now) {
                 self.vms[index].start_at = None;
@@ -66,7 +72,7 @@ impl Broker {
         let vm = &mut self.vms[index];
         let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, group].concat();
         let Some(upkeep) = &self.upkeep else { return };
-        upkeep.starter.start(index, vm.name(), arguments);
+        upkeep.starter.start(index, vm.name(), arguments, false);
         vm.is_starting = true;
         vm.taken.clone_from(&vm.settings.own_paths);
         self.manager.status_changed();
@@ -75,7 +81,11 @@ impl Broker {
     /// Takes over the device processes that have been started.
     pub(super) fn take_started(&mut self, now: Nanos) {
         let started = self.upkeep.as_ref().map(|upkeep| upkeep.starter.started());
-        for (index, started) in started.into_iter().flatten() {
+        for Started { vm: index, follows, process: started } in started.into_iter().flatten() {
+            if follows {
+                self.take_successor(index, started, now);
+                continue;
+            }
             self.vms[index].is_starting = false;
             if let Err(error) = started.and_then(|process| self.take(index, process)) {
                 self.cannot_start(index, &error, now);
@@ -169,7 +179,8 @@ impl Broker {
         let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         vm.memory = Asked::default();
-        if vm.ending.is_some() || starts_again {
+        let is_followed = vm.successor.as_ref().is_some_and(|successor| successor.offer.is_some());
+        if vm.ending.is_some() || starts_again || is_followed {
             log::info!(vm = vm.name(); "the device process has ended ({status})");
         } else {
             let consequence = if process.connected { PLUG_AGAIN } else { "no VM was connected to it" };
@@ -180,7 +191,9 @@ impl Broker {
             self.context_ended(index, &context, now);
         }
         self.no_restarts_of(index, now);
-        self.has_ended(index, life, now);
+        if !self.succeed(index, now) {
+            self.has_ended(index, life, now);
+        }
     }
 
     fn unwatch(&self, process: &Process) {
@@ -232,7 +245,7 @@ impl Broker {
     }
 
     /// Ends a device process that misbehaves. Its contexts end when it is gone.
-    fn disown(&mut self, index: usize, why: &str) {
+    pub(super) fn disown(&mut self, index: usize, why: &str) {
         let passage = self.passage();
         let vm = &mut self.vms[index];
         let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };

@@ -63,6 +63,11 @@ impl Lenders {
         &self.devices
     }
 
+    /// Returns whether nothing is lent, or may still be mapped.
+    pub(in crate::serve) fn is_empty(&self) -> bool {
+        self.lenders.is_empty() && self.closing.is_empty() && self.orders.is_empty()
+    }
+
     /// Returns whether memory may be mapped out of this device node.
     pub(in crate::serve) fn knows(&self, device: u64) -> bool {
         self.devices.contains(&device)

@@ -1,5 +1,6 @@
 //! The memory behind host blobs, by resource.
 
+pub(super) mod closer;
 pub(super) mod lenders;
 
 use self::lenders::Lenders;

@@ -8,7 +8,8 @@
 
 use config::HangLimits;
 use outside::Span;
-use std::collections::HashMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,21 @@ struct Record {
     /// The time at which the last strike was counted.
     changed: Option<Instant>,
     held_until: Option<Instant>,
+}
+
+/// The strikes of a VM, written down for another process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::serve) struct PassedStrikes {
+    programs: BTreeMap<String, PassedRecord>,
+    together: PassedRecord,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct PassedRecord {
+    count: u32,
+    /// Since the last strike was counted, and until the program is not barred any more.
+    since: Option<Duration>,
+    left: Option<Duration>,
 }
 
 impl fmt::Display for Barred {
@@ -78,6 +94,24 @@ impl Strikes {
         self.together.held(now).map(Barred::Vm).or_else(own)
     }
 
+    /// Writes them down.
+    pub(in crate::serve) fn pass_on(&self, now: Instant) -> PassedStrikes {
+        let programs = self.programs.iter().map(|(name, record)| (name.to_string(), record.pass_on(now)));
+        PassedStrikes { programs: programs.collect(), together: self.together.pass_on(now) }
+    }
+
+    /// Goes on with those of another process, whatever its limits were.
+    pub(in crate::serve) fn resume(&mut self, passed: PassedStrikes, now: Instant) {
+        let programs = passed.programs.into_iter().take(PROGRAMS_MAX);
+        self.programs = programs.map(|(name, record)| (name.into(), self.resumed(record, now))).collect();
+        self.together = self.resumed(passed.together, now);
+    }
+
+    fn resumed(&self, PassedRecord { count, since, left }: PassedRecord, now: Instant) -> Record {
+        let held_until = left.map(|left| now + left.min(self.limits.strike_hold_max));
+        Record { count, changed: since.map(|since| now.checked_sub(since).unwrap_or(now)), held_until }
+    }
+
     /// The number of strikes that bar a program.
     pub(in crate::serve) fn free(&self) -> Option<u32> {
         self.limits.strikes
@@ -111,6 +145,11 @@ impl Record {
         (self.count, hold)
     }
 
+    fn pass_on(&self, now: Instant) -> PassedRecord {
+        let since = self.changed.map(|changed| now.saturating_duration_since(changed));
+        PassedRecord { count: self.count, since, left: self.held(now) }
+    }
+
     fn held(&self, now: Instant) -> Option<Duration> {
         let left = self.held_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
@@ -129,6 +168,17 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn another_process_goes_on_with_the_strikes_of_the_one_before() {
+        let (mut old, now) = (Strikes::new(limits()), Instant::now());
+        (0..4).for_each(|_| _ = old.strike("a", now));
+        old.strike("b", now);
+        let mut new = Strikes::new(limits());
+        new.resume(old.pass_on(now + SECOND), now + SECOND);
+        assert_eq!(new.pass_on(now + 2 * SECOND), old.pass_on(now + 2 * SECOND));
+        assert!(new.held("a", now + SECOND).is_some() && new.held("b", now + SECOND).is_none());
+    }
 
     fn limits() -> HangLimits {
         HangLimits {

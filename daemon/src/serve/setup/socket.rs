@@ -32,6 +32,8 @@ pub enum Listen {
     },
     /// The only frontend there will be.
     Connected(Option<UnixStream>),
+    /// Another device process listens at this path, which this one is to follow.
+    Successor(PathBuf),
 }
 
 impl Listen {
@@ -60,6 +62,7 @@ impl Listen {
     pub fn place(&self) -> String {
         match (self, self.path()) {
             (Self::Connected(_), _) => "an inherited connection".to_owned(),
+            (Self::Successor(path), _) => path.display().to_string(),
             (_, None) => "an inherited socket".to_owned(),
             (_, Some(path)) => path.display().to_string(),
         }
@@ -68,6 +71,9 @@ impl Listen {
     /// Returns the path at which frontends connect, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
+        if let Self::Successor(path) = self {
+            return Some(path.clone());
+        }
         let Self::Socket { listener, path } = self else { return None };
         path.clone().or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }

@@ -532,6 +532,24 @@ impl Workers {
         self.launcher.heard()
     }
 
+    /// The key that pipeline caches are authenticated with.
+    pub(super) fn cache_key(&self) -> CacheKey {
+        self.cache_key
+    }
+
+    /// Goes on with the key of another process, so that what its guest keeps stays valid.
+    pub(super) fn keep_key(&mut self, cache_key: CacheKey) {
+        self.cache_key = cache_key;
+    }
+
+    /// Returns whether no worker is there, not even one that ends.
+    pub(super) fn are_all_gone(&self) -> bool {
+        self.running.is_empty()
+            && self.successors.is_empty()
+            && self.ending.is_empty()
+            && self.ended.is_empty()
+    }
+
     /// The process that starts them.
     pub(super) fn launcher(&self) -> &Launcher {
         &self.launcher

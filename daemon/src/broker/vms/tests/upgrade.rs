@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::broker::upgrade::passing::Inherited;
+use crate::broker::upgrade::rehearsal::Program;
+use crate::broker::upgrade::{Stage, Upgrading};
 use crate::broker::vms::state::{Predecessor, State};
 use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
 
 impl World {
     /// Writes the broker down, with copies of its descriptors.
@@ -108,6 +111,38 @@ fn a_device_process_of_the_program_before_ends_when_its_vm_is_off() {
 }
 
 #[test]
+fn a_vm_of_which_something_is_missing_costs_no_other_vm_anything() {
+    let mut world = world();
+    connected(&mut world);
+    let gates = [(0, 3), (1, 5)].map(|(vm, ctx_id)| world.begin(vm, ctx_id));
+    let (mut state, descriptors) = State::of_text(&world.written()).unwrap();
+    state.vms[0].contexts[0].places[0].page = -1;
+    let before = Predecessor { state, inherited: Inherited::all(descriptors).unwrap() };
+    world.broker = Broker::resume(before, no_file()).unwrap();
+    assert!(world.is_dying(0));
+    world.check_second(&gates[1]);
+    world.broker.child_ended(0, world.now);
+    assert!(world.broker.vms[0].contexts.is_empty() && world.broker.vms[0].start_at.is_some());
+}
+
+#[test]
+fn what_would_put_an_upgrade_off_is_refused_while_it_waits() {
+    let mut world = world();
+    connected(&mut world);
+    let (_, peer) = UnixStream::pair().unwrap();
+    let peer = world.broker.connections.play(peer, &world.broker.epoll, world.now);
+    let stage = Stage::Rests(Program::at("/bin/false".into()).unwrap(), Nanos::MAX);
+    world.broker.upgrading = Some(Upgrading { peer, stage, tell_at: Nanos::MAX });
+    for request in [r#"{"request":"status"}"#, r#"{"request":"reload"}"#] {
+        assert!(world.ask(request).hears_error().contains("ask again in a moment"));
+    }
+    assert!(world.broker.waiting.is_empty());
+    world.broker.vms[0].start_at = Some(0);
+    world.broker.start_due(world.now);
+    assert_eq!((world.broker.vms[0].start_at, world.broker.vms[0].is_starting), (Some(0), false));
+}
+
+#[test]
 fn a_text_that_was_changed_is_refused_or_means_something_and_panics_never() {
     let mut world = world();
     connected(&mut world);
@@ -133,4 +168,84 @@ fn a_text_that_was_changed_is_refused_or_means_something_and_panics_never() {
         }
     }
     assert!(refused > text.len());
+}
+
+/// A world in which the first VM, which is connected, has a device process of an earlier program, and one of this program beside it.
+fn with_successor() -> (World, Channel, u32) {
+    let mut world = world();
+    connected(&mut world);
+    world.follow();
+    assert!(world.broker.vms[0].renew_at.is_some(), "it is to be followed");
+    world.broker.vms[1].renew_at = None;
+    let (process, successor) = Process::played().unwrap();
+    let pid = process.pid();
+    world.broker.take_successor(0, Ok(process), world.now);
+    (world, successor, pid)
+}
+
+fn is_ended(world: &World) -> bool {
+    world.broker.vms[0].successor.as_ref().is_some_and(|successor| successor.process.dying)
+}
+
+#[test]
+fn a_successor_that_is_ready_and_whose_predecessor_ends_is_the_vms_device_process() {
+    let (mut world, successor, pid) = with_successor();
+    successor.send(&ready(), None).unwrap();
+    world.broker.hear_successor(0, world.now);
+    let (message, old_end) = world.peers[0].receive::<FromBroker>().unwrap();
+    let (same, new_end) = successor.receive::<FromBroker>().unwrap();
+    assert_eq!((&message, &same), (&FromBroker::HandOn, &FromBroker::HandOn));
+    let [old_end, new_end] = [old_end, new_end].map(|end| Channel::from_socket(end.unwrap()));
+    old_end.send(&7u32, None).unwrap();
+    assert_eq!(new_end.receive::<u32>().unwrap().0, 7);
+    let old = world.broker.vms[0].process.as_ref().unwrap().pid();
+    assert_ne!(old, pid);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(old.cast_signed()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    world.broker.child_ended(0, world.now);
+    let vm = &world.broker.vms[0];
+    let process = vm.process.as_ref().unwrap();
+    assert_eq!((process.pid(), process.connected, process.ready, process.is_older), (pid, true, true, false));
+    assert_eq!((vm.start_at, vm.renew_at, vm.past.restarts), (None, None, 0));
+    // Its contexts are scheduled as any.
+    world.peers[0] = successor;
+    world.begin(0, 3);
+    assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
+}
+
+#[test]
+fn a_successor_is_ended_when_a_program_begins_and_tried_again_when_it_has_ended() {
+    let (mut world, successor, _) = with_successor();
+    world.begin(0, 3);
+    successor.send(&ready(), None).unwrap();
+    world.broker.hear_successor(0, world.now);
+    assert!(is_ended(&world) && world.heard(0).is_empty());
+    world.broker.successor_ended(0, world.now);
+    assert!(world.broker.vms[0].successor.is_none());
+    assert_eq!(world.broker.next_renewal(), None, "not while the program is there");
+    world.say(0, &ToBroker::ContextEnds { ctx_id: ContextId(3), lost: None, hung: false });
+    assert!(world.broker.next_renewal().is_some_and(|at| at > world.now));
+    world.say(0, &ToBroker::Frontend { connected: false });
+    assert_eq!(world.broker.next_renewal(), None, "it ends, and its VM gets another");
+}
+
+#[test]
+fn a_successor_that_is_late_or_says_what_it_must_not_costs_the_vm_nothing() {
+    for is_late in [true, false] {
+        let (mut world, successor, _) = with_successor();
+        if is_late {
+            world.broker.renew_due(world.broker.next_renewal().unwrap());
+        } else {
+            successor.send(&ToBroker::Frontend { connected: true }, None).unwrap();
+            world.broker.hear_successor(0, world.now);
+        }
+        assert!(is_ended(&world) && !world.is_dying(0));
+        world.broker.successor_ended(0, world.now);
+        assert_eq!(world.broker.next_renewal(), None, "it would fail again");
+        world.begin(0, 3);
+        assert!(!world.is_dying(0));
+    }
 }

@@ -9,11 +9,11 @@ use std::thread::{Builder, JoinHandle};
 
 /// A thread, once there was something to close. When this is dropped, everything has been closed, as it would be at the end of the process.
 #[derive(Debug, Default)]
-pub(super) struct Closer(Option<(Sender<OwnedFd>, JoinHandle<()>)>);
+pub(in crate::serve) struct Closer(Option<(Sender<OwnedFd>, JoinHandle<()>)>);
 
 impl Closer {
     /// Closes these, soon.
-    pub(super) fn close(&mut self, fds: impl IntoIterator<Item = OwnedFd>) {
+    pub(in crate::serve) fn close(&mut self, fds: impl IntoIterator<Item = OwnedFd>) {
         for fd in fds {
             if self.0.is_none() {
                 self.0 = start();

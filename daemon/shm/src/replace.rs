@@ -1,0 +1,38 @@
+//! One file in the place of another, under a number that a library keeps to itself.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+/// Puts a file in the place of the one that is open under this number, whichever value owns the number. What goes on there goes on with the new file.
+///
+/// # Errors
+///
+/// The number is not in use, or the system refuses.
+pub fn put_in_place_of(number: RawFd, file: impl AsFd) -> io::Result<()> {
+    // SAFETY: a system call without pointers. The number stays open, and its owner stays its owner; only what it names changes. A number that is
+    // not open is given to no file, as its flags cannot be read then.
+    let put = || unsafe { libc::dup3(file.as_fd().as_raw_fd(), number, libc::O_CLOEXEC) };
+    // SAFETY: a system call without pointers.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 || put() < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_is_written_to_the_number_goes_to_the_new_file() {
+        let (mut kept, _) = UnixStream::pair().unwrap();
+        let (new, mut end) = UnixStream::pair().unwrap();
+        put_in_place_of(kept.as_raw_fd(), &new).unwrap();
+        drop(new);
+        kept.write_all(b"x").unwrap();
+        end.read_exact(&mut [0; 1]).unwrap();
+        assert!(put_in_place_of(-1, &end).is_err());
+    }
+}

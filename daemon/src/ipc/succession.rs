@@ -1,0 +1,37 @@
+//! Messages between a device process and its successor, which is of another program and serves the same frontend from then on. Both are
+//! trusted; their programs need not know the same forms.
+
+use serde::{Deserialize, Serialize};
+
+/// The form of what is passed on. It rises with each change of these messages and of what [`ToSuccessor::State`] holds.
+pub const SUCCESSION: u32 = 1;
+
+/// From the device process that serves to its successor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToSuccessor {
+    /// First message: what follows has this form.
+    Begins {
+        /// [`SUCCESSION`] of its program.
+        form: u32,
+    },
+    /// The first message where nothing can be taken over now, for a reason that passes.
+    NotNow {
+        /// The reason.
+        reason: String,
+    },
+    /// A descriptor of the state goes along, the next in their order.
+    File,
+    /// The next bytes of the state.
+    State(Vec<u8>),
+    /// The state is complete. Answered by [`FromSuccessor`].
+    Ends,
+    /// From now on the successor serves, and the sender does nothing any more.
+    Serve,
+}
+
+/// The answer of the successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromSuccessor {
+    /// The successor has built the state up and touched nothing, and serves as soon as it is told to.
+    CanServe,
+}

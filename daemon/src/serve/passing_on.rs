@@ -1,0 +1,125 @@
+//! The parts of a succession (`serve::succession`) that both device processes play: the one that serves comes to rest and leaves, and the other builds
+//! up what that one has written down.
+
+use super::effects::World;
+use super::outdated::End;
+use super::run::Server;
+use super::setup::Listen;
+use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, give, refuse, take};
+use super::window::Window;
+use crate::device::PassedDevice;
+use crate::ipc::{Channel, FromSuccessor, ToSuccessor};
+use crate::transport::Messages;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::time::Instant;
+
+impl Server {
+    /// Goes on with a succession. Returns how this process ends, if it does.
+    ///
+    /// # Errors
+    ///
+    /// This process was to follow another, and cannot.
+    pub(super) fn succession_due(&mut self) -> io::Result<Option<End>> {
+        match (std::mem::take(&mut self.world.succession), &self.listen) {
+            (Succession::None, _) => {}
+            (Succession::Wanted(channel) | Succession::Halts(channel, _), Listen::Successor(_)) => {
+                let failed = |error| io::Error::other(format!("cannot take the VM over: {error}"));
+                return self.follow(&channel).map_err(failed);
+            }
+            (Succession::Wanted(channel), _) => self.come_to_rest(channel),
+            (Succession::Halts(channel, until), _) if Instant::now() < until => {
+                self.world.succession = Succession::Halts(channel, until);
+            }
+            (Succession::Halts(channel, _), _) => {
+                self.world.session.iter().for_each(|session| session.unhalt());
+                refuse(&channel, "the frontend is in the middle of a message");
+            }
+        }
+        Ok(None)
+    }
+
+    /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
+    fn come_to_rest(&mut self, channel: Channel) {
+        match (self.passed_on(), &self.world.session) {
+            (Ok(_), Some(session)) => {
+                session.halt();
+                self.world.succession = Succession::Halts(channel, Instant::now() + HALT_PATIENCE);
+            }
+            (Ok(_), None) => refuse(&channel, "no frontend is connected"),
+            (Err(reason), _) => refuse(&channel, reason),
+        }
+    }
+
+    /// The frontend is not listened to any more. Returns whether another process serves it from now on.
+    pub(super) fn halted(&mut self, messages: Messages) -> bool {
+        if let Succession::Halts(channel, _) = std::mem::take(&mut self.world.succession) {
+            self.world.signal();
+            let given = self
+                .all_of_it(&messages)
+                .and_then(|(passed, files)| give(&channel, &passed, &files, PATIENCE));
+            match given {
+                Ok(()) => {
+                    log::info!("a device process of another program serves the frontend from now on");
+                    self.is_given = true;
+                    return true;
+                }
+                Err(reason) => {
+                    log::info!("the frontend is served on: {reason}");
+                    refuse(&channel, &reason);
+                }
+            }
+        }
+        if let Some(session) = &mut self.world.session {
+            session.go_on(messages);
+        }
+        false
+    }
+
+    /// Writes everything down, with its descriptors.
+    pub(super) fn all_of_it(&self, messages: &Messages) -> Result<(Passed, Vec<OwnedFd>), String> {
+        let (device, session) =
+            (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
+        let Listen::Socket { listener, .. } = &self.listen else {
+            return Err("no other frontend can connect".into());
+        };
+        let (session, mut files) = session.pass_on(messages)?;
+        files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
+        let (strikes, cache_key) =
+            (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
+        let advised = (self.world.advised, self.world.advised_on_queues);
+        Ok((Passed { session, device, strikes, cache_key, advised }, files))
+    }
+
+    /// Writes the device down, if nothing else is there that no other process can take over.
+    fn passed_on(&self) -> Result<PassedDevice, &'static str> {
+        let World { workers, lenders, window: Window { late, owed, .. }, .. } = &self.world;
+        if !workers.are_all_gone() {
+            return Err("workers of programs that have ended are still there");
+        }
+        if !(late.is_empty() && owed.is_empty() && lenders.is_empty()) {
+            return Err("memory is mapped that the guest does not use any more");
+        }
+        self.device.pass_on()
+    }
+
+    /// Takes over from the device process at the other end. Returns the end of this process if nothing can be taken over now.
+    fn follow(&mut self, channel: &Channel) -> Result<Option<End>, String> {
+        let until = Instant::now() + HALT_PATIENCE + PATIENCE;
+        let Some((passed, files)) = take(channel, until)? else { return Ok(Some(End::Outdated)) };
+        let mut files = files.into_iter();
+        let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
+        let (session, messages) = self.resumed(passed, &mut files)?;
+        channel.send(&FromSuccessor::CanServe, None).map_err(|error| error.to_string())?;
+        // Only the other process knows whether it goes on, so there is no limit: it has one, and ends or says so.
+        match channel.receive().map_err(|error| error.to_string())? {
+            (ToSuccessor::Serve, _) => {}
+            _ => return Err("it is told not to serve".into()),
+        }
+        let path = self.listen.path();
+        self.listen = Listen::Socket { listener, path };
+        self.serves_on(session, messages).map_err(|error| error.to_string())?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,158 @@
+//! A device process of another program follows this one while a frontend is connected, or this one follows another: the broker says so, and
+//! gives both a socket between them.
+//!
+//! The one that serves stops between two messages of the frontend and two requests of its driver, writes down what it knows, and waits for a moment. The
+//! other builds that up, touches nothing, and says that it could serve. Only then is it told to, and from that message on the first does
+//! nothing any more. Whatever goes wrong before costs the other: the first serves on, and its frontend and guest have noticed nothing but
+//! time. Nothing is passed on while a context is there: workers and their memory stay with their program.
+
+use super::hangs::strikes::PassedStrikes;
+use crate::device::PassedDevice;
+use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
+use crate::transport::PassedSession;
+use config::CacheKey;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Everything but descriptors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Passed {
+    pub(super) session: PassedSession,
+    pub(super) device: PassedDevice,
+    pub(super) strikes: PassedStrikes,
+    pub(super) cache_key: CacheKey,
+    /// The advice that the log has given about the VM already.
+    pub(super) advised: (bool, bool),
+}
+
+/// The stage of a succession.
+#[derive(Debug, Default)]
+pub(super) enum Succession {
+    /// There is none.
+    #[default]
+    None,
+    /// The broker wants one, over this socket.
+    Wanted(Channel),
+    /// This process comes to rest, until this time.
+    Halts(Channel, Instant),
+}
+
+impl Succession {
+    /// Returns when there is something to do, whatever happens until then.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        match self {
+            Self::Halts(_, until) => Some(*until),
+            Self::None | Self::Wanted(_) => None,
+        }
+    }
+}
+
+/// Time in which a frontend completes the message that it has begun. Where a test sees it pass, the test says a shorter one.
+pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
+/// Time that the two processes have for everything else, during which the VM is not served.
+pub(super) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 5 });
+/// Descriptors of a state: regions of guest memory, and a handful of others.
+const FILES_MAX: usize = 1024;
+/// Bytes of a state: some for each resource of the guest.
+const STATE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of one message.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Says that nothing is passed on. The other end may be gone.
+pub(super) fn refuse(channel: &Channel, reason: &str) {
+    log::debug!("no device process of another program follows: {reason}");
+    let _ = channel.try_send(&ToSuccessor::NotNow { reason: reason.to_owned() }, None);
+}
+
+/// Passes everything on, and has the other end serve.
+pub(super) fn give(
+    channel: &Channel,
+    passed: &Passed,
+    files: &[OwnedFd],
+    patience: Duration,
+) -> Result<(), String> {
+    let until = Instant::now() + patience;
+    let state = ipc::encode(passed).map_err(|error| error.to_string())?;
+    if state.len() > STATE_BYTES_MAX || files.len() > FILES_MAX {
+        return Err("the guest has more than can be passed on".into());
+    }
+    let begins = (ToSuccessor::Begins { form: SUCCESSION }, None);
+    let all = std::iter::once(begins)
+        .chain(files.iter().map(|file| (ToSuccessor::File, Some(file.as_fd()))))
+        .chain(state.chunks(PIECE_BYTES).map(|piece| (ToSuccessor::State(piece.to_vec()), None)))
+        .chain([(ToSuccessor::Ends, None)]);
+    for (message, file) in all {
+        send(channel, &message, file, until)?;
+    }
+    let (FromSuccessor::CanServe, _) = receive(channel, until)?;
+    send(channel, &ToSuccessor::Serve, None, until)
+}
+
+/// Receives everything; nothing if nothing can be passed on now.
+pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, Vec<OwnedFd>)>, String> {
+    match receive(channel, until)? {
+        (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
+        (ToSuccessor::NotNow { reason }, _) => {
+            log::info!("the VM goes on with the old program for now: {reason}");
+            return Ok(None);
+        }
+        (ToSuccessor::Begins { form }, _) => {
+            return Err(format!("it passes on form {form}, and this program knows {SUCCESSION}"));
+        }
+        _ => return Err("it begins with something else".into()),
+    }
+    let (mut files, mut state) = (Vec::new(), Vec::new());
+    loop {
+        match receive(channel, until)? {
+            (ToSuccessor::File, Some(file)) if files.len() < FILES_MAX => files.push(file),
+            (ToSuccessor::State(piece), _) if state.len() + piece.len() <= STATE_BYTES_MAX => {
+                state.extend(piece)
+            }
+            (ToSuccessor::Ends, _) => break,
+            _ => return Err("it passes on what is no state".into()),
+        }
+    }
+    let passed = ipc::decode(&state).map_err(|error| error.to_string())?;
+    Ok(Some((passed, files)))
+}
+
+/// Sends a message, when there is room for it.
+fn send(
+    channel: &Channel,
+    message: &ToSuccessor,
+    file: Option<BorrowedFd<'_>>,
+    until: Instant,
+) -> Result<(), String> {
+    loop {
+        match channel.try_send(message, file) {
+            Err(SendError::Full) => await_events(channel, PollFlags::OUT, until)?,
+            sent => return sent.map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// Receives a message, when it comes.
+fn receive<M: DeserializeOwned>(channel: &Channel, until: Instant) -> Result<(M, Option<OwnedFd>), String> {
+    loop {
+        match channel.try_receive() {
+            Ok(Some(received)) => return Ok(received),
+            Ok(None) => await_events(channel, PollFlags::IN, until)?,
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+fn await_events(channel: &Channel, events: PollFlags, until: Instant) -> Result<(), String> {
+    let left = until.saturating_duration_since(Instant::now());
+    match readiness::within(channel, events, left) {
+        Ok(none) if left.is_zero() && none.is_empty() => {
+            Err(format!("limit reached: it takes longer than {} s", PATIENCE.as_secs()))
+        }
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}

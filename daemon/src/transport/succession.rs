@@ -1,0 +1,147 @@
+//! A session between two messages of its frontend, written down for another process that serves the frontend from then on, and built up there.
+//!
+//! The frontend notices nothing: its connection is the same, and it is sent nothing. Descriptors travel beside what is written down, in the order
+//! in which they are taken here.
+
+use super::QUEUES;
+use super::error::SessionError;
+use super::handler::Handler;
+use super::memory::PassedRegion;
+use super::requests::Requests;
+use super::session::{Messages, Session};
+use super::shared::{DeviceConfig, Shared, Tokens};
+use super::stops::Stops;
+use super::vring::PassedVring;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vhost::vhost_user::VhostUserBackendReqHandlerMut;
+
+/// A session, written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PassedSession {
+    features: u64,
+    protocol_features: u64,
+    announces_maps: bool,
+    /// The frontend has sent a channel for requests to it: whether it acknowledges them.
+    requests: Option<bool>,
+    stops: Stops,
+    regions: Vec<PassedRegion>,
+    vrings: [(PassedVring, HasFiles); QUEUES],
+}
+
+/// The files that a queue has.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct HasFiles {
+    kick: bool,
+    call: bool,
+}
+
+/// The descriptors of a session that is built up, in their order.
+type Files<'a> = dyn Iterator<Item = OwnedFd> + 'a;
+
+impl Session {
+    /// Writes the session down, whose frontend is not listened to meanwhile, and its descriptors.
+    ///
+    /// # Errors
+    ///
+    /// Why that cannot be done now.
+    pub(crate) fn pass_on(&self, messages: &Messages) -> Result<(PassedSession, Vec<OwnedFd>), String> {
+        let copied = |error: io::Error| format!("a descriptor cannot be copied: {error}");
+        let handler = messages.handler();
+        let mut files: Vec<OwnedFd> = vec![self.connection().try_clone().map_err(copied)?.into()];
+        let requests = self.shared().requests.lock().clone();
+        if let Some(requests) = &requests {
+            files.push(requests.as_fd().try_clone_to_owned().map_err(copied)?);
+        }
+        let (regions, of_regions) =
+            handler.table.pass_on().map_err(copied)?.ok_or("memory of a driver is mapped")?;
+        files.extend(of_regions);
+        let mut vrings = Vec::new();
+        for (vring, kick) in self.shared().vrings.iter().zip(&handler.kicks) {
+            let (passed, call) = vring.pass_on().map_err(copied)?.ok_or("requests are not answered yet")?;
+            let kick =
+                kick.as_ref().map(|kick| kick.try_clone().map(OwnedFd::from)).transpose().map_err(copied)?;
+            vrings.push((passed, HasFiles { kick: kick.is_some(), call: call.is_some() }));
+            files.extend(kick.into_iter().chain(call));
+        }
+        let passed = PassedSession {
+            features: handler.features,
+            protocol_features: handler.protocol_features.bits(),
+            announces_maps: self.announces_maps(),
+            requests: requests.map(|requests| requests.acknowledges()),
+            stops: handler.stops.clone(),
+            regions,
+            vrings: vrings.try_into().map_err(|_| "a queue is missing")?,
+        };
+        Ok((passed, files))
+    }
+
+    /// Builds a session up that another process has written down. Its frontend is listened to when [`Self::go_on`] is called.
+    ///
+    /// # Errors
+    ///
+    /// What was written down is no session, or the system refuses something.
+    pub(crate) fn resume(
+        passed: PassedSession,
+        files: &mut Files<'_>,
+        config: DeviceConfig,
+        epoll: Arc<OwnedFd>,
+        tokens: Tokens,
+    ) -> Result<(Self, Messages), SessionError> {
+        let connection = UnixStream::from(next(files)?);
+        let shared = Shared::new(config, epoll, tokens)?;
+        let handler = Handler::new(Arc::clone(&shared));
+        let features = (passed.features, passed.protocol_features);
+        let messages = Messages::resume(connection.try_clone()?, handler, Arc::clone(&shared), features)?;
+        let session = Self::of(Arc::clone(&shared), connection);
+        messages.handler().resume(passed, files, &shared)?;
+        if files.next().is_some() {
+            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+        }
+        shared.used.store(true, Ordering::Relaxed);
+        Ok((session, messages))
+    }
+}
+
+impl Handler {
+    /// Goes on where another process was. The features were negotiated again already.
+    fn resume(
+        &mut self,
+        passed: PassedSession,
+        files: &mut Files<'_>,
+        shared: &Shared,
+    ) -> Result<(), SessionError> {
+        shared.announces_maps.store(passed.announces_maps, Ordering::Relaxed);
+        if let Some(acknowledges) = passed.requests {
+            shared.acknowledges.store(acknowledges, Ordering::Relaxed);
+            *shared.requests.lock() = Some(Arc::new(Requests::new(next(files)?, acknowledges)));
+        }
+        self.stops = passed.stops;
+        for region in passed.regions {
+            self.table.add(&region.into(), next(files)?.into())?;
+        }
+        shared.set_regions(self.table.regions());
+        for (index, (vring, has)) in passed.vrings.into_iter().enumerate() {
+            let kick = if has.kick { Some(next(files)?.into()) } else { None };
+            let call = if has.call { Some(next(files)?.into()) } else { None };
+            if !shared.vrings[index].resume(&vring) {
+                return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+            }
+            let number = u8::try_from(index).unwrap_or(u8::MAX);
+            self.set_vring_call(number, call)?;
+            if let Some(kick) = kick {
+                self.resume_kick(index, kick)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next descriptor.
+fn next(files: &mut Files<'_>) -> Result<OwnedFd, SessionError> {
+    files.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof).into())
+}
