@@ -10,6 +10,7 @@
 pub(super) mod progress;
 pub(super) mod strikes;
 
+use super::checkpoints::Seen;
 use crate::blame::{self, goes_first, in_the_way};
 use config::HangLimits;
 use outside::Span;
@@ -98,6 +99,30 @@ impl Hangs {
             let (awake, wakings) = page.activity().look();
             (*ctx_id, (awake == 0 && page.running().is_none()).then_some(wakings))
         })
+    }
+
+    /// The page of a context's worker.
+    #[cfg(test)]
+    pub(super) fn page(&self, ctx_id: ContextId) -> &StatusPage {
+        &self.workers[&ctx_id].page
+    }
+
+    /// The contexts that have a worker.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
+        self.workers.keys().copied()
+    }
+
+    /// Looks whether a context's worker has something to write down.
+    pub(super) fn look_for_checkpoint(&self, ctx_id: ContextId) -> Seen {
+        let Some(Watched { page, .. }) = self.workers.get(&ctx_id) else { return Seen::Covered };
+        let mark = page.checkpoint();
+        match mark.is_current() {
+            // A ring that sleeps is woken up by a message. One that is awake may do something without one.
+            true if page.activity().look().0 == 0 => Seen::Covered,
+            true => Seen::Busy,
+            false if mark.rests() && page.running().is_none() => Seen::Idle,
+            false => Seen::Busy,
+        }
     }
 
     /// Returns the mark of a context's checkpoint.
