@@ -49,7 +49,7 @@ struct Checkpoint {
     crashes: Vec<Instant>,
 }
 
-/// Whose turn it is: that of a worker that was asked, or ours.
+/// The side that has to do something next: the worker, or this process.
 #[derive(Clone, Copy, Debug, Default)]
 enum Turn {
     /// The worker may be asked.
@@ -63,10 +63,10 @@ enum Turn {
     HasNone(Instant),
 }
 
-/// What a look at a context finds.
+/// The state in which a look finds a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Its checkpoint has everything, and nothing is executed before something is sent to it.
+    /// The checkpoint has everything, and nothing is executed before something is sent to the worker.
     Covered,
     /// Something was executed since the last look, or may be at any time.
     Busy,

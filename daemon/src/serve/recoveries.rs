@@ -12,6 +12,7 @@ use config::MemoryId;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustix::event::PollFlags;
+use shm::StatusPage;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Server {
         let World { checkpoints, hangs, .. } = &mut self.world;
         let seen = |(ctx_id, is_busy): &(ContextId, bool)| match is_busy {
             true => Seen::Busy,
-            false => hangs.look_for_checkpoint(*ctx_id),
+            false => hangs.page(*ctx_id).map_or(Seen::Covered, look),
         };
         for ctx_id in checkpoints.due(&contexts, seen, now) {
             self.world.ask_for_checkpoint(ctx_id, now);
@@ -203,6 +204,18 @@ impl Written {
             send(to, &HandOver::Bytes(bytes), None, deadline)?;
         }
         send(to, &HandOver::End, None, deadline)
+    }
+}
+
+/// Looks whether a worker has something to write down.
+fn look(page: &StatusPage) -> Seen {
+    let mark = page.checkpoint();
+    match mark.is_current() {
+        // A ring that sleeps is woken up by a message. One that is awake may do something without one.
+        true if page.activity().look().0 == 0 => Seen::Covered,
+        true => Seen::Busy,
+        false if mark.rests() && page.running().is_none() => Seen::Idle,
+        false => Seen::Busy,
     }
 }
 

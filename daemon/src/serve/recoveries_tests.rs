@@ -148,7 +148,7 @@ fn once_everything_is_written_down_nothing_is_looked_for_until_something_is_sent
 fn a_ring_that_is_awake_is_looked_at_as_it_needs_no_message_to_execute_something() {
     let mut rig = rig();
     rig.writes_checkpoint(OLD);
-    let activity = rig.server.world.hangs.page(CONTEXT).activity().clone();
+    let activity = rig.server.world.hangs.page(CONTEXT).unwrap().activity().clone();
     activity.wakes();
     rig.idles();
     rig.mark().changes();

@@ -186,7 +186,7 @@ fn kill_at_random(broker: &Broker, count: usize) -> Result<Killed> {
             let rounds = || program.said().matches("round ").count();
             let before = rounds();
             ensure!(eventually(PATIENCE, || rounds() > before + 1), "{}\n{}", program.errors(), broker.log());
-            std::thread::sleep(Duration::from_millis(random.below(200)));
+            std::thread::sleep(Duration::from_millis(random.below(2000)));
             goes_on = killed.kill(broker, &mut program)?;
             if !goes_on {
                 break;

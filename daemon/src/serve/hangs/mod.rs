@@ -10,7 +10,6 @@
 pub(super) mod progress;
 pub(super) mod strikes;
 
-use super::checkpoints::Seen;
 use crate::blame::{self, goes_first, in_the_way};
 use config::HangLimits;
 use outside::Span;
@@ -101,28 +100,14 @@ impl Hangs {
         })
     }
 
-    /// The page of a context's worker.
-    #[cfg(test)]
-    pub(super) fn page(&self, ctx_id: ContextId) -> &StatusPage {
-        &self.workers[&ctx_id].page
+    /// Returns the page of a context's worker.
+    pub(super) fn page(&self, ctx_id: ContextId) -> Option<&StatusPage> {
+        self.workers.get(&ctx_id).map(|watched| &watched.page)
     }
 
     /// The contexts that have a worker.
     pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
         self.workers.keys().copied()
-    }
-
-    /// Looks whether a context's worker has something to write down.
-    pub(super) fn look_for_checkpoint(&self, ctx_id: ContextId) -> Seen {
-        let Some(Watched { page, .. }) = self.workers.get(&ctx_id) else { return Seen::Covered };
-        let mark = page.checkpoint();
-        match mark.is_current() {
-            // A ring that sleeps is woken up by a message. One that is awake may do something without one.
-            true if page.activity().look().0 == 0 => Seen::Covered,
-            true => Seen::Busy,
-            false if mark.rests() && page.running().is_none() => Seen::Idle,
-            false => Seen::Busy,
-        }
     }
 
     /// Returns the mark of a context's checkpoint.
