@@ -152,7 +152,8 @@ fn a_ring_that_is_awake_is_looked_at_as_it_needs_no_message_to_execute_something
     activity.wakes();
     rig.idles();
     rig.mark().changes();
-    rig.idles();
+    let later = Instant::now() + Duration::from_secs(60);
+    (0..2).for_each(|seconds| rig.turn_at(later + Duration::from_secs(seconds)));
     assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
     activity.sleeps();
 }
