@@ -12,6 +12,8 @@ const STALE: u32 = 0;
 const WANTED: u32 = 1;
 /// The checkpoint is complete.
 const CURRENT: u32 = 2;
+/// No checkpoint has everything, and nothing was executed since the device process looked last.
+const WATCHED: u32 = 3;
 
 /// The mark, as either side sees it. It begins without a checkpoint.
 #[derive(Debug)]
@@ -40,6 +42,11 @@ impl CheckpointMark {
         }
     }
 
+    /// The device process looks. Returns whether nothing was executed since it looked last.
+    pub fn rests(&self) -> bool {
+        !self.0.change(STALE, WATCHED)
+    }
+
     /// Returns whether the last checkpoint is complete, and has all that was executed.
     pub fn is_current(&self) -> bool {
         self.0.load(SeqCst) == CURRENT
@@ -65,5 +72,17 @@ mod tests {
         theirs.begins();
         theirs.changes();
         assert!(!theirs.ends() && !ours.is_current());
+    }
+
+    #[test]
+    fn nothing_is_executed_between_two_looks_or_the_second_one_sees_it() {
+        let (ours, file) = StatusPage::create().unwrap();
+        let theirs = StatusPage::open(&file).unwrap();
+        let (ours, theirs) = (ours.checkpoint(), theirs.checkpoint());
+        assert!(!ours.rests() && ours.rests() && ours.rests());
+        theirs.changes();
+        assert!(!ours.rests() && ours.rests() && !ours.is_current());
+        theirs.begins();
+        assert!(theirs.ends() && ours.rests() && ours.is_current(), "a look takes nothing away");
     }
 }

@@ -169,7 +169,7 @@ pub(crate) struct Serve {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub swap_every: Option<u32>,
-    /// Write checkpoints of contexts whose programs have done nothing for this time; none for 0
+    /// Write checkpoints of contexts whose workers have executed nothing for this time; none for 0
     #[arg(long, value_name = "MILLISECONDS", hide = true)]
     pub checkpoint_after: Option<u32>,
 }
@@ -219,7 +219,7 @@ impl Serve {
         self.map_device_memory == MapDeviceMemory::Auto && !changes_workers
     }
 
-    /// Returns the time for which a program does nothing before its worker writes a checkpoint; none if there are to be no checkpoints.
+    /// Returns the time for which a worker executes nothing before it writes a checkpoint; none if there are to be no checkpoints.
     pub(crate) fn checkpoint_after(&self) -> Option<Duration> {
         let usual = serve::CHECKPOINT_AFTER;
         let time = self.checkpoint_after.map_or(usual, |ms| Duration::from_millis(ms.into()));

@@ -183,7 +183,7 @@ impl World {
         if let Some(idle) = &mut self.idle {
             idle.is_used(ctx_id);
         }
-        self.checkpoints.is_used(ctx_id);
+        self.checkpoints.is_used(ctx_id, Instant::now());
         let sent = self.workers.send(ctx_id, message, file);
         self.note_overflow(ctx_id, sent);
     }
@@ -292,6 +292,7 @@ impl Effects for World {
             let gate = broker.map(|broker| broker.begins(ctx_id, &printable, placement)).transpose()?;
             self.workers.start(ctx_id, printable, worker, file.as_fd(), gate)?;
             self.hangs.begins(ctx_id, page);
+            self.checkpoints.is_used(ctx_id, Instant::now());
             Ok(())
         });
         started.map_err(|e| self.failed("cannot start a worker", &e))
@@ -403,6 +404,7 @@ impl Effects for World {
     }
 
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
+        self.checkpoints.is_used(ctx_id, Instant::now());
         let sent = self.workers.show(ctx_id, &ToWorker::DetachResource { resource_id }, None);
         self.note_overflow(ctx_id, sent);
     }

@@ -3,7 +3,7 @@
 //! The device process reads nothing of a checkpoint. A thread of its own passes it on to the successor with the memory files that the context
 //! holds, as a worker that hands over would; the end of the successor ends that thread.
 
-use super::checkpoints::CHECKPOINT_BYTES;
+use super::checkpoints::{CHECKPOINT_BYTES, Seen};
 use super::effects::World;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
 use super::run::Server;
@@ -12,6 +12,7 @@ use config::MemoryId;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustix::event::PollFlags;
+use shm::StatusPage;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,39 +29,45 @@ struct Written {
 }
 
 impl Server {
-    /// Asks workers for checkpoints whose programs do nothing, and keeps the rings of those alive that are dead.
-    pub(super) fn checkpoints_due(&mut self, now: Instant) {
+    /// Forgets the workers that had ended before their contexts were given up.
+    pub(super) fn forget_ended(&mut self) {
         self.world.workers.take_ended().into_iter().for_each(|number| {
             self.device.worker_ended(number, &mut self.world);
         });
-        self.keep_rings_alive(now);
+    }
+
+    /// Asks workers for checkpoints whose programs do nothing.
+    pub(super) fn checkpoints_due(&mut self, now: Instant) {
         if !self.world.checkpoints.look(now) {
             return;
         }
-        // One that wants none is not idle here, so that the next look has a time.
-        let contexts = self
-            .world
-            .hangs
-            .activity()
-            .map(|(ctx_id, wakings)| (ctx_id, wakings.filter(|_| self.wants_checkpoint(ctx_id, now))));
-        let contexts: Vec<_> = contexts.collect();
-        for ctx_id in self.world.checkpoints.due(contexts.into_iter(), now) {
+        let contexts: Vec<_> =
+            self.world.hangs.contexts().filter_map(|ctx_id| self.looks_at(ctx_id)).collect();
+        let World { checkpoints, hangs, .. } = &mut self.world;
+        let seen = |(ctx_id, is_busy): &(ContextId, bool)| match is_busy {
+            true => Seen::Busy,
+            false => hangs.page(*ctx_id).map_or(Seen::Covered, look),
+        };
+        for ctx_id in checkpoints.due(&contexts, seen, now) {
             self.world.ask_for_checkpoint(ctx_id, now);
         }
     }
 
-    fn wants_checkpoint(&self, ctx_id: ContextId, now: Instant) -> bool {
-        let World { checkpoints, workers, hangs, .. } = &self.world;
-        checkpoints.may_ask(ctx_id, now)
-            && !hangs.checkpoint(ctx_id).is_none_or(|mark| mark.is_current())
-            && !workers.has_successor(ctx_id)
-            && self.unmovable(ctx_id).is_none()
+    /// A context that may have a checkpoint, as far as this process knows, and whether it can have none in this moment.
+    fn looks_at(&self, ctx_id: ContextId) -> Option<(ContextId, bool)> {
+        let is_busy = self.world.workers.has_successor(ctx_id);
+        match self.unmovable(ctx_id) {
+            _ if !self.world.workers.is_running(ctx_id) => None,
+            None => Some((ctx_id, is_busy)),
+            Some(Unmovable::Exports) => Some((ctx_id, true)),
+            Some(_) => None,
+        }
     }
 
     /// A worker has answered that its checkpoint has so many bytes, or that there is none, perhaps only for now.
     pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<u64, bool>) {
         match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
-            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.is_ok()),
+            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.ok()),
             Err(reason) => self.lose(ctx_id, reason),
         }
     }
@@ -77,9 +84,8 @@ impl Server {
     }
 
     fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
-        if !self.world.workers.may_be_recovered(ctx_id) {
-            return Err("its program did something since its last checkpoint, or it has none".into());
-        }
+        let bytes = self.world.workers.complete_checkpoint(ctx_id);
+        let bytes = bytes.ok_or("its program did something since its last checkpoint, or it has none")?;
         if self.world.workers.has_successor(ctx_id) {
             return Err("it was being handed over".into());
         }
@@ -97,6 +103,7 @@ impl Server {
         })?;
         self.begin_hand_over(ctx_id, None, wanted).map_err(|failure| failure.reason)?;
         self.world.workers.is_recovered(ctx_id);
+        self.world.checkpoints.is_for_successor(ctx_id, bytes);
         self.world.handovers.pauses(ctx_id, now);
         self.device.context_rests(ctx_id);
         self.show_successor(ctx_id);
@@ -128,15 +135,16 @@ impl Server {
         Ok(Written { file, bytes, memories })
     }
 
-    fn keep_rings_alive(&mut self, now: Instant) {
-        if self.world.alive_at.is_some_and(|at| now < at) {
+    /// Keeps the rings alive whose workers are dead.
+    pub(super) fn keep_rings_alive(&mut self, now: Instant) {
+        let Self { device, world: World { handovers, rings, blobs, alive_at, .. }, .. } = self;
+        if alive_at.is_some_and(|at| now < at) {
             return;
         }
-        let recovering: Vec<_> = self.world.handovers.recovering().collect();
-        self.world.alive_at = (!recovering.is_empty()).then(|| now + ALIVE_EVERY);
-        for ctx_id in recovering {
-            let seen = |resource_id| self.device.sees(ctx_id, resource_id);
-            self.world.rings.keep_alive(ctx_id, &self.world.blobs, seen);
+        *alive_at = None;
+        for ctx_id in handovers.recovering() {
+            *alive_at = Some(now + ALIVE_EVERY);
+            rings.keep_alive(ctx_id, blobs, |resource_id| device.sees(ctx_id, resource_id));
         }
     }
 }
@@ -196,6 +204,18 @@ impl Written {
             send(to, &HandOver::Bytes(bytes), None, deadline)?;
         }
         send(to, &HandOver::End, None, deadline)
+    }
+}
+
+/// Looks whether a worker has something to write down.
+fn look(page: &StatusPage) -> Seen {
+    let mark = page.checkpoint();
+    match mark.is_current() {
+        // A ring that sleeps is woken up by a message. One that is awake may do something without one.
+        true if page.activity().look().0 == 0 => Seen::Covered,
+        true => Seen::Busy,
+        false if mark.rests() && page.running().is_none() => Seen::Idle,
+        false => Seen::Busy,
     }
 }
 

@@ -3,10 +3,11 @@
 use super::checkpoints::{CHECKPOINT_AFTER, CHECKPOINT_BYTES, CRASHES_MAX};
 use super::handover::{START_PATIENCE, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig_with, signalled, submitted, taken_over};
+use super::workers::Whose;
 use crate::ipc::{HandOver, ToDevice, ToWorker};
 use config::{MemoryId, PerHeap, Wanted};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const CHECKPOINT: &[u8] = b"all that there is";
 
@@ -15,12 +16,10 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// Time passes in which nothing happens.
+    /// Time passes in which nothing happens. The time of other turns stays, so that what is due then is due here only.
     fn idles(&mut self) {
-        for _ in 0..3 {
-            self.now += CHECKPOINT_AFTER;
-            self.turn();
-        }
+        let begin = Instant::now();
+        (1..=3).for_each(|seconds| self.turn_at(begin + Duration::from_secs(seconds)));
     }
 
     /// A worker writes a checkpoint.
@@ -122,6 +121,54 @@ fn without_a_checkpoint_of_all_that_was_executed_the_context_is_lost() {
         rig.dies(OLD, |rig| !rig.is_running());
         assert_eq!((rig.open(), rig.stage()), (0, None), "its fences are answered");
     }
+}
+
+#[test]
+fn once_everything_is_written_down_nothing_is_looked_for_until_something_is_sent() {
+    let mut rig = rig();
+    let next = |rig: &Rig| rig.server.world.checkpoints.next_due();
+    assert!(next(&rig).is_some(), "it was shown a resource");
+    rig.writes_checkpoint(OLD);
+    rig.idles();
+    assert_eq!(next(&rig), None);
+    rig.submit(1, None);
+    rig.mark().changes();
+    assert!(next(&rig).is_some());
+    rig.idles();
+    assert!(rig.hear(OLD).contains(&ToWorker::WriteCheckpoint));
+    assert_eq!(next(&rig), None, "it is asked");
+    rig.mark().begins();
+    rig.say(OLD, &ToDevice::NoCheckpoint { reason: "it never can".into(), for_now: false });
+    rig.submit(2, None);
+    rig.idles();
+    assert_eq!((next(&rig), submitted(&rig.hear(OLD))), (None, vec![2]), "it is left alone");
+}
+
+#[test]
+fn a_ring_that_is_awake_is_looked_at_as_it_needs_no_message_to_execute_something() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    let activity = rig.server.world.hangs.page(CONTEXT).unwrap().activity().clone();
+    activity.wakes();
+    rig.idles();
+    rig.mark().changes();
+    let later = Instant::now() + Duration::from_secs(60);
+    (0..2).for_each(|seconds| rig.turn_at(later + Duration::from_secs(seconds)));
+    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+    activity.sleeps();
+}
+
+#[test]
+fn a_worker_that_was_killed_has_not_died_by_itself() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    let workers = &mut rig.server.world.workers;
+    workers.is_heard_no_more(CONTEXT);
+    assert!(workers.complete_checkpoint(CONTEXT).is_some());
+    workers.flush(Whose::Worker(CONTEXT));
+    assert_eq!(workers.complete_checkpoint(CONTEXT), None, "what is not heard is killed");
+    rig.server.lose_unexplained(CONTEXT);
+    assert!(!rig.is_running());
 }
 
 #[test]

@@ -156,6 +156,8 @@ impl Server {
             self.restart(ctx_id, change, Asker::Operator);
         }
         self.swaps_due(now);
+        self.forget_ended();
+        self.keep_rings_alive(now);
         self.checkpoints_due(now);
         for (ctx_id, due) in self.world.handovers.due(now) {
             match due {
@@ -378,7 +380,7 @@ impl Server {
         }
         let how = self.world.workers.how_it_ended(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
-        self.world.checkpoints.begins_anew(ctx_id);
+        self.world.checkpoints.begins_anew(ctx_id, Instant::now());
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };

@@ -32,7 +32,10 @@ use crate::transport::{
     CONTROLQ, DeviceConfig, Messages, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens,
     Vring,
 };
-use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PLUG_AGAIN, PerHeap};
+use config::{
+    CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryBackEnd, MemoryId, PLUG_AGAIN,
+    PerHeap,
+};
 use log::Level;
 use outside::Quoted;
 use protocol::ids::{ContextId, ResourceId};
@@ -91,7 +94,7 @@ pub struct Options {
     pub swap_every: Option<Duration>,
     /// The time after which a context is swapped out whose program does nothing with the GPU.
     pub swap_after: Option<Duration>,
-    /// The time for which a program does nothing with the GPU before its worker writes a checkpoint; none if there are to be no checkpoints.
+    /// The time for which a worker executes nothing before it writes a checkpoint; none if there are to be no checkpoints.
     pub checkpoint_after: Option<Duration>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
@@ -227,7 +230,10 @@ impl Server {
                 swaps_wanted: Vec::new(),
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
-                checkpoints: Checkpoints::new(options.checkpoint_after),
+                // Other memory is gone with its worker.
+                checkpoints: Checkpoints::new(
+                    options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),
+                ),
                 alive_at: None,
                 strikes: Strikes::new(options.hangs),
                 aftermath: Aftermath::default(),
@@ -828,7 +834,8 @@ impl Server {
                 contexts.iter().filter_map(|(ctx_id, _)| Some((*ctx_id, self.unmovable(*ctx_id)?)));
             let unmovable = unmovable.collect();
             let vm = held(self.device.held_memory_of_all());
-            let would_survive = |ctx_id: &ContextId| self.world.workers.may_be_recovered(*ctx_id);
+            let would_survive =
+                |ctx_id: &ContextId| self.world.workers.complete_checkpoint(*ctx_id).is_some();
             let recoverable = contexts.iter().map(|(ctx_id, _)| *ctx_id).filter(would_survive).collect();
             broker.tell(&ToBroker::Memory { contexts, vm, unmovable, recoverable }, None);
         }

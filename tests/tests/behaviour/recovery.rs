@@ -9,14 +9,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tests::attacks::endless;
-use tests::broker::Broker;
+use tests::broker::{Broker, vhost_user_vulkan};
 use tests::clients::many_threads;
 use tests::daemon::{die_by, eventually};
 use tests::daemon_process::workers;
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE};
-use tests::program::{LIMIT, Program};
+use tests::packages::{ClientRoot, Device as Used, Suite};
+use tests::program::{Background, LIMIT, Program};
+use tests::random::Random;
 use vm_memory::{Bytes, VolatileMemory};
 
 const SIZE: u64 = 4096;
@@ -126,4 +128,85 @@ fn a_worker_that_dies_with_work_in_the_driver_loses_its_context_and_no_other() -
     ensure!(eventually(PATIENCE, lost), "{}", broker.log());
     ensure!(broker.vm("a")?["context_recoveries"] == 0, "{}", broker.log());
     other.compute().map(drop)
+}
+
+/// A broker whose log has what is of use to developers only.
+fn talkative(vms: &[(&str, &str)]) -> Result<Broker> {
+    let mut command = vhost_user_vulkan()?;
+    command.args(["--log-level", "debug"]);
+    Broker::start_command(command, "", vms)
+}
+
+/// The words of the log for a context that is lost as it has executed something that no checkpoint has, submissions included.
+const LOST: &str = "gets no other worker: its program did something since its last checkpoint";
+
+/// The contexts whose workers were killed at random moments.
+#[derive(Debug, Default)]
+struct Killed {
+    recovered: usize,
+    lost: usize,
+}
+
+impl Killed {
+    fn all(&self) -> usize {
+        self.recovered + self.lost
+    }
+
+    /// Kills the worker of a program. Returns whether the program goes on.
+    fn kill(&mut self, broker: &Broker, program: &mut Background) -> Result<bool> {
+        let recoveries = || broker.vm("a").ok().and_then(|vm| vm["context_recoveries"].as_u64());
+        let before = recoveries().context("no count")?;
+        ensure!(die_by(worker(broker, "a")?, Signal::KILL), "it does not die");
+        let is_lost = || broker.log().matches(LOST).count() > self.lost;
+        let is_recovered = || recoveries().is_some_and(|count| count > before);
+        ensure!(eventually(PATIENCE, || is_lost() || is_recovered()), "{}", broker.log());
+        if !is_lost() {
+            self.recovered += 1;
+            return Ok(true);
+        }
+        self.lost += 1;
+        ensure!(eventually(PATIENCE, || !program.is_running()), "the program is not told\n{}", broker.log());
+        Ok(false)
+    }
+}
+
+/// Kills the workers of programs that work and rest in turn, at random moments, so many times. All that are not lost compute to their ends.
+fn kill_at_random(broker: &Broker, count: usize) -> Result<Killed> {
+    let (_bridge, socket) = broker.bridge("a")?;
+    let (end, mut random, mut killed) = (broker.path("end"), Random::new(37), Killed::default());
+    while killed.all() < count {
+        let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+        let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Used::Venus(&socket))?;
+        command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--steps", "100"]);
+        command.args(["--rounds", "0", "--report", "--pause", "100", "--until"]).arg(&end);
+        let mut program = Background::start(command)?;
+        // A third death within a minute is one too many.
+        let mut goes_on = true;
+        for _ in 0..2 {
+            let rounds = || program.said().matches("round ").count();
+            let before = rounds();
+            ensure!(eventually(PATIENCE, || rounds() > before + 1), "{}\n{}", program.errors(), broker.log());
+            std::thread::sleep(Duration::from_millis(random.below(2000)));
+            goes_on = killed.kill(broker, &mut program)?;
+            if !goes_on {
+                break;
+            }
+        }
+        if goes_on {
+            fs::write(&end, "")?;
+            ensure!(program.wait(LIMIT)?.success(), "{}\n{}", program.errors(), broker.log());
+            fs::remove_file(&end)?;
+        }
+    }
+    Ok(killed)
+}
+
+#[test]
+#[ignore = "takes minutes: 200 workers die at random moments"]
+fn of_two_hundred_workers_that_die_under_load_no_context_is_lost_that_had_a_checkpoint() -> Result<()> {
+    let broker = talkative(&[("a", ""), ("b", "")])?;
+    let mut neighbour = endless::Program::start(&guest(&broker, "b")?, "neighbour")?;
+    let killed = kill_at_random(&broker, 200)?;
+    println!("{killed:?}");
+    neighbour.compute().map(drop)
 }

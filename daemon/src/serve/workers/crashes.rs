@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub(super) enum Life {
     /// The process runs, or is told to end.
     Runs,
+    /// The process was killed, for a reason that is told.
+    Killed,
     /// The process has died by itself, and its context waits for a successor; how it ended is not known yet.
     Gone,
     /// The process has died by itself, and how it ended.
@@ -28,15 +30,15 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub(super) struct Kept {
     mark: Arc<CheckpointMark>,
-    /// The checkpoint is written.
-    is_written: bool,
+    /// The bytes of the checkpoint, once it is written.
+    written: Option<u64>,
     messages: Outbox<ToWorker>,
 }
 
 impl Worker {
     /// Returns whether its process has died by itself, so that its context waits for a successor.
     pub(super) fn is_gone(&self) -> bool {
-        !matches!(self.life, Life::Runs)
+        matches!(self.life, Life::Gone | Life::Ended(_))
     }
 
     /// Returns whether its process is gone, but not known to have ended.
@@ -51,7 +53,7 @@ impl Worker {
             return;
         };
         // A worker that does not read has each message counted for it once.
-        let is_of_use = self.outbox.is_empty() && (!kept.is_written || kept.mark.is_current());
+        let is_of_use = self.outbox.is_empty() && (kept.written.is_none() || kept.mark.is_current());
         if !is_of_use || kept.messages.keep(message.clone(), fd, &mut backlogs.of(owner)).is_err() {
             self.keep_no_more(backlogs, owner);
         }
@@ -79,24 +81,25 @@ impl Workers {
     ) -> Result<(), &'static str> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
         worker.keep_no_more(&mut self.backlogs, worker.owner());
-        worker.kept = Some(Kept { mark, is_written: false, messages: Outbox::default() });
+        worker.kept = Some(Kept { mark, written: None, messages: Outbox::default() });
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::WriteCheckpoint, Some(file))
     }
 
-    /// A worker has written a checkpoint, or there is none.
-    pub(in crate::serve) fn checkpoint_answered(&mut self, ctx_id: ContextId, is_written: bool) {
+    /// A worker has written a checkpoint of so many bytes, or there is none.
+    pub(in crate::serve) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Option<u64>) {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return };
         match &mut worker.kept {
-            Some(kept) if is_written => kept.is_written = true,
+            Some(kept) if written.is_some() => kept.written = written,
             _ => worker.keep_no_more(&mut self.backlogs, worker.owner()),
         }
     }
 
-    /// Returns whether a worker that is gone has died by itself, and everything is there that it has not executed.
-    pub(in crate::serve) fn may_be_recovered(&self, ctx_id: ContextId) -> bool {
-        let is_complete = |kept: &Kept| kept.is_written && kept.mark.is_current();
-        let kept = |worker: &Worker| worker.kept.as_ref().is_some_and(is_complete);
-        self.running.get(&ctx_id).is_some_and(|worker| !worker.killed && !worker.is_gone() && kept(worker))
+    /// Returns the bytes of a context's checkpoint, if the context would survive the death of its worker: everything is there that the worker
+    /// has executed, and that it has not.
+    pub(in crate::serve) fn complete_checkpoint(&self, ctx_id: ContextId) -> Option<u64> {
+        let worker = self.running.get(&ctx_id).filter(|worker| matches!(worker.life, Life::Runs))?;
+        let kept = worker.kept.as_ref()?;
+        kept.written.filter(|_| kept.mark.is_current())
     }
 
     /// Returns whether a context's worker has died by itself, and the context waits for a successor.
@@ -128,6 +131,12 @@ impl Workers {
     /// Takes the numbers of workers of which nothing is left, and of which [`Self::reap`] could not tell.
     pub(in crate::serve) fn take_ended(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ended)
+    }
+
+    /// A context's worker is heard no more, as where the system takes its channel away.
+    #[cfg(test)]
+    pub(in crate::serve) fn is_heard_no_more(&self, ctx_id: ContextId) {
+        readiness::unwatch(&self.epoll, &self.running[&ctx_id].channel).unwrap();
     }
 
     /// The life of a worker that has died by itself, and whose context waits for a successor.

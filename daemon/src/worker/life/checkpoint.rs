@@ -10,11 +10,11 @@ use crate::worker::context::Context;
 use crate::worker::stream::Executor;
 use shm::Mapping;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vulkan::snapshot::step::Step;
 use vulkan::snapshot::{Carry, NotMovable, Prelude};
 
-/// Time in which rings come to rest that do nothing.
+/// Time in which rings come to rest that do nothing. What keeps one for longer is a command that takes long, for which the others are not to wait.
 const REST_MAX: Duration = Duration::from_millis(200);
 
 /// Writes a checkpoint into a file, and returns its bytes. To be called between two commands of the virtqueue's stream, whose executor is
@@ -30,7 +30,9 @@ pub(super) fn write<B: Backend>(
     file: Option<OwnedFd>,
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
+    let start = Instant::now();
     come_to_rest(context, REST_MAX, Duration::ZERO)?;
+    let rested = start.elapsed();
     let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
     if Step::contents_bytes(&saved.steps).is_some() {
         return Err(NotMovable::ever("it has memory of the GPU, which would be gone with its worker"));
@@ -46,5 +48,9 @@ pub(super) fn write<B: Backend>(
     let failed = |error: String| NotMovable::for_now(format!("the checkpoint cannot be written: {error}"));
     let mapping = Mapping::new(&file, size).map_err(|error| failed(error.to_string()))?;
     mapping.copy_in(0, &bytes).map_err(|error| failed(error.to_string()))?;
+    log::debug!(
+        "a checkpoint is written: {size} bytes, at rest after {rested:.1?}, written after {:.1?}",
+        start.elapsed()
+    );
     Ok(size)
 }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -47,6 +48,9 @@ struct Arguments {
     /// Ask for a fence again and again instead of waiting
     #[arg(long)]
     poll: bool,
+    /// Milliseconds for which each lane rests after a round
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
     /// Words that each round computes; a multiple of 64
     #[arg(long, default_value_t = 4096)]
     words: u32,
@@ -138,6 +142,7 @@ fn compute(gpu: &Arc<Gpu>, number: u32, arguments: &Arguments, compiled: Receive
         if arguments.report {
             println!("round {round} of lane {number}");
         }
+        thread::sleep(Duration::from_millis(arguments.pause));
     }
     Ok(checked)
 }
