@@ -9,6 +9,7 @@
 use super::context::{Context, Successor};
 use super::pieces::Waiting;
 use super::quota::Owner;
+use super::room::LIMIT;
 use super::{Device, Effects};
 use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
@@ -30,6 +31,12 @@ impl<T> Device<T> {
         effects: &mut E,
     ) {
         let owner = self.owner(Some(ctx_id));
+        let Some(wanted) = self.within_room(owner, wanted) else {
+            return match self.may_wait(ctx_id) {
+                true => self.waiting.push(Waiting { ctx_id, request, wanted }),
+                false => effects.refuse_memory(ctx_id, request, LIMIT),
+            };
+        };
         let granted = match wanted {
             Wanted::Pages(bytes) => self.whole_pages(owner, bytes).and_then(|memory| {
                 effects.make_memory(ctx_id, request, memory, bytes).map_err(|_| {

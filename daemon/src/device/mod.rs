@@ -20,6 +20,7 @@ mod quota;
 mod quotas;
 mod resource;
 mod resources;
+mod room;
 mod scanout;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use super::logging::limiter::{LogLimiter, Subject};
 use super::manager::Told;
 use super::outdated::Outdated;
 use super::rings::Rings;
+use super::room::Room;
 use super::window::Window;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -49,6 +50,8 @@ pub(super) struct World {
     pub restless: Option<Restless>,
     /// Has contexts swapped out that are idle for long.
     pub idle: Option<Idle>,
+    /// The part of the GPUs' memory that contexts may hold, as the broker says.
+    pub room: Room,
     /// The checkpoints of contexts, and the time at which rings are to be marked ALIVE whose workers are dead.
     pub checkpoints: Checkpoints,
     pub alive_at: Option<Instant>,

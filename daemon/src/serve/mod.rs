@@ -33,6 +33,9 @@ mod restarts;
 #[cfg(test)]
 mod restarts_tests;
 mod rings;
+mod room;
+#[cfg(test)]
+mod room_tests;
 mod run;
 mod setup;
 mod swaps;

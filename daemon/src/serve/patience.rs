@@ -121,6 +121,8 @@ impl World {
                     log::error!("the broker places contexts where they cannot be: {error}");
                 }
             }
+            Some(FromBroker::Room { most, forced }) => self.room.limit(most, forced),
+            Some(FromBroker::NoRoom) => self.room.refuse(),
             Some(FromBroker::Report) => self.report_due = true,
         }
         Ok(())

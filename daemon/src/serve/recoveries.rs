@@ -31,7 +31,7 @@ impl Server {
     /// Asks workers for checkpoints whose programs do nothing, and keeps the rings of those alive that are dead.
     pub(super) fn checkpoints_due(&mut self, now: Instant) {
         self.world.workers.take_ended().into_iter().for_each(|number| {
-            self.device.worker_ended(number, &mut self.world);
+            self.nothing_is_left(number);
         });
         self.keep_rings_alive(now);
         if !self.world.checkpoints.look(now) {

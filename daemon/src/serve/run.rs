@@ -18,6 +18,7 @@ use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
+use super::room::Room;
 use super::setup::Listen;
 use super::window::Window;
 use super::workers::{
@@ -222,6 +223,7 @@ impl Server {
                 swaps_wanted: Vec::new(),
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
+                room: Room::default(),
                 checkpoints: Checkpoints::new(options.checkpoint_after),
                 alive_at: None,
                 strikes: Strikes::new(options.hangs),
@@ -735,7 +737,7 @@ impl Server {
             let Some((number, unexplained)) = self.world.workers.reap(child, status, out_of_memory) else {
                 continue;
             };
-            self.device.worker_ended(number, &mut self.world);
+            self.nothing_is_left(number);
             match unexplained {
                 Some(Unexplained { ctx_id, name, how, is_successor: false }) => {
                     let message = format_args!("context {ctx_id} is lost: {how}");

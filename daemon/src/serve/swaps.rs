@@ -5,6 +5,7 @@
 
 use super::handover::{Asker, Purpose};
 use super::run::Server;
+use super::workers::SwappedOut;
 use protocol::ids::ContextId;
 use std::time::Instant;
 
@@ -39,9 +40,20 @@ impl Server {
         }
     }
 
-    fn swap_in(&mut self, ctx_id: ContextId) {
-        if self.world.workers.is_swapped_out(ctx_id) && !self.world.workers.has_successor(ctx_id) {
-            self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapIn));
+    pub(super) fn swap_in(&mut self, ctx_id: ContextId) {
+        if !self.world.workers.is_swapped_out(ctx_id) || self.world.workers.has_successor(ctx_id) {
+            return;
         }
+        if self.device.may_come_back(ctx_id) {
+            self.device.is_away(ctx_id, false, &mut self.world);
+            self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapIn));
+        } else {
+            self.world.room.wait(ctx_id);
+        }
+    }
+
+    /// Returns how a context is swapped out.
+    pub(super) fn swapped_out(&self, ctx_id: ContextId, asker: Asker) -> SwappedOut {
+        SwappedOut { contents_max: self.device.contents_max(ctx_id), is_forced: asker == Asker::Broker }
     }
 }

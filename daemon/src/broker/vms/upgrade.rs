@@ -56,6 +56,7 @@ impl Broker {
             asker: asker.map(&mut *pass).transpose()?,
             log: self.log.as_ref().map(|log| pass(log.as_fd())).transpose()?,
             gpus: gpus.collect(),
+            ledger: self.ledger.clone(),
             added: self.vms.added(),
             last_key: self.last_key,
             vms: self
@@ -146,6 +147,7 @@ impl Broker {
         for vm in state.vms {
             broker.resume_vm(vm, &mut inherited, now)?;
         }
+        (broker.ledger, broker.next_room) = (state.ledger, Some(now));
         broker.set_shares(now);
         let asker = state.asker.map(|socket| inherited.take(socket)).transpose()?;
         let asker = asker.and_then(|socket| broker.connections.adopt(socket, &broker.epoll, now));

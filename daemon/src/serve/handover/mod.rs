@@ -46,6 +46,8 @@ pub(super) enum Asker {
     Test,
     /// The time for which the context has been idle, or what its program does.
     Itself,
+    /// The broker, which needs the memory.
+    Broker,
 }
 
 /// The thing that a hand-over is for.

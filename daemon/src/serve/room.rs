@@ -1,0 +1,209 @@
+//! Keeps to the part of the GPUs' memory that the broker lets the VM have, where VMs are promised more than there is: has contexts swapped out
+//! that hold more, keeps those waiting that want to come back, and tells the broker what is held and wanted.
+
+use super::effects::World;
+use super::handover::idle::Idle;
+use super::handover::{Asker, Purpose};
+use super::run::Server;
+use crate::ipc::{RoomState, ToBroker};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+/// Time for which a context does nothing that is swapped out before others.
+const IDLE: Duration = Duration::from_secs(1);
+/// Time after which contexts are looked for again that can be swapped out.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Time for which a context is left alone that could not be swapped out.
+const STAYS_FOR: Duration = Duration::from_secs(1);
+
+/// The part of the GPUs' memory that the VM may have.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// Bytes; none if the broker shares no memory out.
+    most: Option<u64>,
+    /// Contexts that do something are swapped out as well.
+    forced: bool,
+    /// The broker has said something that was not seen to.
+    is_news: bool,
+    is_refused: bool,
+    /// The state as the broker was told last.
+    told: Option<RoomState>,
+    /// Contexts that are swapped out and want to come back, in the order in which they came.
+    waiting: Vec<ContextId>,
+    /// Contexts that are swapped out, and whose workers with a driver have not ended yet, by the numbers of these.
+    leaving: FxHashMap<u64, ContextId>,
+    /// Contexts that could not be swapped out, and until when they are left alone.
+    stays: FxHashMap<ContextId, Instant>,
+    /// The time at which contexts are looked for again that can be swapped out.
+    again: Option<Instant>,
+}
+
+impl Room {
+    /// The broker lets the VM have so much.
+    pub(super) fn limit(&mut self, most: u64, forced: bool) {
+        (self.most, self.forced, self.is_news) = (Some(most), forced, true);
+        // It gets an answer in any case.
+        (self.told, self.again) = (None, None);
+    }
+
+    /// What waits is to wait no more.
+    pub(super) fn refuse(&mut self) {
+        self.is_refused = true;
+    }
+
+    /// A context has been swapped out; its worker with a driver has this number, and ends.
+    pub(super) fn leaves(&mut self, ctx_id: ContextId, number: Option<u64>) {
+        self.leaving.extend(number.map(|number| (number, ctx_id)));
+    }
+
+    /// A context that is swapped out wants to come back.
+    pub(super) fn wait(&mut self, ctx_id: ContextId) {
+        if !self.waits(ctx_id) {
+            self.waiting.push(ctx_id);
+        }
+    }
+
+    /// Returns whether a context waits for memory.
+    pub(super) fn waits(&self, ctx_id: ContextId) -> bool {
+        self.waiting.contains(&ctx_id)
+    }
+
+    /// A context could not be swapped out.
+    pub(super) fn stays(&mut self, ctx_id: ContextId, now: Instant) {
+        if self.most.is_some() {
+            self.stays.insert(ctx_id, now + STAYS_FOR);
+        }
+    }
+
+    /// Returns when [`Server::room_due`] has something to do though nothing has happened.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.again
+    }
+}
+
+impl World {
+    /// Contexts are watched for being idle, even if none is swapped out for that alone.
+    fn watch_idle(&mut self) {
+        self.idle.get_or_insert_with(|| Idle::new(Duration::MAX));
+    }
+}
+
+impl Server {
+    /// Nothing of the worker with this number is left.
+    pub(super) fn nothing_is_left(&mut self, number: u64) {
+        self.device.worker_ended(number, &mut self.world);
+        let Some(ctx_id) = self.world.room.leaving.remove(&number) else { return };
+        let workers = &self.world.workers;
+        if workers.is_swapped_out(ctx_id) && !workers.has_successor(ctx_id) && !self.leaves(ctx_id) {
+            self.device.is_away(ctx_id, true, &mut self.world);
+        }
+    }
+
+    /// Does what is due about the VM's memory of the GPUs.
+    pub(super) fn room_due(&mut self, now: Instant) {
+        let Some(most) = self.world.room.most else { return };
+        if std::mem::take(&mut self.world.room.is_news) {
+            self.world.watch_idle();
+            self.device.set_room(most, &mut self.world);
+        }
+        if std::mem::take(&mut self.world.room.is_refused) {
+            self.refuse_waiting();
+        }
+        // Those for which there is no room yet wait again.
+        let waiting = std::mem::take(&mut self.world.room.waiting);
+        waiting.into_iter().for_each(|ctx_id| self.swap_in(ctx_id));
+        self.keep_to_room(most, now);
+        self.tell_room(most, now);
+    }
+
+    fn refuse_waiting(&mut self) {
+        self.device.refuse_lacking(&mut self.world);
+        for ctx_id in std::mem::take(&mut self.world.room.waiting) {
+            self.lose(
+                ctx_id,
+                "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the broker's log has the remedy)",
+            );
+        }
+    }
+
+    /// Has contexts swapped out until the VM holds no more than it may.
+    fn keep_to_room(&mut self, most: u64, now: Instant) {
+        let goes = |ctx_id: &ContextId| {
+            let hand_over = self.world.handovers.get(*ctx_id);
+            hand_over.is_some_and(|it| it.purpose == Purpose::SwapOut) || self.leaves(*ctx_id)
+        };
+        let going = self.world.workers.contexts().filter(goes);
+        let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
+        let mut over = self.device.present_memory().saturating_sub(going).saturating_sub(most);
+        if over == 0 {
+            self.world.room.again = None;
+            return;
+        }
+        if self.world.room.again.is_some_and(|again| now < again) {
+            return;
+        }
+        self.world.room.again = Some(now + AGAIN_AFTER);
+        self.world.room.stays.retain(|_, until| *until > now);
+        for (ctx_id, asker) in self.expendable(now) {
+            if over == 0 || self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
+                return;
+            }
+            over = over.saturating_sub(self.device.device_memory_of(ctx_id));
+            self.hand_over(ctx_id, None, (asker, Purpose::SwapOut));
+        }
+    }
+
+    /// The contexts that can be swapped out: those that do nothing, for the longest time first, and then others, if that is wanted.
+    fn expendable(&self, now: Instant) -> Vec<(ContextId, Asker)> {
+        let room = &self.world.room;
+        let idle = self.idle_contexts(now);
+        let busy = self.world.workers.contexts().filter(|ctx_id| room.forced && !idle.contains(ctx_id));
+        let mut busy: Vec<_> = busy.map(|ctx_id| (ctx_id, Asker::Broker)).collect();
+        // Those that wait for more last: others of the VM may have to make room for them.
+        busy.sort_unstable_by_key(|(ctx_id, _)| {
+            (self.device.awaits_memory(*ctx_id), Reverse(self.device.device_memory_of(*ctx_id)))
+        });
+        let idle = idle.iter().map(|ctx_id| (*ctx_id, Asker::Itself));
+        let can = |(ctx_id, _): &(ContextId, Asker)| {
+            self.device.device_memory_of(*ctx_id) > 0
+                && !room.stays.contains_key(ctx_id)
+                && !self.world.workers.has_successor(*ctx_id)
+                && self.unmovable(*ctx_id).is_none()
+        };
+        idle.chain(busy).filter(can).collect()
+    }
+
+    /// The contexts that do nothing and have a driver, for the longest time first.
+    fn idle_contexts(&self, now: Instant) -> Vec<ContextId> {
+        let idle = self.world.idle.as_ref().map(|idle| idle.longest(IDLE, now)).unwrap_or_default();
+        let workers = &self.world.workers;
+        let has_driver = |ctx_id: &ContextId| workers.is_running(*ctx_id) && !workers.is_swapped_out(*ctx_id);
+        idle.into_iter().filter(has_driver).collect()
+    }
+
+    /// Returns whether a worker with a driver of a context that is swapped out has not ended yet.
+    fn leaves(&self, ctx_id: ContextId) -> bool {
+        self.world.room.leaving.values().any(|leaving| *leaving == ctx_id)
+    }
+
+    /// Tells the broker what is held and wanted, if that has changed.
+    fn tell_room(&mut self, most: u64, now: Instant) {
+        let held = self.device.present_memory();
+        let (mut wanted, mut least) = (held, 0);
+        if let Some((ctx_id, bytes)) = self.device.first_lack(&self.world.room.waiting) {
+            wanted = held.saturating_add(bytes);
+            // One that is swapped out waits for all that it holds.
+            let holds = if self.world.room.waits(ctx_id) { 0 } else { self.device.device_memory_of(ctx_id) };
+            least = holds.saturating_add(bytes);
+        }
+        let idle =
+            self.idle_contexts(now).into_iter().map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
+        let state = RoomState { most, held, wanted, least, idle };
+        if self.world.room.told != Some(state) {
+            self.world.room.told = Some(state);
+            self.world.broker.iter().for_each(|broker| broker.tell(&ToBroker::Room(state), None));
+        }
+    }
+}
