@@ -24,6 +24,8 @@ const TURN_FACTOR: Nanos = 8;
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
 /// Time in which a VM gives up memory, in nanoseconds: others are asked as well otherwise.
 const GIVE_UP_PATIENCE: Nanos = 10_000_000_000;
+/// Time between two lines of the log about what one VM was refused, in nanoseconds.
+const COMPLAIN_AFTER: Nanos = 60_000_000_000;
 /// Time after which the ledger is looked at again while a VM waits, in nanoseconds.
 const LOOK: Nanos = 50_000_000;
 
@@ -66,6 +68,8 @@ struct Account {
     /// The time at which its turn is over, while it does not wait; and what is left of the turn while it does.
     turn_until: Nanos,
     turn_left: Nanos,
+    /// The time at which the log told last that it was refused something.
+    complained: Option<Nanos>,
 }
 
 impl Account {
@@ -163,6 +167,16 @@ impl Ledger {
             true => account.begin_to_wait(now),
             false => account.end_to_wait(0, now),
         }
+    }
+
+    /// Returns whether the log may tell that a VM was refused something: guests can have it told as often as they like.
+    pub(super) fn may_complain(&mut self, vm: usize, now: Nanos) -> bool {
+        let Some(account) = self.accounts.get_mut(&vm) else { return false };
+        let may = account.complained.is_none_or(|last| now.saturating_sub(last) >= COMPLAIN_AFTER);
+        if may {
+            account.complained = Some(now);
+        }
+        may
     }
 
     /// Bytes that a VM lacks, if it waits.

@@ -59,13 +59,12 @@ impl<T> Device<T> {
         self.waiting.iter().any(|waiting| waiting.ctx_id == ctx_id)
     }
 
-    /// What waits for room has waited for long enough.
-    pub(crate) fn refuse_lacking<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let (lacking, others) = waiting.partition(|waiting| self.lacks_only_room(waiting));
-        self.waiting = others;
-        let lacking: Vec<Waiting> = lacking;
-        lacking.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, LIMIT));
+    /// The first request that waits for room has waited for long enough. Returns whether there was one.
+    pub(crate) fn refuse_first<E: Effects<Ticket = T>>(&mut self, effects: &mut E) -> bool {
+        let first = self.waiting.iter().position(|waiting| self.lacks_only_room(waiting));
+        let refused = first.map(|first| self.waiting.remove(first));
+        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, LIMIT));
+        refused.is_some()
     }
 
     /// Returns what of a request can be answered now: all of it, or without what was to be had in advance. Nothing if it has to wait for room, and not if

@@ -51,7 +51,7 @@ pub enum FromBroker {
         /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
         forced: bool,
     },
-    /// The VM's contexts that wait for memory have waited for long enough.
+    /// The first of the VM's contexts that wait for memory has waited for long enough.
     NoRoom,
 }
 

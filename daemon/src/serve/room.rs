@@ -48,7 +48,7 @@ impl Room {
         (self.told, self.again) = (None, None);
     }
 
-    /// What waits is to wait no more.
+    /// The first that waits is to wait no more.
     pub(super) fn refuse(&mut self) {
         self.is_refused = true;
     }
@@ -109,7 +109,7 @@ impl Server {
             self.device.set_room(most, &mut self.world);
         }
         if std::mem::take(&mut self.world.room.is_refused) {
-            self.refuse_waiting();
+            self.refuse_first();
         }
         // Those for which there is no room yet wait again.
         let waiting = std::mem::take(&mut self.world.room.waiting);
@@ -118,9 +118,13 @@ impl Server {
         self.tell_room(most, now);
     }
 
-    fn refuse_waiting(&mut self) {
-        self.device.refuse_lacking(&mut self.world);
-        for ctx_id in std::mem::take(&mut self.world.room.waiting) {
+    /// The first that waits has done so for long enough: the same as the broker was told of.
+    fn refuse_first(&mut self) {
+        if self.device.refuse_first(&mut self.world) {
+            return;
+        }
+        if let Some((ctx_id, _)) = self.device.first_lack(&self.world.room.waiting) {
+            self.world.room.waiting.retain(|waiting| *waiting != ctx_id);
             self.lose(
                 ctx_id,
                 "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the broker's log has the remedy)",

@@ -23,6 +23,8 @@ impl Rig {
 
     /// One worker writes everything and another takes it over, with its credit. Nothing is left of the first.
     fn passes_on(&mut self, (old, new): (u32, u32), credit: u64, meanwhile: impl FnOnce(&mut Self)) {
+        // The hand-over before.
+        self.hear(old);
         self.say(new, &ToDevice::Ready);
         self.hear(new);
         let writes = self.hear_one(old, &ToWorker::HandOver { copies: true });
@@ -43,11 +45,11 @@ impl Rig {
 
 /// The state that the broker hears last.
 fn state(broker: &Channel) -> RoomState {
-    let states = heard(broker).into_iter().filter_map(|message| match message {
+    let mut states = heard(broker).into_iter().filter_map(|message| match message {
         ToBroker::Room(state) => Some(state),
         _ => None,
     });
-    states.last().expect("the broker hears something")
+    states.next_back().expect("the broker hears something")
 }
 
 fn may(most: u64, forced: bool) -> FromBroker {

@@ -347,7 +347,7 @@ impl Broker {
         let names: Vec<_> = places[..seen].iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", "); "the VM's device is ready");
         self.set_shares(now);
-        self.room_begins(index);
+        self.room_begins(index, now);
         self.was_started(index);
         Ok(())
     }
