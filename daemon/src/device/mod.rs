@@ -20,7 +20,6 @@ mod quota;
 mod quotas;
 mod resource;
 mod resources;
-mod room;
 mod scanout;
 #[cfg(test)]
 mod tests;

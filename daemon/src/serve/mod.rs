@@ -33,7 +33,6 @@ mod restarts;
 #[cfg(test)]
 mod restarts_tests;
 mod rings;
-mod room;
 #[cfg(test)]
 mod room_tests;
 mod run;

@@ -10,6 +10,7 @@ use super::handover::HandOvers;
 use super::handover::Purpose;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
+use super::handover::room::Room;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
@@ -18,7 +19,6 @@ use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
-use super::room::Room;
 use super::setup::Listen;
 use super::window::Window;
 use super::workers::{

@@ -12,6 +12,7 @@
 
 pub(super) mod idle;
 pub(super) mod restless;
+pub(super) mod room;
 
 use outside::Span;
 use protocol::ids::ContextId;

@@ -7,6 +7,9 @@
 //!
 //! Knows no process and no clock: time is passed in.
 
+#[cfg(test)]
+mod tests;
+
 use super::settings::share::WEIGHT;
 use crate::ipc::RoomState;
 use sched::Nanos;
@@ -29,12 +32,12 @@ const COMPLAIN_AFTER: Nanos = 60_000_000_000;
 /// Time after which the ledger is looked at again while a VM waits, in nanoseconds.
 const LOOK: Nanos = 50_000_000;
 
-/// What a VM is told.
+/// The thing that a VM is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// It may hold so many bytes; to come down to them, contexts that do something are swapped out if it is `forced`.
+    /// The VM may hold so many bytes; to come down to them, contexts that do something are swapped out if that is `forced`.
     May { most: u64, forced: bool },
-    /// It has waited for too long, or wants more than it can have.
+    /// The VM has waited for too long, or wants more than it can have.
     No,
 }
 
@@ -90,7 +93,7 @@ impl Account {
         if soon { self.counts() - self.may } else { 0 }
     }
 
-    /// It is to hold `bytes` less.
+    /// Has the VM hold `bytes` less.
     fn lower(&mut self, bytes: u64, forced: bool, now: Nanos) -> Order {
         self.heard = self.counts();
         (self.may, self.forced, self.told) = (self.may - bytes, forced, now);
@@ -107,14 +110,14 @@ impl Account {
         self.state.least > self.state.wanted.saturating_sub(self.state.held)
     }
 
-    /// It waits from now on.
+    /// Has the VM wait from now on.
     fn begin_to_wait(&mut self, now: Nanos) {
         if self.since.is_none() {
             (self.since, self.turn_left) = (Some(now), self.turn_until.saturating_sub(now));
         }
     }
 
-    /// It waits no more. A new turn has this length; one that has begun goes on.
+    /// Ends the VM's wait. A new turn has this length; one that has begun goes on.
     fn end_to_wait(&mut self, turn: Nanos, now: Nanos) {
         if self.since.take().is_some() {
             let turn = if self.turn_left > 0 { self.turn_left } else { turn };
@@ -374,7 +377,3 @@ fn give_up(
     }
     bytes
 }
-
-#[cfg(test)]
-#[path = "ledger_tests.rs"]
-mod tests;
