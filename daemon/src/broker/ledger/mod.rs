@@ -153,7 +153,7 @@ impl Ledger {
         self.accounts.entry(vm).and_modify(|account| account.weight = weight);
     }
 
-    /// So many bytes are reserved for a VM.
+    /// Reserves so many bytes for a VM.
     pub(super) fn reserve(&mut self, vm: usize, bytes: u64) {
         self.accounts.entry(vm).and_modify(|account| account.reserved = bytes);
     }
