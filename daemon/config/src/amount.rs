@@ -1,10 +1,13 @@
-//! Amounts of memory as people write them: bytes with a unit, or for a GPU's memory also the part of it in percent.
+//! Amounts of memory as people write them: bytes with a unit, or for a GPU's memory also the part of it in percent. And times.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// An amount of a GPU's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Amount {
     /// An amount in bytes.
     Bytes(u64),
@@ -54,7 +57,7 @@ impl fmt::Display for Amount {
 ///
 /// The text is no size, and why.
 pub fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let (number, unit) = split_unit(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kib" => 10,
@@ -64,6 +67,32 @@ pub fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| "not a size".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+/// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.
+const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+/// Reads a time, in ms, s or min.
+///
+/// # Errors
+///
+/// The text is no time from 100 ms to 60 min, and why.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split_unit(text);
+    let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;
+    let unit = match unit {
+        "ms" => Duration::from_millis(1),
+        "" | "s" => Duration::from_secs(1),
+        "min" => Duration::from_secs(60),
+        _ => return Err(format!("unknown unit \"{unit}\" (use ms, s or min)")),
+    };
+    let time = unit.saturating_mul(number);
+    if TIMES.contains(&time) { Ok(time) } else { Err("not from 100ms to 60min".into()) }
+}
+
+/// Digits, and what follows them.
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 #[cfg(test)]

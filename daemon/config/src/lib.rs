@@ -1,6 +1,6 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 //!
-//! `limits` has the bounds, `amount` the spelling of sizes, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
+//! `limits` has the bounds, `amount` the spelling of sizes and times, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
 //! other about memory, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
 
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ mod limits;
 mod memory;
 mod passage;
 
-pub use amount::{Amount, size};
+pub use amount::{Amount, size, time};
 pub use gpu::{
     DriverMapped, GpuChoice, GpuInfo, GpuKind, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection,
     Queues, Robustness, hexadecimal, meant,

@@ -10,7 +10,7 @@ use super::reload::{How, model};
 use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
-use super::settings::{Settings, VmSettings, VmsFile};
+use super::settings::{RoomSettings, Settings, VmSettings, VmsFile};
 pub use super::traces::fuzzing::traced;
 use super::traces::{self, TraceEvent, Traces};
 pub use super::upgrade::fuzzing::{fuzz_state, states};
@@ -18,7 +18,8 @@ use super::upgrade::passing::Pass;
 use super::vm::Vms;
 use super::vms::state::State;
 use crate::ipc::{
-    Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable,
+    Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, RoomState, SharedGpu, ToBroker,
+    Unmovable,
 };
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
@@ -235,6 +236,7 @@ fn settings() -> Vec<VmSettings> {
         own_paths: Vec::new(),
         contexts: CONTEXTS,
         group_limits: Default::default(),
+        reserved_memory: 0,
         max_submit_time_contended: Some(Duration::from_secs(1)),
     };
     vec![vm("bad"), vm("good")]
@@ -254,6 +256,7 @@ pub(super) fn broker() -> Broker {
         metrics: None,
         cgroup: Default::default(),
         log_grants: None,
+        room: RoomSettings { gpu_memory: Some(Amount::Part(5000)), ..RoomSettings::default() },
         vms: settings(),
     };
     let file = VmsFile::new("/nowhere".into(), command(), String::new());
@@ -653,6 +656,13 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
             let outcome = if u.arbitrary()? { Ok(took) } else { Err(u.arbitrary()?) };
             ToBroker::Restarted { ctx_id, outcome }
         }
+        14 if u.arbitrary()? => ToBroker::Room(RoomState {
+            most: u.arbitrary()?,
+            held: u.arbitrary()?,
+            wanted: u.arbitrary()?,
+            least: u.arbitrary()?,
+            idle: u.arbitrary()?,
+        }),
         _ => {
             let count = u.int_in_range(0..=4)?;
             let contexts = (0..count).map(|_| Ok((ContextId(u.int_in_range(0..=4)?), held(u)?)));

@@ -17,6 +17,7 @@ mod gpu;
 mod grant_log;
 mod groups;
 mod http;
+mod ledger;
 mod operator;
 mod process;
 mod rates;
@@ -47,7 +48,7 @@ pub use settings::places::{
     Ambiguous, brokers_control_socket, control_socket_beside, control_sockets, operators_control_socket,
 };
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problems, Settings, VmSettings, VmsFile};
+pub use settings::{MetricsAddress, Problems, RoomSettings, Settings, VmSettings, VmsFile};
 pub use traces::{Holder, Submission, TraceEvent};
 pub use vms::one_vm::{OneVm, OneVmOptions};
 pub use vms::state::{Passed, Predecessor};

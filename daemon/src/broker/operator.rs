@@ -285,6 +285,7 @@ impl Broker {
             share: gpus.iter().map(|on| on.share).sum(),
             used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
             device_memory_limit: bound(|limits| limits.device),
+            device_memory_awaited: self.ledger.lacks(index),
             host_memory_limit: bound(|limits| limits.host),
             queued: usage.ready,
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
@@ -405,6 +406,7 @@ fn promised(vm: &Vm, memory: u64) -> u64 {
 fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, passage: Passage) -> &'static str {
     match usage {
         _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",
+        _ if movable == Some(Err(Unmovable::Waits)) => "awaits memory",
         Usage { leased: true, .. } if passage == Passage::ByGrant => "alone",
         Usage { in_driver: 1.., .. } => "running",
         Usage { ready: 1.., .. } => "waiting",

@@ -4,6 +4,7 @@ use super::connections::{Connections, Peer, Waiting};
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
+use super::ledger::Ledger;
 use super::operator::state;
 use super::reload::listener::at;
 use super::reload::reader::Reader;
@@ -85,6 +86,9 @@ pub(super) struct Broker {
     pub(super) restarts: Vec<Restarting>,
     /// The GPU that is being drained, if there is one.
     pub(super) draining: Option<Draining>,
+    /// The memory of GPUs that VMs hold and wait for, and when to look at it again.
+    pub(super) ledger: Ledger,
+    pub(super) next_room: Option<Nanos>,
     /// The program that is to follow this one, if an operator wants that.
     pub(super) upgrading: Option<Upgrading<Peer>>,
     /// The time at which the pages of workers that do not ring are read next.
@@ -176,6 +180,8 @@ impl Broker {
             traces: Traces::default(),
             restarts: Vec::new(),
             draining: None,
+            ledger: Ledger::default(),
+            next_room: None,
             upgrading: None,
             next_tick: None,
             last_sample: now,
@@ -297,6 +303,9 @@ impl Broker {
         self.answer_due(now);
         self.trace_due(now);
         self.restarts_due(now);
+        if self.next_room.is_some_and(|at| at <= now) {
+            self.room_due(now);
+        }
         self.connections.drop_late(&self.epoll, now);
         self.end_late(now);
         self.groups.sweep_due(now);
@@ -422,6 +431,7 @@ impl Broker {
             self.next_told(),
             self.traces.next_look(),
             self.next_restart(),
+            self.next_room,
             self.next_upgrade(),
             self.next_renewal(),
         ];

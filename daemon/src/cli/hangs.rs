@@ -1,7 +1,7 @@
 //! The options that bound how long submissions run, and what follows when one runs longer. Their defaults depend on the VM's GPUs.
 
-use super::values::time;
 use config::HangLimits;
+use config::time;
 use std::time::Duration;
 
 /// The bounds on the time of submissions, as far as they are given.

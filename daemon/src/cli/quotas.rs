@@ -1,6 +1,6 @@
 //! The options that bound what a guest may take.
 
-use super::values::time;
+use config::time;
 use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
 use daemon::sandbox::GroupLimits;
 use std::time::Duration;

@@ -4,11 +4,11 @@ use super::confinement::Confinement;
 use super::hangs::Hangs;
 use super::quotas::Quotas;
 use super::values::{
-    ControlSocket, Group, Memory, SocketMode, control_socket, group, log_level, memory, socket_mode, time,
+    ControlSocket, Group, Memory, SocketMode, control_socket, group, log_level, memory, socket_mode,
     window_size, words,
 };
 use clap::{Args, Command, ValueEnum};
-use config::{Protection, Queues, Robustness};
+use config::{Protection, Queues, Robustness, time};
 use daemon::broker::MetricsAddress;
 use daemon::sandbox::CgroupMode;
 use daemon::serve;

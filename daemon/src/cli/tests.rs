@@ -2,7 +2,7 @@
 
 use super::values::*;
 use super::*;
-use config::{Amount, HangLimits, size};
+use config::{Amount, HangLimits, size, time};
 use daemon::broker::{Settings, VmsFile};
 use outside::Access;
 use std::time::Duration;

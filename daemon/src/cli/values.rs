@@ -6,7 +6,6 @@ use config::{MemoryBackEnd, size};
 use daemon::serve::WINDOW_MAX;
 use log::LevelFilter;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Returns a parser for the values of a type, by their names. The help of the option tells what each does; there is none beside the names.
 pub(super) fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
@@ -88,26 +87,4 @@ pub(super) fn window_size(text: &str) -> Result<u64, String> {
         return Err("not a power of two from 1MiB to 256GiB".into());
     }
     Ok(size)
-}
-
-/// Digits, and what follows them.
-fn split_unit(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
-}
-
-/// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.
-const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-
-/// Reads a time.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split_unit(text);
-    let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;
-    let unit = match unit {
-        "ms" => Duration::from_millis(1),
-        "" | "s" => Duration::from_secs(1),
-        "min" => Duration::from_secs(60),
-        _ => return Err(format!("unknown unit \"{unit}\" (use ms, s or min)")),
-    };
-    let time = unit.saturating_mul(number);
-    if TIMES.contains(&time) { Ok(time) } else { Err("not from 100ms to 60min".into()) }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Device<T> {
     pub(super) quotas: Quotas,
     pub(super) pieces: Pieces,
     pub(super) waiting: Vec<Waiting>,
+    /// Bytes of the GPUs' memory that contexts may hold which are not swapped out.
+    pub(super) room: u64,
     pub(super) next_owner: u64,
 }
 
@@ -63,6 +65,7 @@ impl<T> Device<T> {
             quotas: Quotas::new(&options),
             pieces: Pieces::default(),
             waiting: Vec::new(),
+            room: u64::MAX,
             next_owner: 1,
             options,
         }

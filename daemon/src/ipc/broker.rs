@@ -47,6 +47,15 @@ pub enum FromBroker {
     /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two
     /// ([`super::ToSuccessor`]). It is said to both: the one that serves passes on what the other needs, unless something is in the way, and ends.
     HandOn,
+    /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which also comes at each change from then on.
+    Room {
+        /// Bytes. What contexts hold beyond them is to be given up: they are swapped out.
+        most: u64,
+        /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
+        forced: bool,
+    },
+    /// The first of the VM's contexts that wait for memory has waited for long enough.
+    NoRoom,
 }
 
 /// The GPUs of a context: for each that its guest sees, in the guest's order, an index among the GPUs of [`ToBroker::Ready`].
@@ -166,6 +175,23 @@ pub enum ToBroker {
         /// The context.
         ctx_id: ContextId,
     },
+    /// The memory of its GPUs that the VM has and wants; answer to [`FromBroker::Room`].
+    Room(RoomState),
+}
+
+/// The memory of its GPUs that a VM has and wants, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomState {
+    /// The most that it keeps to, as it was told last.
+    pub most: u64,
+    /// Bytes that its contexts hold, but for those that are swapped out.
+    pub held: u64,
+    /// Bytes that they would hold if the first that waits had what it waits for.
+    pub wanted: u64,
+    /// Bytes that this one would hold then.
+    pub least: u64,
+    /// Bytes of `held` that belong to contexts which have done nothing for a second.
+    pub idle: u64,
 }
 
 /// The stage of a restart.
@@ -214,6 +240,8 @@ pub enum Unmovable {
     Exports,
     /// The context is swapped out, and gets a worker when its program goes on.
     SwappedOut,
+    /// The context is swapped out, and its program waits for memory of the GPU.
+    Waits,
 }
 
 impl fmt::Display for Unmovable {
@@ -225,6 +253,7 @@ impl fmt::Display for Unmovable {
                  and --memory=memfd asks for"
             }
             Self::SwappedOut => "it is swapped out, and gets another worker when its program goes on",
+            Self::Waits => "it is swapped out, and gets another worker when there is memory of the GPU for it",
             Self::Lends => {
                 "the guest has mapped the GPU's own memory, which would be gone with the worker (--map-device-memory=never keeps \
                  programs from that)"
@@ -327,10 +356,12 @@ mod tests {
             FromBroker::SwapOut { ctx_id: CONTEXT },
             FromBroker::Place { placement: Placement(vec![0, 1]) },
             FromBroker::HandOn,
+            FromBroker::Room { most: 300, forced: true },
+            FromBroker::NoRoom,
         ];
         assert_eq!(
             (BROKER_MESSAGES, bytes(&to_device).as_str()),
-            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06")
+            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 07ac0201 08")
         );
         let gpu = SharedGpu {
             uuid: [1; 16],
@@ -363,10 +394,11 @@ mod tests {
             ToBroker::Restarted { ctx_id: CONTEXT, outcome: Ok(took) },
             ToBroker::Replaced { what: Replaced::Program("/p".into()) },
             ToBroker::Recovered { ctx_id: CONTEXT },
+            ToBroker::Room(RoomState { most: 300, held: 1, wanted: 2, least: 4, idle: 3 }),
         ];
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
-                      08ac02000506 0902022f70 0aac02";
+                      08ac02000506 0902022f70 0aac02 0bac0201020403";
         assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
     }
 }

@@ -88,6 +88,14 @@ impl<M> Outbox<M> {
         self.waiting.iter().map(|(message, file)| (message, file.as_ref().map(AsFd::as_fd)))
     }
 
+    /// Takes the messages out that are `wanted`, in their order.
+    #[must_use]
+    pub fn take_if(&mut self, wanted: impl Fn(&M) -> bool) -> Self {
+        let (taken, left) = self.waiting.drain(..).partition(|(message, _)| wanted(message));
+        self.waiting = left;
+        Self { waiting: taken }
+    }
+
     /// Takes over what waits in another outbox, behind what waits here. Both have the same bound.
     pub fn append(&mut self, other: &mut Self) {
         self.waiting.append(&mut other.waiting);

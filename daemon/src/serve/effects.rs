@@ -8,6 +8,7 @@ use super::checkpoints::Checkpoints;
 use super::handover::HandOvers;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
+use super::handover::room::Room;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::{Barred, Strikes};
@@ -50,6 +51,8 @@ pub(super) struct World {
     pub restless: Option<Restless>,
     /// Has contexts swapped out that are idle for long.
     pub idle: Option<Idle>,
+    /// The part of the GPUs' memory that contexts may hold, as the broker says.
+    pub room: Room,
     /// The checkpoints of contexts, and the time at which rings are to be marked ALIVE whose workers are dead.
     pub checkpoints: Checkpoints,
     pub alive_at: Option<Instant>,

@@ -33,6 +33,8 @@ mod restarts;
 #[cfg(test)]
 mod restarts_tests;
 mod rings;
+#[cfg(test)]
+mod room_tests;
 mod run;
 mod setup;
 mod succession;

@@ -122,6 +122,8 @@ impl World {
                     log::error!("the broker places contexts where they cannot be: {error}");
                 }
             }
+            FromBroker::Room { most, forced } => self.room.limit(most, forced),
+            FromBroker::NoRoom => self.room.refuse(),
             FromBroker::Report => self.report_due = true,
             // As soon as the loop is there.
             FromBroker::HandOn => {

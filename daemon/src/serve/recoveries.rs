@@ -32,7 +32,7 @@ impl Server {
     /// Forgets the workers that had ended before their contexts were given up.
     pub(super) fn forget_ended(&mut self) {
         self.world.workers.take_ended().into_iter().for_each(|number| {
-            self.device.worker_ended(number, &mut self.world);
+            self.nothing_is_left(number);
         });
     }
 

@@ -66,7 +66,10 @@ impl Server {
     /// Says why a context is not handed over. One that is swapped out, and cannot be swapped in, is lost.
     fn not_handed_over(&mut self, ctx_id: ContextId, wanted: (Asker, Purpose), failure: Failure) {
         match wanted.1 {
-            Purpose::Restart | Purpose::SwapOut => self.world.handed_over(ctx_id, wanted, Err(failure)),
+            Purpose::Restart | Purpose::SwapOut => {
+                self.world.room.stays(ctx_id, Instant::now());
+                self.world.handed_over(ctx_id, wanted, Err(failure));
+            }
             Purpose::SwapIn => {
                 self.lose(
                     ctx_id,
@@ -116,8 +119,7 @@ impl Server {
             leaves: before.without(&placement).collect(),
         };
         let number = self.device.successor_number();
-        let swapped_out = (purpose == Purpose::SwapOut)
-            .then(|| SwappedOut { contents_max: self.device.contents_max(ctx_id) });
+        let swapped_out = (purpose == Purpose::SwapOut).then(|| self.swapped_out(ctx_id, asker));
         let started = self.world.start_successor(ctx_id, number, (placement, &moves.comes_to), swapped_out);
         if let Err(error) = started {
             self.world.leaves(ctx_id, &moves.comes_to);
@@ -138,6 +140,7 @@ impl Server {
         let of_files = self.world.workers.gpus().iter().all(|gpu| gpu.memory == MemoryBackEnd::Memfd);
         match self.device.obstacle(ctx_id) {
             Some(Obstacle::Unknown | Obstacle::Shell | Obstacle::Lost) => Some(Unmovable::Lost),
+            _ if self.world.room.waits(ctx_id) => Some(Unmovable::Waits),
             _ if self.world.workers.is_swapped_out(ctx_id) => Some(Unmovable::SwappedOut),
             _ if !of_files => Some(Unmovable::BackEnd),
             Some(Obstacle::Lends) => Some(Unmovable::Lends),
@@ -158,6 +161,7 @@ impl Server {
         self.swaps_due(now);
         self.forget_ended();
         self.keep_rings_alive(now);
+        self.room_due(now);
         self.checkpoints_due(now);
         for (ctx_id, due) in self.world.handovers.due(now) {
             match due {
@@ -379,6 +383,7 @@ impl Server {
             return self.fail(ctx_id, "the successor has taken over what it has not read");
         }
         let how = self.world.workers.how_it_ended(ctx_id);
+        let leaves = self.world.workers.successor_number(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
         self.world.checkpoints.begins_anew(ctx_id, Instant::now());
         self.world.hangs.succeeds(ctx_id, page);
@@ -387,6 +392,10 @@ impl Server {
         self.world.leaves(ctx_id, &hand_over.moves.leaves);
         match hand_over.purpose {
             Purpose::Recover => self.world.recovered(ctx_id, &how, took),
+            Purpose::SwapOut => {
+                self.world.room.leaves(ctx_id, leaves);
+                self.world.handed_over(ctx_id, (hand_over.asker, Purpose::SwapOut), Ok(took));
+            }
             purpose => self.world.handed_over(ctx_id, (hand_over.asker, purpose), Ok(took)),
         }
     }
@@ -500,7 +509,9 @@ impl World {
         match asker {
             // Tests count them.
             Asker::Test => log::info!(context = ctx_id.0; "{message}"),
-            Asker::Operator | Asker::Itself => self.log_of(log::Level::Info, ctx_id, what, message),
+            Asker::Operator | Asker::Itself | Asker::Broker => {
+                self.log_of(log::Level::Info, ctx_id, what, message)
+            }
         }
     }
 

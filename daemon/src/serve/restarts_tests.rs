@@ -70,7 +70,7 @@ pub(super) fn rig_with(change: impl FnOnce(&mut Options)) -> Rig {
 }
 
 /// A device process with a spare GPU and a broker, and the broker's end of the channel between them.
-fn rig_with_spare() -> (Rig, Channel) {
+pub(super) fn rig_with_spare() -> (Rig, Channel) {
     let (ours, theirs) = Channel::pair().unwrap();
     let rig = rig_with(|options| {
         options.gpus.push(GpuChoice { uuid: SPARE, ..options.gpus[0] });
@@ -87,7 +87,7 @@ const LEAVES_0: ToBroker = ToBroker::ContextLeaves { ctx_id: CONTEXT, gpu: 0 };
 const LEAVES_1: ToBroker = ToBroker::ContextLeaves { ctx_id: CONTEXT, gpu: 1 };
 
 /// The messages that the broker gets.
-fn heard(broker: &Channel) -> Vec<ToBroker> {
+pub(super) fn heard(broker: &Channel) -> Vec<ToBroker> {
     std::iter::from_fn(|| broker.try_receive().ok().flatten().map(|(message, _)| message)).collect()
 }
 

@@ -10,6 +10,7 @@ use super::handover::HandOvers;
 use super::handover::Purpose;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
+use super::handover::room::Room;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
@@ -230,6 +231,7 @@ impl Server {
                 swaps_wanted: Vec::new(),
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
+                room: Room::default(),
                 // Other memory is gone with its worker.
                 checkpoints: Checkpoints::new(
                     options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),
@@ -794,7 +796,7 @@ impl Server {
             let Some((number, unexplained)) = self.world.workers.reap(child, status, out_of_memory) else {
                 continue;
             };
-            self.device.worker_ended(number, &mut self.world);
+            self.nothing_is_left(number);
             match unexplained {
                 Some(Unexplained { ctx_id, name, how, is_successor: false }) => {
                     let message = format_args!("context {ctx_id} is lost: {how}");

@@ -3,10 +3,20 @@
 //! A context that is swapped out goes on as soon as one of its rings has a command for the driver (`worker::swapped_out`), or its VM's kernel sends
 //! something else than resources. That waits in the device process until a worker with a driver has the context.
 
+use super::effects::World;
+use super::handover::idle::Idle;
 use super::handover::{Asker, Purpose};
 use super::run::Server;
+use super::workers::SwappedOut;
+use crate::ipc::{RoomState, ToBroker};
 use protocol::ids::ContextId;
-use std::time::Instant;
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+/// Time for which a context does nothing that is swapped out before others.
+const IDLE: Duration = Duration::from_secs(1);
+/// Time after which contexts are looked for again that can be swapped out.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Swaps contexts out that operators want swapped out, or that are idle for long.
@@ -39,9 +49,151 @@ impl Server {
         }
     }
 
-    fn swap_in(&mut self, ctx_id: ContextId) {
-        if self.world.workers.is_swapped_out(ctx_id) && !self.world.workers.has_successor(ctx_id) {
+    pub(super) fn swap_in(&mut self, ctx_id: ContextId) {
+        if !self.world.workers.is_swapped_out(ctx_id) || self.world.workers.has_successor(ctx_id) {
+            return;
+        }
+        if self.device.may_come_back(ctx_id) {
+            self.device.is_away(ctx_id, false, &mut self.world);
             self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapIn));
+        } else {
+            self.world.room.wait(ctx_id);
+        }
+    }
+
+    /// Returns how a context is swapped out.
+    pub(super) fn swapped_out(&self, ctx_id: ContextId, asker: Asker) -> SwappedOut {
+        SwappedOut { contents_max: self.device.contents_max(ctx_id), is_forced: asker == Asker::Broker }
+    }
+}
+
+impl World {
+    /// Contexts are watched for being idle, even if none is swapped out for that alone.
+    fn watch_idle(&mut self) {
+        self.idle.get_or_insert_with(|| Idle::new(Duration::MAX));
+    }
+}
+
+/// Keeps to the part of the GPUs' memory that the broker lets the VM have, where VMs are promised more than there is: has contexts swapped out that
+/// hold more, keeps those waiting that want to come back, and tells the broker what is held and wanted.
+impl Server {
+    /// Nothing of the worker with this number is left.
+    pub(super) fn nothing_is_left(&mut self, number: u64) {
+        self.device.worker_ended(number, &mut self.world);
+        let Some(ctx_id) = self.world.room.leaving.remove(&number) else { return };
+        let workers = &self.world.workers;
+        if workers.is_swapped_out(ctx_id) && !workers.has_successor(ctx_id) && !self.leaves(ctx_id) {
+            self.device.is_away(ctx_id, true, &mut self.world);
+        }
+    }
+
+    /// Does what is due about the VM's memory of the GPUs.
+    pub(super) fn room_due(&mut self, now: Instant) {
+        let Some(most) = self.world.room.most else { return };
+        if std::mem::take(&mut self.world.room.is_news) {
+            self.world.watch_idle();
+            self.device.set_room(most, &mut self.world);
+        }
+        if std::mem::take(&mut self.world.room.is_refused) {
+            self.refuse_first();
+        }
+        // Those for which there is no room yet wait again.
+        let waiting = std::mem::take(&mut self.world.room.waiting);
+        waiting.into_iter().for_each(|ctx_id| self.swap_in(ctx_id));
+        self.keep_to_room(most, now);
+        self.tell_room(most, now);
+    }
+
+    /// The first that waits has done so for long enough: the same as the broker was told of.
+    fn refuse_first(&mut self) {
+        if self.device.refuse_first(&mut self.world) {
+            return;
+        }
+        if let Some((ctx_id, _)) = self.device.first_lack(&self.world.room.waiting) {
+            self.world.room.waiting.retain(|waiting| *waiting != ctx_id);
+            self.lose(
+                ctx_id,
+                "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the broker's log has the remedy)",
+            );
+        }
+    }
+
+    /// Has contexts swapped out until the VM holds no more than it may.
+    fn keep_to_room(&mut self, most: u64, now: Instant) {
+        let goes = |ctx_id: &ContextId| {
+            let hand_over = self.world.handovers.get(*ctx_id);
+            hand_over.is_some_and(|it| it.purpose == Purpose::SwapOut) || self.leaves(*ctx_id)
+        };
+        let going = self.world.workers.contexts().filter(goes);
+        let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
+        let mut over = self.device.present_memory().saturating_sub(going).saturating_sub(most);
+        if over == 0 {
+            self.world.room.again = None;
+            return;
+        }
+        if self.world.room.again.is_some_and(|again| now < again) {
+            return;
+        }
+        self.world.room.again = Some(now + AGAIN_AFTER);
+        self.world.room.stays.retain(|_, until| *until > now);
+        for (ctx_id, asker) in self.expendable(now) {
+            if over == 0 || self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
+                return;
+            }
+            over = over.saturating_sub(self.device.device_memory_of(ctx_id));
+            self.hand_over(ctx_id, None, (asker, Purpose::SwapOut));
+        }
+    }
+
+    /// The contexts that can be swapped out: those that do nothing, for the longest time first, and then others, if that is wanted.
+    fn expendable(&self, now: Instant) -> Vec<(ContextId, Asker)> {
+        let room = &self.world.room;
+        let idle = self.idle_contexts(now);
+        let busy = self.world.workers.contexts().filter(|ctx_id| room.forced && !idle.contains(ctx_id));
+        let mut busy: Vec<_> = busy.map(|ctx_id| (ctx_id, Asker::Broker)).collect();
+        // Those that wait for more last: others of the VM may have to make room for them.
+        busy.sort_unstable_by_key(|(ctx_id, _)| {
+            (self.device.awaits_memory(*ctx_id), Reverse(self.device.device_memory_of(*ctx_id)))
+        });
+        let idle = idle.iter().map(|ctx_id| (*ctx_id, Asker::Itself));
+        let can = |(ctx_id, _): &(ContextId, Asker)| {
+            self.device.device_memory_of(*ctx_id) > 0
+                && !room.stays.contains_key(ctx_id)
+                && !self.world.workers.has_successor(*ctx_id)
+                && self.unmovable(*ctx_id).is_none()
+        };
+        idle.chain(busy).filter(can).collect()
+    }
+
+    /// The contexts that do nothing and have a driver, for the longest time first.
+    fn idle_contexts(&self, now: Instant) -> Vec<ContextId> {
+        let idle = self.world.idle.as_ref().map(|idle| idle.longest(IDLE, now)).unwrap_or_default();
+        let workers = &self.world.workers;
+        let has_driver = |ctx_id: &ContextId| workers.is_running(*ctx_id) && !workers.is_swapped_out(*ctx_id);
+        idle.into_iter().filter(has_driver).collect()
+    }
+
+    /// Returns whether a worker with a driver of a context that is swapped out has not ended yet.
+    fn leaves(&self, ctx_id: ContextId) -> bool {
+        self.world.room.leaving.values().any(|leaving| *leaving == ctx_id)
+    }
+
+    /// Tells the broker what is held and wanted, if that has changed.
+    fn tell_room(&mut self, most: u64, now: Instant) {
+        let held = self.device.present_memory();
+        let (mut wanted, mut least) = (held, 0);
+        if let Some((ctx_id, bytes)) = self.device.first_lack(&self.world.room.waiting) {
+            wanted = held.saturating_add(bytes);
+            // One that is swapped out waits for all that it holds.
+            let holds = if self.world.room.waits(ctx_id) { 0 } else { self.device.device_memory_of(ctx_id) };
+            least = holds.saturating_add(bytes);
+        }
+        let idle =
+            self.idle_contexts(now).into_iter().map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
+        let state = RoomState { most, held, wanted, least, idle };
+        if self.world.room.told != Some(state) {
+            self.world.room.told = Some(state);
+            self.world.broker.iter().for_each(|broker| broker.tell(&ToBroker::Room(state), None));
         }
     }
 }

@@ -114,7 +114,8 @@ impl Server {
         let others = [self.world.next_call(), self.world.listen_at, self.world.told.next_turn()];
         let restless = self.world.restless.as_ref().and_then(Restless::next_due);
         let idle = self.world.idle.as_ref().and_then(Idle::next_due);
-        let checkpoints = [self.world.checkpoints.next_due(), self.world.alive_at];
+        let checkpoints =
+            [self.world.checkpoints.next_due(), self.world.alive_at, self.world.room.next_due()];
         let hand_overs = [self.world.handovers.next_due(), restless, idle].into_iter().chain(checkpoints);
         let succession = [self.world.succession.next_due()];
         let hand_overs = hand_overs.chain(succession);

@@ -18,8 +18,9 @@ use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFil
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// The longest time that an executor waits for an answer. It waits no longer, and an answer that comes later goes back. Workers that end take less (2 s, then they are killed).
-const ANSWER_MAX: Duration = patience(10);
+/// The longest time that an executor waits for an answer. It waits no longer, and an answer that comes later goes back. Workers that end take less (2 s,
+/// then they are killed), and so does the wait for memory that other VMs give up (`memory-wait`, 10 min at most).
+const ANSWER_MAX: Duration = patience(630);
 
 /// Refused shaders of one context that the device process hears of, and logs within limits of its own.
 const REFUSALS_TOLD: u64 = 16;

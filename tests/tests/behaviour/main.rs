@@ -49,6 +49,7 @@ mod submissions;
 mod swaps;
 mod systemd;
 mod trace;
+mod turns;
 mod upgrade;
 mod venus_objects;
 mod venus_rings;

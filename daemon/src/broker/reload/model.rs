@@ -92,7 +92,11 @@ fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
             }
             Action::NextProcess(new, keys) => {
                 let at = vm(&mut settings, &new.name);
-                let with_parts = VmSettings { parts: new.parts.clone(), ..settings.vms[at].clone() };
+                let with_parts = VmSettings {
+                    parts: new.parts.clone(),
+                    reserved_memory: new.reserved_memory,
+                    ..settings.vms[at].clone()
+                };
                 assert!(with_parts == new && !keys.is_empty(), "more than its parts has changed");
                 settings.vms[at] = new;
             }

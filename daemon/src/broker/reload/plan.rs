@@ -84,6 +84,8 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
         ("control-socket-group", old.control_socket_group == new.control_socket_group),
         ("log-grants", old.log_grants == new.log_grants),
         ("metrics", old.metrics == new.metrics),
+        ("gpu-memory", old.room.gpu_memory == new.room.gpu_memory),
+        ("memory-wait", old.room.memory_wait == new.room.memory_wait),
     ];
     let changed = fixed.into_iter().filter(|(_, same)| !same);
     actions.extend(changed.map(|(key, _)| Action::NextBroker(key)));
@@ -116,8 +118,10 @@ pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) ->
 /// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells, and from what is
 /// postponed.
 pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action]) -> Settings {
-    let Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, .. } = old.clone();
-    let mut merged = Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, ..new };
+    let Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, room, .. } =
+        old.clone();
+    let mut merged =
+        Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, room, ..new };
     for action in actions {
         let Action::Postpone(name, pending) = action else { continue };
         let Some(before) = old.vms.iter().find(|vm| vm.name == *name) else { continue };
@@ -138,7 +142,10 @@ fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
         return vec![Action::Replace(new.clone(), reshare, keys)];
     }
     let reshare = (!reshare.is_nothing()).then(|| Action::Reshare(new.name.clone(), reshare));
-    let parts = differing_keys(old.part_words(), new.part_words());
+    let mut parts = differing_keys(old.part_words(), new.part_words());
+    if old.reserved_memory != new.reserved_memory {
+        parts.push("reserved-memory".to_owned());
+    }
     let parts = (!parts.is_empty()).then(|| Action::NextProcess(new.clone(), parts));
     reshare.into_iter().chain(parts).collect()
 }

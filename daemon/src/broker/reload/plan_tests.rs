@@ -5,6 +5,7 @@ use super::super::settings::{MetricsAddress, Settings, VmSettings};
 use super::model;
 use super::plan::{Action, Pending, Reshare, merged, plan, sparing};
 use crate::sandbox::CgroupMode;
+use config::Amount;
 use sched::{Class, Share};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ fn vm(name: &str) -> VmSettings {
         own_paths: vec![format!("/run/{name}").into()],
         contexts: 3,
         group_limits: Default::default(),
+        reserved_memory: 0,
         max_submit_time_contended: Some(Duration::from_secs(10)),
     }
 }
@@ -29,6 +31,7 @@ fn settings() -> Settings {
         control_socket_group: None,
         metrics: None,
         log_grants: None,
+        room: Default::default(),
         cgroup: CgroupMode::Auto,
         vms: ["a", "b", "c"].map(vm).into(),
     }
@@ -68,12 +71,14 @@ fn what_can_be_changed_before_the_tables_is() {
 #[test]
 fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
     type Change = fn(&mut Settings);
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 7] = [
         ("cgroup", |new| new.cgroup = CgroupMode::Off),
         ("control-socket", |new| new.control_socket = "/run/other".into()),
         ("control-socket-group", |new| new.control_socket_group = Some(7)),
         ("log-grants", |new| new.log_grants = Some("/tmp/log".into())),
         ("metrics", |new| new.metrics = Some(MetricsAddress::Unix("/run/metrics".into()))),
+        ("gpu-memory", |new| new.room.gpu_memory = Some(Amount::Part(9000))),
+        ("memory-wait", |new| new.room.memory_wait = Duration::from_secs(1)),
     ];
     for (key, change) in changes {
         assert_eq!(after(change), [Action::NextBroker(key)]);

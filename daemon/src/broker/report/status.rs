@@ -142,6 +142,9 @@ pub struct VmStatus {
     /// The most of the GPU's memory that the VM may hold, in bytes, if there is a bound but the GPU's and it is known yet.
     #[serde(default)]
     pub device_memory_limit: Option<u64>,
+    /// Bytes of the GPU's memory that the VM waits for, as VMs are promised more than there is.
+    #[serde(default)]
+    pub device_memory_awaited: u64,
     /// The most of the host's memory that the VM may share with GPUs, in bytes, if there is a bound and it is known yet.
     #[serde(default)]
     pub host_memory_limit: Option<u64>,
@@ -233,7 +236,7 @@ pub struct ContextStatus {
     pub context: u32,
     /// The guest's program.
     pub name: String,
-    /// `idle`, `waiting` (held back), `running`, `alone` (runs without asking), or `swapped out`.
+    /// `idle`, `waiting` (held back), `running`, `alone` (runs without asking), `swapped out`, or `awaits memory` (to come back).
     pub state: String,
     /// Part of the last second of the GPUs: more than 1 if it used several.
     pub share: f64,

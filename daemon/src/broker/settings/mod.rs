@@ -6,6 +6,7 @@ mod options;
 mod paths;
 pub(in crate::broker) mod places;
 mod problem;
+mod room;
 pub(super) mod share;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use paths::{absolute, meant};
 use places::default_control_socket;
 pub use problem::Problems;
 use problem::{Found, Places, Problem, table_of_vm};
+pub use room::RoomSettings;
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
 use share::{Policy, ShareForm};
@@ -52,6 +54,8 @@ pub struct Settings {
     pub log_grants: Option<PathBuf>,
     /// The choice of whether the control group that the broker was started in is divided among VMs.
     pub cgroup: CgroupMode,
+    /// The memory of GPUs, where VMs are promised more of it than there is.
+    pub room: RoomSettings,
     /// The VMs, by name.
     pub vms: Vec<VmSettings>,
 }
@@ -72,6 +76,8 @@ pub struct VmSettings {
     pub own_paths: Vec<PathBuf>,
     /// Contexts it may have.
     pub contexts: usize,
+    /// Bytes of its GPUs' memory that it is never asked to give up.
+    pub reserved_memory: u64,
     /// Limits of its own on its workers' control group.
     pub group_limits: GroupLimits,
     /// The time for which a submission of the VM may run while others wait, if its tables say so.
@@ -197,14 +203,16 @@ const TOP_KEYS: &[&str] = &[
     "control-socket-group",
     "defaults",
     "device-memory",
+    "gpu-memory",
     "host-memory",
     "log-grants",
+    "memory-wait",
     "metrics",
     "policy",
     "vm",
 ];
 /// Keys of a VM that are no options of its device process.
-const SHARE_KEYS: &[&str] = &["ceiling", "class", "weight"];
+const SHARE_KEYS: &[&str] = &["ceiling", "class", "reserved-memory", "weight"];
 /// Options whose value no two VMs can have.
 const OWN_PATHS: &[&str] = &["socket-path", "state-dir"];
 const NAME_BYTES: usize = 63;
@@ -250,6 +258,7 @@ impl Settings {
             metrics: found.right(top(file, "metrics", str::parse)).flatten(),
             cgroup: found.right(top(file, "cgroup", cgroup)).flatten().unwrap_or_default(),
             log_grants: found.right(top(file, "log-grants", some_path)).flatten(),
+            room: found.right(RoomSettings::of_file(file)).unwrap_or_default(),
             vms: vms.into_iter().filter_map(|vm| found.right(vm.finish(&options, level))).collect(),
         };
         found.extend(settings.check_own_sockets(file));
@@ -289,6 +298,7 @@ impl Settings {
 struct Draft<'a> {
     name: &'a str,
     share: Share,
+    reserved_memory: u64,
     /// Words of the command line by key.
     arguments: BTreeMap<&'a str, Vec<OsString>>,
     /// Words for its part of what there is for all.
@@ -317,6 +327,7 @@ impl Draft<'_> {
             group_limits,
             name: self.name.to_owned(),
             share: self.share,
+            reserved_memory: self.reserved_memory,
             arguments,
             parts: self.parts,
             own_paths: self.own_paths.iter().map(|(_, path)| meant(path)).collect(),
@@ -395,7 +406,8 @@ fn draft<'a>(
         arguments.insert("state-dir", vec![option_with("--state-dir", &folder)]);
         own_paths.push(("state-dir", folder));
     }
-    Some(Draft { name, share: share_of(&share), arguments, parts: Vec::new(), matches, own_paths })
+    let (share, reserved_memory) = share_of(&share);
+    Some(Draft { name, share, reserved_memory, arguments, parts: Vec::new(), matches, own_paths })
 }
 
 /// One key of the share, checked.
@@ -404,18 +416,22 @@ enum ShareKey {
     Weight(u32),
     Class(Class),
     Ceiling(f64),
+    Reserved(u64),
 }
 
-fn share_of(keys: &BTreeMap<&str, ShareKey>) -> Share {
+/// The share that keys make up, and the memory that is reserved.
+fn share_of(keys: &BTreeMap<&str, ShareKey>) -> (Share, u64) {
+    let mut reserved = 0;
     let mut share = Share { weight: share::WEIGHT, class: Class::Normal, ceiling: None };
     for key in keys.values() {
         match key {
             ShareKey::Weight(weight) => share.weight = *weight,
             ShareKey::Class(class) => share.class = *class,
             ShareKey::Ceiling(ceiling) => share.ceiling = Some(*ceiling),
+            ShareKey::Reserved(bytes) => reserved = *bytes,
         }
     }
-    share
+    (share, reserved)
 }
 
 /// The keys of the share; and the rest as words of the command line, none for a switch that is off.
@@ -453,6 +469,10 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
         ("weight", Value::Integer(number)) => share::weight(*number).map(ShareKey::Weight),
         ("class", Value::String(name)) => share::class(name).map(ShareKey::Class),
         ("ceiling", Value::String(text)) => share::ceiling(text).map(ShareKey::Ceiling),
+        ("reserved-memory", value) => match room::amount(value)? {
+            Amount::Bytes(bytes) => Ok(ShareKey::Reserved(bytes)),
+            Amount::Part(_) => Err("write a size: a percentage is not enough here".into()),
+        },
         ("weight", other) => Err(format!("{} is not a whole number from 1 to 10000", shown(other))),
         ("class", other) => {
             Err(format!("{} is none of \"normal\", \"latency\", \"background\"", shown(other)))

@@ -73,6 +73,8 @@ fn a_whole_file_says_everything() {
         log-grants = "/tmp/grants"
         device-memory = "10GiB"
         host-memory = 4096
+        gpu-memory = "90%"
+        memory-wait = "5s"
         [defaults]
         class = "latency"
         gpu = "NVIDIA"
@@ -81,6 +83,7 @@ fn a_whole_file_says_everything() {
         [vm.a]
         socket-path = "/run/a"
         weight = 300
+        reserved-memory = "1GiB"
         ceiling = "25%"
         device-memory = "4GiB"
         host-memory = 4096
@@ -103,6 +106,8 @@ fn a_whole_file_says_everything() {
     assert_eq!(a.share, Share { weight: 300, class: Class::Latency, ceiling: Some(0.25) });
     assert_eq!(b.share, Share { weight: 100, class: Class::Background, ceiling: None });
     assert_eq!((a.contexts, b.contexts), (3, 3));
+    let room = RoomSettings { gpu_memory: Some(Amount::Part(9000)), memory_wait: Duration::from_secs(5) };
+    assert_eq!((settings.room, a.reserved_memory, b.reserved_memory), (room, 1 << 30, 0));
     let device_memory = format!("--device-memory={}", 6u64 << 30);
     for word in [&device_memory, "--gpu=AMD", "--mode=safe", "--host-memory=0", "--socket-path=b"] {
         assert!(words(b).contains(&word), "{word}: {:?}", words(b));
@@ -148,6 +153,11 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("control-socket = \"\"", "control-socket: an empty path"),
         ("metrics = \"0.0.0.0:1\"", "metrics: \"0.0.0.0:1\" is not of this machine only: use 127.0.0.1:PORT"),
         ("metrics = \"9400\"", "metrics: \"9400\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path"),
+        ("memory-wait = \"11min\"", "memory-wait: \"11min\" is more than 10min"),
+        (
+            "gpu-memory = true",
+            "gpu-memory: true is no size: write a whole number of bytes, or a string with KiB, MiB or GiB",
+        ),
         (
             "host-memory = \"3 apples\"",
             "host-memory: \"3 apples\" is no size: unknown unit \" apples\" (use KiB, MiB or GiB)",

@@ -6,6 +6,7 @@ pub(super) mod one_vm;
 mod reload;
 mod renewal;
 mod restarts;
+mod room;
 pub(super) mod state;
 mod succession;
 #[cfg(test)]
@@ -191,6 +192,8 @@ impl Broker {
             self.context_ended(index, &context, now);
         }
         self.no_restarts_of(index, now);
+        self.ledger.ends(index);
+        self.room_due(now);
         if !self.succeed(index, now) {
             self.has_ended(index, life, now);
         }
@@ -314,6 +317,10 @@ impl Broker {
                 self.vms[index].recovered(ctx_id);
                 Ok(())
             }
+            ToBroker::Room(state) => {
+                self.room_told(index, state, now);
+                Ok(())
+            }
             ToBroker::Restarting { ctx_id, stage } => {
                 self.restart_goes_on(index, ctx_id, stage);
                 Ok(())
@@ -353,6 +360,7 @@ impl Broker {
         let names: Vec<_> = places[..seen].iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", "); "the VM's device is ready");
         self.set_shares(now);
+        self.room_begins(index, now);
         self.was_started(index);
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::super::connections::Connections;
 use super::super::process::Process;
 use super::super::run::Broker;
 use super::super::settings::share::Policy;
-use super::super::settings::{MetricsAddress, Settings, VmSettings, option_with};
+use super::super::settings::{MetricsAddress, RoomSettings, Settings, VmSettings, option_with};
 use crate::ipc::Channel;
 use crate::sandbox::{CgroupMode, GroupLimits};
 use outside::{Access, visible};
@@ -107,6 +107,7 @@ impl OneVm {
             control_socket_group: access.group,
             metrics,
             log_grants: None,
+            room: RoomSettings::default(),
             cgroup: CgroupMode::Off,
             vms: vec![vm.clone()],
         };
@@ -144,6 +145,7 @@ impl OneVmOptions {
             own_paths: Vec::new(),
             contexts: self.contexts,
             group_limits: GroupLimits::default(),
+            reserved_memory: 0,
             max_submit_time_contended: None,
         }
     }

@@ -8,6 +8,7 @@
 
 use super::super::backoff::Backoff;
 use super::super::groups::Groups;
+use super::super::ledger::Ledger;
 use super::super::reload::plan::Pending;
 use super::super::settings::share::ShareForm;
 use super::super::settings::{Settings, VmSettings};
@@ -68,6 +69,9 @@ pub(in crate::broker) struct State {
     /// The number of the last context.
     pub(in crate::broker) last_key: u64,
     pub(in crate::broker) vms: Vec<PassedVm>,
+    /// The memory of GPUs that VMs hold and wait for.
+    #[serde(default)]
+    pub(in crate::broker) ledger: Ledger,
 }
 
 /// A GPU.

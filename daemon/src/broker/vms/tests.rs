@@ -43,6 +43,7 @@ fn world() -> World {
         own_paths: Vec::new(),
         contexts: 2,
         group_limits: Default::default(),
+        reserved_memory: 0,
         max_submit_time_contended: Some(Duration::from_secs(10)),
     };
     let settings = Settings {
@@ -53,6 +54,7 @@ fn world() -> World {
         metrics: None,
         cgroup: Default::default(),
         log_grants: None,
+        room: Default::default(),
         vms: vec![vm("a"), vm("b")],
     };
     let mut broker = Broker::new(settings, no_file()).unwrap();

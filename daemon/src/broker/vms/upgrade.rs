@@ -56,6 +56,7 @@ impl Broker {
             asker: asker.map(&mut *pass).transpose()?,
             log: self.log.as_ref().map(|log| pass(log.as_fd())).transpose()?,
             gpus: gpus.collect(),
+            ledger: self.ledger.clone(),
             added: self.vms.added(),
             last_key: self.last_key,
             vms: self
@@ -137,6 +138,7 @@ impl Broker {
         (broker.log, broker.upkeep, broker.was_ready) = (log.map(GrantLog::resume), upkeep, true);
         (broker.groups, broker.last_key) = (state.groups, state.last_key);
         let now = page_clock();
+        (broker.ledger, broker.next_room) = (state.ledger, Some(now));
         broker.resume_vms(state.gpus, state.vms, &mut inherited, now);
         let asker = state.asker.map(|socket| inherited.take(socket)).transpose()?;
         let asker = asker.and_then(|socket| broker.connections.adopt(socket, &broker.epoll, now));

@@ -68,6 +68,16 @@ impl Idle {
         due
     }
 
+    /// Returns the contexts that did nothing for so long when they were looked at last, for the longest time first.
+    pub(in crate::serve) fn longest(&self, at_least: Duration, now: Instant) -> Vec<ContextId> {
+        let is_idle =
+            |seen: &Seen| seen.wakings.is_some() && now.saturating_duration_since(seen.since) >= at_least;
+        let idle = self.contexts.iter().filter(|(_, seen)| is_idle(seen));
+        let mut idle: Vec<_> = idle.map(|(ctx_id, seen)| (seen.since, *ctx_id)).collect();
+        idle.sort_unstable_by_key(|(since, ctx_id)| (*since, ctx_id.0));
+        idle.into_iter().map(|(_, ctx_id)| ctx_id).collect()
+    }
+
     /// Returns when [`Self::due`] wants to be called next.
     pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
         self.next

@@ -12,6 +12,7 @@
 
 pub(super) mod idle;
 pub(super) mod restless;
+pub(super) mod room;
 
 use outside::Span;
 use protocol::ids::ContextId;
@@ -46,6 +47,8 @@ pub(super) enum Asker {
     Test,
     /// The time for which the context has been idle, or what its program does.
     Itself,
+    /// The broker, which needs the memory.
+    Broker,
 }
 
 /// The thing that a hand-over is for.

@@ -123,6 +123,8 @@ struct Worker {
 pub(super) struct SwappedOut {
     /// Bytes of contents that the context may have, at most.
     pub contents_max: u64,
+    /// The context is swapped out although its program does something, which waits.
+    pub is_forced: bool,
 }
 
 /// A child of the launcher.

@@ -122,7 +122,7 @@ impl Workers {
         if !successor.holds_back || is_answer {
             return Some(message);
         }
-        if successor.worker.swapped_out.is_some() && needs_driver(&message) {
+        if successor.worker.swapped_out.is_some_and(|it| !it.is_forced) && needs_driver(&message) {
             self.called_off.push((ctx_id, "its program goes on".into()));
             self.call_off(ctx_id, false);
             return Some(message);
@@ -318,6 +318,14 @@ impl Workers {
         self.put_away(old, None, false);
         // There is room: it has read all.
         let _ = new.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None);
+        let mut waits = match new.swapped_out {
+            Some(_) => held.take_if(needs_driver),
+            None => Outbox::default(),
+        };
+        if !waits.is_empty() {
+            self.awaited.push(ctx_id);
+        }
+        new.held.append(&mut waits);
         new.outbox.append(&mut held);
         new.flush(&self.epoll, &mut self.backlogs);
         self.running.insert(ctx_id, new);

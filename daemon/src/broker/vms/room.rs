@@ -1,0 +1,58 @@
+//! Shares the memory of GPUs out among VMs that are promised more than there is: tells device processes what the ledger says.
+
+use super::super::ledger::Order;
+use super::super::run::Broker;
+use crate::ipc::{FromBroker, RoomState};
+use outside::Span;
+use sched::Nanos;
+
+impl Broker {
+    /// A VM's device process is ready: it may hold what the ledger says, if the file says how much VMs may hold together.
+    pub(super) fn room_begins(&mut self, index: usize, now: Nanos) {
+        let Some(amount) = self.settings.room.gpu_memory else { return };
+        let gpus = self.vms[index].gpus.iter().map(|on| (on.gpu, amount.of(self.gpus[on.gpu].memory)));
+        let order = self.ledger.begins(index, gpus);
+        self.ledger.reserve(index, self.vms[index].settings.reserved_memory);
+        self.order(index, order, now);
+    }
+
+    /// A VM says what memory it holds and wants.
+    pub(super) fn room_told(&mut self, index: usize, state: RoomState, now: Nanos) {
+        self.ledger.set_weight(index, self.vms[index].share.weight);
+        self.ledger.hears(index, state, now);
+        self.room_due(now);
+    }
+
+    /// Tells VMs what they may hold now.
+    pub(in crate::broker) fn room_due(&mut self, now: Nanos) {
+        let patience = u64::try_from(self.settings.room.memory_wait.as_nanos()).unwrap_or(Nanos::MAX);
+        for (index, order) in self.ledger.decide(patience, now) {
+            if self.vms.get(index).is_some() {
+                self.order(index, order, now);
+            }
+        }
+        self.next_room = self.ledger.next_look(now);
+    }
+
+    fn order(&mut self, index: usize, order: Order, now: Nanos) {
+        let message = match order {
+            Order::May { most, forced } => FromBroker::Room { most, forced },
+            Order::No => {
+                if self.ledger.may_complain(index, now) {
+                    self.complain(index);
+                }
+                FromBroker::NoRoom
+            }
+        };
+        self.tell(index, message);
+    }
+
+    fn complain(&self, index: usize) {
+        let wait = Span(self.settings.room.memory_wait);
+        log::warn!(
+            vm = self.vms[index].name();
+            "limit memory-wait ({wait}) reached: others do not give up GPU memory that the VM waits for, or it wants more than gpu-memory; raise memory-wait or \
+             gpu-memory, or promise VMs less (device-memory)"
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! Memory of the GPUs that the broker lets a VM have and takes away, with workers and a broker that are played.
+
+use super::handover::Stage;
+use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, heard, rig_with_spare, submitted};
+use crate::ipc::{Channel, FromBroker, HandOver, RoomState, ToBroker, ToDevice, ToWorker, Unmovable};
+use config::{Heap, PerHeap, Wanted};
+
+/// The worker with a driver that follows one without.
+const THIRD: u32 = 2;
+
+impl Rig {
+    /// The broker says something. Returns the state that it hears last.
+    fn told(&mut self, broker: &Channel, message: &FromBroker) -> RoomState {
+        broker.send(message, None).unwrap();
+        self.turn();
+        state(broker)
+    }
+
+    fn asks(&mut self, worker: u32, request: u32, least: u64, bytes: u64) {
+        let wanted = Wanted::Credit { heap: Heap::Device, least, bytes };
+        self.say(worker, &ToDevice::MemoryWanted { request, wanted });
+    }
+
+    /// One worker writes everything and another takes it over, with its credit. Nothing is left of the first.
+    fn passes_on(&mut self, (old, new): (u32, u32), credit: u64, meanwhile: impl FnOnce(&mut Self)) {
+        // The hand-over before.
+        self.hear(old);
+        self.say(new, &ToDevice::Ready);
+        self.hear(new);
+        let writes = self.hear_one(old, &ToWorker::HandOver { copies: true });
+        meanwhile(self);
+        writes.send(&HandOver::End, None).unwrap();
+        self.turn();
+        let number = self.server.world.workers.successor_number(CONTEXT).unwrap();
+        self.say(old, &ToDevice::HandedOver);
+        let credit = PerHeap { device: credit, host: 0 };
+        self.say(new, &ToDevice::TakenOver { pieces: Vec::new(), credit });
+        assert_eq!((self.stage(), self.killed.last()), (None, Some(&old)));
+        self.turn();
+        assert_ne!(self.stage(), Some(Stage::Starts), "the memory is not free yet");
+        self.server.nothing_is_left(number);
+        self.turn();
+    }
+}
+
+/// The state that the broker hears last.
+fn state(broker: &Channel) -> RoomState {
+    let mut states = heard(broker).into_iter().filter_map(|message| match message {
+        ToBroker::Room(state) => Some(state),
+        _ => None,
+    });
+    states.next_back().expect("the broker hears something")
+}
+
+fn may(most: u64, forced: bool) -> FromBroker {
+    FromBroker::Room { most, forced }
+}
+
+#[test]
+fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
+    let (mut rig, broker) = rig_with_spare();
+    assert_eq!(rig.told(&broker, &may(0, false)), RoomState::default());
+    rig.asks(OLD, 1, 100, 200);
+    let wants = RoomState { wanted: 100, least: 100, ..RoomState::default() };
+    assert_eq!((rig.hear(OLD), state(&broker)), (vec![], wants));
+    let has = RoomState { most: 150, held: 150, wanted: 150, ..RoomState::default() };
+    assert_eq!(rig.told(&broker, &may(150, false)), has);
+    assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 150 }]);
+    rig.asks(OLD, 2, 50, 50);
+    assert_eq!(state(&broker), RoomState { wanted: 200, least: 200, ..has });
+    assert_eq!(rig.told(&broker, &FromBroker::NoRoom), has);
+    assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 2 }]);
+    // A quota is no matter of the broker.
+    rig.asks(OLD, 3, u64::MAX, u64::MAX);
+    assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 3 }]);
+    assert!(heard(&broker).is_empty());
+}
+
+#[test]
+fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
+    for comes_back in [true, false] {
+        let (mut rig, broker) = rig_with_spare();
+        rig.told(&broker, &may(150, false));
+        rig.asks(OLD, 1, 100, 150);
+        rig.hear(OLD);
+        rig.told(&broker, &may(100, false));
+        assert_eq!(rig.stage(), None, "it is not idle");
+        rig.told(&broker, &may(100, true));
+        assert_eq!(rig.stage(), Some(Stage::Starts));
+        // What its program does meanwhile waits.
+        rig.passes_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
+        assert_eq!(rig.server.unmovable(CONTEXT), Some(Unmovable::Waits));
+        let wants = RoomState { most: 100, held: 0, wanted: 150, least: 150, idle: 0 };
+        assert_eq!(state(&broker), wants);
+        if !comes_back {
+            assert_eq!(rig.told(&broker, &FromBroker::NoRoom).wanted, 0);
+            assert_eq!((rig.is_running(), rig.open()), (false, 0));
+            continue;
+        }
+        assert_eq!(rig.told(&broker, &may(150, false)).held, 150);
+        rig.passes_on((NEW, THIRD), 150, |_| {});
+        assert_eq!(submitted(&rig.hear(THIRD)), [1]);
+        assert_eq!((rig.server.unmovable(CONTEXT), rig.is_running()), (None, true));
+    }
+}

@@ -1,0 +1,138 @@
+//! VMs that are promised more memory of a GPU than there is take turns, wait for memory no longer than they may, and compute what they compute alone.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tests::broker::Broker;
+use tests::clients::many_threads;
+use tests::daemon::eventually;
+use tests::guest::PATIENCE;
+use tests::program::{LIMIT, Program};
+
+/// A program of each VM needs more than half of this: it has two lanes with 16 KiB each.
+const SMALL: &str = "gpu-memory = \"48KiB\"";
+
+/// A broker with two VMs that are promised all of a GPU of so much memory, and these settings.
+fn two(top: &str) -> Result<Broker> {
+    Broker::start(top, &[("a", ""), ("b", "")])
+}
+
+/// A program of a VM that computes until the file `end` is there.
+fn computing(broker: &Broker, vm: &str) -> Result<(impl Sized + use<>, Program)> {
+    let (bridge, socket) = broker.bridge(vm)?;
+    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+    let mut command = many_threads(executable, &socket, "0")?;
+    command.arg("--until").arg(broker.path("end"));
+    Ok((bridge, Program::start(command)?))
+}
+
+fn submissions(broker: &Broker, vm: &str) -> u64 {
+    broker.vm(vm).ok().and_then(|vm| vm["used"]["submissions"].as_u64()).unwrap_or(0)
+}
+
+fn state(broker: &Broker, vm: &str) -> String {
+    let vm = broker.vm(vm).unwrap_or_default();
+    vm["contexts"][0]["state"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Waits until a VM has computed something more.
+fn goes_on(broker: &Broker, vm: &str) -> Result<()> {
+    let before = submissions(broker, vm);
+    let done = eventually(PATIENCE, || submissions(broker, vm) > before);
+    ensure!(done, "{vm} does not go on: {}\n{}", broker.status()?, broker.log());
+    Ok(())
+}
+
+/// The programs have computed for long enough, and all that they did was right.
+fn end_well(broker: &Broker, programs: impl IntoIterator<Item = Program>) -> Result<()> {
+    fs::write(broker.path("end"), "")?;
+    for program in programs {
+        let ended = program.wait(LIMIT).context("the program does not end")?;
+        ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
+    }
+    Ok(())
+}
+
+#[test]
+fn two_vms_that_are_promised_all_of_a_gpu_take_turns_and_compute_the_same() -> Result<()> {
+    let broker = two(SMALL)?;
+    let (_first, one) = computing(&broker, "a")?;
+    goes_on(&broker, "a")?;
+    let (_second, other) = computing(&broker, "b")?;
+    for vm in ["b", "a", "b"] {
+        goes_on(&broker, vm)?;
+    }
+    println!("{}", broker.say(&["status"])?);
+    ensure!(broker.log().contains("is swapped out: "), "no VM has given anything up");
+    end_well(&broker, [one, other])
+}
+
+#[test]
+fn one_that_comes_back_waits_for_the_memory_of_another_that_is_idle_then() -> Result<()> {
+    let broker = two(SMALL)?;
+    let (_first, one) = computing(&broker, "a")?;
+    goes_on(&broker, "a")?;
+    kill_process(one.pid(), Signal::STOP)?;
+    let (_second, other) = computing(&broker, "b")?;
+    goes_on(&broker, "b")?;
+    ensure!(eventually(PATIENCE, || state(&broker, "a") == "swapped out"), "{}", broker.log());
+    kill_process(other.pid(), Signal::STOP)?;
+    kill_process(one.pid(), Signal::CONT)?;
+    goes_on(&broker, "a")?;
+    kill_process(other.pid(), Signal::CONT)?;
+    end_well(&broker, [one, other])
+}
+
+#[test]
+fn a_wait_for_memory_that_is_not_given_up_has_an_end() -> Result<()> {
+    let broker = Broker::start(
+        &format!("{SMALL}\nmemory-wait = \"2s\""),
+        &[("a", "reserved-memory = \"48KiB\""), ("b", "")],
+    )?;
+    let (_first, one) = computing(&broker, "a")?;
+    goes_on(&broker, "a")?;
+    let (_second, other) = computing(&broker, "b")?;
+    let ended = other.wait(LIMIT).context("the program does not end")?;
+    ensure!(!ended.status.success(), "{ended:?}");
+    let log = broker.log();
+    ensure!(log.contains("limit memory-wait (2 s) reached") && log.contains("promise VMs less"), "{log}");
+    ensure!(!log.contains("is swapped out"), "what is reserved was given up");
+    end_well(&broker, [one])
+}
+
+#[test]
+fn nothing_is_swapped_out_where_there_is_memory_for_all() -> Result<()> {
+    let broker = two("gpu-memory = \"1GiB\"")?;
+    let (_first, one) = computing(&broker, "a")?;
+    let (_second, other) = computing(&broker, "b")?;
+    for vm in ["a", "b", "a", "b"] {
+        goes_on(&broker, vm)?;
+    }
+    ensure!(!broker.log().contains("swapped out"), "{}", broker.log());
+    end_well(&broker, [one, other])
+}
+
+/// Prints what two VMs get done in turns, as a part of what they get done without shortage. Run it with
+/// `cargo test --test behaviour turns -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement, for a machine that does nothing else"]
+fn turns_cost_little() -> Result<()> {
+    let time = Duration::from_secs(40);
+    let mut rates = Vec::new();
+    for top in ["", SMALL] {
+        let broker = two(top)?;
+        let (_first, one) = computing(&broker, "a")?;
+        let (_second, other) = computing(&broker, "b")?;
+        goes_on(&broker, "a")?;
+        goes_on(&broker, "b")?;
+        let both = || submissions(&broker, "a") + submissions(&broker, "b");
+        let (begun, before) = (Instant::now(), both());
+        std::thread::sleep(time);
+        rates.push((both() - before) as f64 / begun.elapsed().as_secs_f64());
+        end_well(&broker, [one, other])?;
+    }
+    println!("submissions per second: {rates:.1?}, ratio {:.3}", rates[1] / rates[0]);
+    Ok(())
+}
