@@ -49,6 +49,8 @@ pub(super) struct Vm {
     pub(super) awaits_successor: bool,
     /// The time from which on one is started as soon as no program of the guest uses the GPU; none if the VM keeps its device process.
     pub(super) renew_at: Option<Nanos>,
+    /// The pause from the next start of one to the one after that.
+    pub(super) renew_pause: Nanos,
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
     pub(super) start_at: Option<Nanos>,
@@ -76,8 +78,18 @@ pub(super) struct Successor {
     pub(super) process: Process,
     /// Since it is ready.
     pub(super) offer: Option<Offer>,
-    /// The time at which it is ended.
+    /// It has said that it serves the frontend. What it says besides is heard when the other process has ended.
+    pub(super) serves: bool,
+    /// The time at which it is ended; [`Nanos::MAX`] if it is not, or is ended already.
     pub(super) until: Nanos,
+}
+
+impl Successor {
+    /// Kills it. Its end is heard of.
+    pub(super) fn kill(&mut self) {
+        self.process.kill();
+        self.until = Nanos::MAX;
+    }
 }
 
 /// The things that a successor has said of itself, as [`crate::ipc::ToBroker::Ready`] has them.
@@ -169,6 +181,11 @@ const TELL_SOON: Nanos = 100_000_000;
 const RESTART_PATIENCE: Nanos = 600_000_000_000;
 /// Time that a device process has to end a context, in nanoseconds.
 const KILL_PATIENCE: Nanos = 20_000_000_000;
+/// Time until a successor is tried again where something was in the way that passes, in nanoseconds. It doubles each time, up to the longest.
+pub(super) const RENEW_FIRST: Nanos = 30_000_000_000;
+const RENEW_LONGEST: Nanos = 3_600_000_000_000;
+/// Time that a worker has to be gone after its context, in nanoseconds.
+const RENEW_SETTLES: Nanos = 1_000_000_000;
 /// An answer that is not older is good enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
 
@@ -319,6 +336,7 @@ impl Vm {
             successor: None,
             awaits_successor: false,
             renew_at: None,
+            renew_pause: RENEW_FIRST,
             contexts: FxHashMap::default(),
             start_at: Some(now),
             was_started: false,
@@ -371,11 +389,25 @@ impl Vm {
         self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
     }
 
+    /// Notes that a context has ended: something that was in the way of a successor may be gone. The end of its worker is waited for.
+    pub(super) fn renews_soon(&mut self, now: Nanos) {
+        self.renew_pause = RENEW_FIRST;
+        let (soonest, latest) = (now.saturating_add(RENEW_SETTLES), now.saturating_add(RENEW_FIRST));
+        self.renew_at = self.renew_at.map(|at| at.clamp(soonest, latest));
+    }
+
+    /// Notes that a successor is started, and when the next one is, unless something comes of it.
+    pub(super) fn renews(&mut self, now: Nanos) {
+        self.awaits_successor = true;
+        self.renew_at = Some(now.saturating_add(self.renew_pause));
+        self.renew_pause = self.renew_pause.saturating_mul(2).min(RENEW_LONGEST);
+    }
+
     /// Has the device process end, or the one that is being started when it is there: asked now, killed at `deadline`.
     pub(super) fn end_process(&mut self, deadline: Nanos) {
         self.start_at = None;
         self.renew_at = None;
-        self.successor.iter_mut().for_each(|successor| successor.process.kill());
+        self.successor.iter_mut().for_each(Successor::kill);
         match &self.process {
             Some(process) => process.terminate(),
             None if self.is_starting => {}

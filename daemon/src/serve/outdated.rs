@@ -20,6 +20,8 @@ pub enum End {
 #[derive(Debug, Default)]
 pub(super) struct Outdated {
     driver: Option<Replaced>,
+    /// No frontend can connect any more.
+    pub(super) has_lost_socket: bool,
     /// The process should end when nobody needs it.
     is_old: bool,
 }
@@ -65,6 +67,7 @@ impl World {
                 return;
             }
             Replaced::Socket(_) => {
+                self.outdated.has_lost_socket = true;
                 log::error!(
                     "{what}: a frontend that is connected is still served, but no other can connect; {again}"
                 );

@@ -5,11 +5,10 @@ use super::effects::World;
 use super::outdated::End;
 use super::run::Server;
 use super::setup::Listen;
-use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, give, refuse, take};
+use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn, give, refuse, take};
 use super::window::Window;
 use crate::device::PassedDevice;
-use crate::ipc::{Channel, FromSuccessor, ToSuccessor};
-use crate::transport::Messages;
+use crate::ipc::Channel;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -53,12 +52,14 @@ impl Server {
     }
 
     /// The frontend is not listened to any more. Returns whether another process serves it from now on.
-    pub(super) fn halted(&mut self, messages: Messages) -> bool {
-        if let Succession::Halts(channel, _) = std::mem::take(&mut self.world.succession) {
+    pub(super) fn halted(&mut self) -> bool {
+        if let Some(channel) = self.world.succession.take_halts() {
             self.world.signal();
-            let given = self
-                .all_of_it(&messages)
-                .and_then(|(passed, files)| give(&channel, &passed, &files, PATIENCE));
+            // The other process is waited for, not the frontend.
+            self.world.progress.waits();
+            let given =
+                self.all_of_it().and_then(|(passed, files)| give(&channel, &passed, &files, PATIENCE));
+            self.world.progress.begins();
             match given {
                 Ok(()) => {
                     log::info!("a device process of another program serves the frontend from now on");
@@ -72,19 +73,19 @@ impl Server {
             }
         }
         if let Some(session) = &mut self.world.session {
-            session.go_on(messages);
+            session.go_on();
         }
         false
     }
 
     /// Writes everything down, with its descriptors.
-    pub(super) fn all_of_it(&self, messages: &Messages) -> Result<(Passed, Vec<OwnedFd>), String> {
+    pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
         let (device, session) =
             (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
         let Listen::Socket { listener, .. } = &self.listen else {
             return Err("no other frontend can connect".into());
         };
-        let (session, mut files) = session.pass_on(messages)?;
+        let (session, mut files) = session.pass_on()?;
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (strikes, cache_key) =
             (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
@@ -94,11 +95,14 @@ impl Server {
 
     /// Writes the device down, if nothing else is there that no other process can take over.
     fn passed_on(&self) -> Result<PassedDevice, &'static str> {
-        let World { workers, lenders, window: Window { late, owed, .. }, .. } = &self.world;
+        let World { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = &self.world;
+        if outdated.has_lost_socket {
+            return Err("its socket file was removed or replaced");
+        }
         if !workers.are_all_gone() {
             return Err("workers of programs that have ended are still there");
         }
-        if !(late.is_empty() && owed.is_empty() && lenders.is_empty()) {
+        if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
             return Err("memory is mapped that the guest does not use any more");
         }
         self.device.pass_on()
@@ -106,20 +110,33 @@ impl Server {
 
     /// Takes over from the device process at the other end. Returns the end of this process if nothing can be taken over now.
     fn follow(&mut self, channel: &Channel) -> Result<Option<End>, String> {
+        self.world.progress.waits();
         let until = Instant::now() + HALT_PATIENCE + PATIENCE;
         let Some((passed, files)) = take(channel, until)? else { return Ok(Some(End::Outdated)) };
         let mut files = files.into_iter();
         let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
-        let (session, messages) = self.resumed(passed, &mut files)?;
-        channel.send(&FromSuccessor::CanServe, None).map_err(|error| error.to_string())?;
-        // Only the other process knows whether it goes on, so there is no limit: it has one, and ends or says so.
-        match channel.receive().map_err(|error| error.to_string())? {
-            (ToSuccessor::Serve, _) => {}
-            _ => return Err("it is told not to serve".into()),
-        }
+        let session = self.resumed(passed, &mut files)?;
+        self.tell_launcher_of(session.connection()).map_err(|error| error.to_string())?;
+        await_turn(channel)?;
         let path = self.listen.path();
         self.listen = Listen::Socket { listener, path };
-        self.serves_on(session, messages).map_err(|error| error.to_string())?;
+        self.serves_on(session);
+        self.world.progress.begins();
         Ok(None)
+    }
+}
+
+impl World {
+    /// The frontend is needed: it is listened to again, and no other process follows now.
+    pub(super) fn call_halt_off(&mut self) {
+        let halts = self.succession.take_halts();
+        let Some(session) = &mut self.session else { return };
+        if let Some(channel) = halts {
+            session.unhalt();
+            refuse(&channel, "the frontend maps or unmaps");
+        }
+        if session.is_halted() {
+            session.go_on();
+        }
     }
 }

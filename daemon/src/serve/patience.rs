@@ -72,6 +72,8 @@ impl World {
     /// Waits a moment for something of the frontend's, and does what is due.
     pub(super) fn look_around(&mut self, awaited: BorrowedFd<'_>, events: PollFlags) {
         self.progress.waits();
+        // It could not answer otherwise.
+        self.call_halt_off();
         let broker = self.broker.as_ref().map(AsFd::as_fd);
         let mut fds: Vec<_> = [PollFd::from_borrowed_fd(awaited, events)]
             .into_iter()

@@ -30,8 +30,7 @@ use crate::ipc::{self, DriverFamily, HeldMemory, InForce, ReceiveError, SharedGp
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
 use crate::service::Manager;
 use crate::transport::{
-    CONTROLQ, DeviceConfig, Messages, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens,
-    Vring,
+    CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
 use config::{
     CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryBackEnd, MemoryId, PLUG_AGAIN,
@@ -418,7 +417,7 @@ impl Server {
     }
 
     /// The launcher keeps what is lent for as long as the frontend's process lives.
-    fn tell_launcher_of(&self, frontend: impl AsFd) -> io::Result<()> {
+    pub(super) fn tell_launcher_of(&self, frontend: impl AsFd) -> io::Result<()> {
         if self.world.lenders.devices().is_empty() {
             return Ok(());
         }
@@ -434,7 +433,7 @@ impl Server {
         &mut self,
         passed: Passed,
         files: &mut dyn Iterator<Item = OwnedFd>,
-    ) -> Result<(Session, Messages), String> {
+    ) -> Result<Session, String> {
         self.device.resume(passed.device)?;
         self.world.strikes.resume(passed.strikes, Instant::now());
         self.world.workers.keep_key(passed.cache_key);
@@ -444,24 +443,24 @@ impl Server {
     }
 
     /// Serves a frontend that another device process has served until now.
-    pub(super) fn serves_on(&mut self, session: Session, messages: Messages) -> io::Result<()> {
-        self.tell_launcher_of(session.connection())?;
+    pub(super) fn serves_on(&mut self, session: Session) {
+        // The files were those of the other process until now.
         let launcher = self.world.workers.launcher();
-        launcher.remove_at_end(self.listen.made_at(), Vec::new())?;
-        launcher.watch(self.family)?;
-        self.world.session.insert(session).go_on(messages);
+        let socket = self.listen.made_at();
+        let watched = launcher.remove_at_end(socket, Vec::new()).and_then(|()| launcher.watch(self.family));
+        if let Err(error) = watched {
+            log::error!("files that are replaced are not noticed, and the socket file stays: {error}");
+        }
+        self.world.session.insert(session).go_on();
         self.tell_frontend(true);
         log::info!("the frontend is served from now on, by a device process of another program until now");
-        Ok(())
     }
 
     /// A queue was started or stopped, the frontend is not listened to any more, or the session has ended.
     fn doorbell(&mut self) -> io::Result<()> {
         let Some(session) = &self.world.session else { return Ok(()) };
         session.answer_doorbell();
-        if let Some(messages) = session.take_halted()
-            && self.halted(messages)
-        {
+        if session.is_halted() && self.halted() {
             return Ok(());
         }
         let Some(session) = &self.world.session else { return Ok(()) };
@@ -877,6 +876,7 @@ impl Server {
     /// Leaves everything to the device process that serves now.
     fn leave(self) {
         let Self { mut world, .. } = self;
+        world.progress.waits();
         if let Err(error) = world.workers.launcher().leave_at_end() {
             log::error!("the socket file may be removed: {error}");
         }

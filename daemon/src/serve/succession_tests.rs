@@ -3,12 +3,15 @@
 use super::fuzzing::options;
 use super::run::{Options, Server};
 use super::setup::Listen;
-use super::succession::{Passed, Succession, give};
-use crate::ipc::{Channel, ToSuccessor, decode, encode};
+use super::succession::{Passed, Succession, give, take};
+use crate::ipc::{Channel, Replaced, ToSuccessor, decode, encode};
 use crate::sandbox::Launcher;
+use crate::transport::Session;
 use outside::Access;
 use readiness::Reported;
+use rustix::event::PollFlags;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -95,6 +98,55 @@ impl Old {
     }
 }
 
+fn await_halt(session: &Session) {
+    let begun = Instant::now();
+    while !session.is_halted() {
+        assert!(begun.elapsed() < LONG);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_frontend_that_is_to_map_is_listened_to_while_it_is_waited_for() {
+    let mut old = old();
+    let world = &mut old.server.world;
+    for comes_to_rest in [true, false] {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let (awaited, _peer) = UnixStream::pair().unwrap();
+        let session = world.session.as_ref().unwrap();
+        session.halt();
+        await_halt(session);
+        if comes_to_rest {
+            world.succession = Succession::Halts(ours, Instant::now() + LONG);
+        } else {
+            // The broker wants another succession, which stays.
+            world.succession = Succession::Wanted(ours);
+        }
+        world.look_around(awaited.as_fd(), PollFlags::IN);
+        assert!(!world.session.as_ref().unwrap().is_halted());
+        old.frontend.is_served();
+        let heard: Option<(ToSuccessor, _)> = theirs.try_receive().unwrap_or_default();
+        assert_eq!(matches!(heard, Some((ToSuccessor::NotNow { .. }, _))), comes_to_rest);
+        assert_eq!(matches!(world.succession, Succession::None), comes_to_rest);
+    }
+}
+
+#[test]
+fn nothing_is_passed_on_when_the_socket_file_is_lost() {
+    let mut old = old();
+    old.server.world.replaced(Replaced::Socket("/socket".into()));
+    let (ours, theirs) = Channel::pair().unwrap();
+    assert!(!old.hand_on(ours));
+    assert!(matches!(theirs.try_receive(), Ok(Some((ToSuccessor::NotNow { .. }, _)))));
+    old.frontend.is_served();
+}
+
+#[test]
+fn a_successor_that_hears_nothing_at_first_is_to_be_tried_again() {
+    let (ours, _theirs) = Channel::pair().unwrap();
+    assert!(take(&ours, Instant::now()).unwrap().is_none());
+}
+
 #[test]
 fn another_device_process_serves_the_frontend_from_now_on() {
     let mut old = old();
@@ -158,15 +210,8 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     let mut old = old();
     let session = old.server.world.session.as_ref().unwrap();
     session.halt();
-    let begun = Instant::now();
-    let messages = loop {
-        match session.take_halted() {
-            Some(messages) => break messages,
-            None => assert!(begun.elapsed() < LONG),
-        }
-        std::thread::yield_now();
-    };
-    let (passed, files) = old.server.all_of_it(&messages).unwrap();
+    await_halt(session);
+    let (passed, files) = old.server.all_of_it().unwrap();
     let state = encode(&passed).unwrap();
     assert_eq!(decode::<Passed>(&state).unwrap(), passed);
     assert!((0..state.len()).all(|end| decode::<Passed>(&state[..end]).is_err()));
@@ -183,10 +228,10 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     }
     assert!(new.resumed(passed, &mut std::iter::empty()).is_err(), "descriptors are missing");
     let (ours, _theirs) = Channel::pair().unwrap();
-    let (passed, files) = old.server.all_of_it(&messages).unwrap();
+    let (passed, files) = old.server.all_of_it().unwrap();
     let error = give(&ours, &passed, &files, Duration::from_millis(200)).unwrap_err();
-    assert!(error.starts_with("limit reached"), "a successor that says nothing: {error}");
+    assert!(error.starts_with("limit hand-on ("), "a successor that says nothing: {error}");
     // None of these touched the frontend's connection.
-    old.server.world.session.as_mut().unwrap().go_on(messages);
+    old.server.world.session.as_mut().unwrap().go_on();
     old.frontend.is_served();
 }

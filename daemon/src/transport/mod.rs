@@ -29,7 +29,7 @@ mod vring;
 pub(crate) use error::SessionError;
 pub(crate) use pending::PendingResponse;
 pub(crate) use requests::Asked;
-pub(crate) use session::{Messages, Session};
+pub(crate) use session::Session;
 pub(crate) use shared::{DeviceConfig, Tokens};
 pub(crate) use succession::PassedSession;
 pub(crate) use vring::{NoRequest, Vring};

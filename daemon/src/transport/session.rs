@@ -4,7 +4,7 @@ use super::CONTROLQ;
 use super::error::SessionError;
 use super::handler::Handler;
 use super::requests::{Asked, Requests, VERSION, next_channel};
-use super::shared::{DeviceConfig, Shared, Tokens};
+use super::shared::{DeviceConfig, Listening, Shared, Tokens};
 use super::vring::Vring;
 use protocol::virtio_gpu::HOST_VISIBLE_SHMID;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,7 +15,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
@@ -25,6 +25,8 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     connection: UnixStream,
     thread: Option<JoinHandle<()>>,
+    /// The state of the message thread, while there is one.
+    handler: Weak<Mutex<Handler>>,
     /// This process serves the frontend. Otherwise another one does, on the same connection.
     serves: bool,
 }
@@ -40,14 +42,34 @@ impl Session {
         let shared = Shared::new(config, epoll, tokens)?;
         let handler = Handler::new(Arc::clone(&shared));
         let messages = Messages::new(connection.try_clone()?, handler, Arc::clone(&shared))?;
-        let mut session = Self::of(shared, connection);
-        (session.thread, session.serves) = (Some(start(messages)?), true);
+        let mut session = Self::of(shared, connection, messages)?;
+        session.serves = true;
         Ok(session)
     }
 
-    /// A session whose frontend is not listened to.
-    pub(super) fn of(shared: Arc<Shared>, connection: UnixStream) -> Self {
-        Self { shared, connection, thread: None, serves: false }
+    /// A session with its message thread.
+    fn of(shared: Arc<Shared>, connection: UnixStream, messages: Messages) -> io::Result<Self> {
+        let handler = Arc::downgrade(&messages.handler);
+        let thread = std::thread::Builder::new().name("frontend".into());
+        let thread = Some(thread.spawn(move || handle_messages(messages))?);
+        Ok(Self { shared, connection, thread, handler, serves: false })
+    }
+
+    /// A session whose frontend is not listened to until [`Self::go_on`] is called. All that can fail is done here.
+    pub(super) fn resting(
+        shared: Arc<Shared>,
+        connection: UnixStream,
+        messages: Messages,
+    ) -> io::Result<Self> {
+        shared.set_listening(Listening::Rests);
+        let session = Self::of(shared, connection, messages)?;
+        session.halt();
+        Ok(session)
+    }
+
+    /// Returns the state of the message thread, which is to rest meanwhile.
+    pub(super) fn handler(&self) -> Option<Arc<Mutex<Handler>>> {
+        self.handler.upgrade()
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -59,14 +81,14 @@ impl Session {
         &self.connection
     }
 
-    /// Has the frontend not listened to any more as soon as it is between two messages, which [`Self::take_halted`] tells then.
+    /// Has the frontend not listened to any more as soon as it is between two messages, which [`Self::is_halted`] tells then.
     pub(crate) fn halt(&self) {
         let _ = rustix::io::write(&self.shared.halt, &1u64.to_ne_bytes());
     }
 
-    /// Returns what is left of the message thread, if the frontend is not listened to any more.
-    pub(crate) fn take_halted(&self) -> Option<Messages> {
-        self.shared.halted.lock().take()
+    /// Returns whether the frontend is not listened to now.
+    pub(crate) fn is_halted(&self) -> bool {
+        *self.shared.listening.lock() == Listening::Rests
     }
 
     /// Calls a halt off, if it has not come yet.
@@ -74,15 +96,11 @@ impl Session {
         let _ = rustix::io::read(&self.shared.halt, &mut [0; 8]);
     }
 
-    /// Listens to the frontend again. Without a thread for that the session has ended.
-    pub(crate) fn go_on(&mut self, messages: Messages) {
-        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+    /// Listens to the frontend again.
+    pub(crate) fn go_on(&mut self) {
         self.unhalt();
         self.serves = true;
-        match start(messages) {
-            Ok(thread) => self.thread = Some(thread),
-            Err(error) => self.shared.end(error.into()),
-        }
+        self.shared.set_listening(Listening::Listens);
         self.shared.vrings.iter().for_each(|vring| vring.remind());
         // Requests may be there that no kick tells of any more.
         self.shared.ring_doorbell();
@@ -193,11 +211,11 @@ impl Drop for Session {
         if self.serves {
             let _ = self.connection.shutdown(Shutdown::Both);
         }
+        self.shared.set_listening(Listening::Ends);
         if let Some(thread) = self.thread.take() {
             // A panic has ended the process already.
             let _ = thread.join();
         }
-        drop(self.take_halted());
         let _ = readiness::unwatch(&self.shared.epoll, &self.shared.doorbell);
     }
 }
@@ -214,7 +232,7 @@ fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
 }
 
 /// Handles what the frontend says, one message after another.
-pub(crate) struct Messages {
+pub(super) struct Messages {
     connection: UnixStream,
     messages: BackendReqHandler<Mutex<Handler>>,
     handler: Arc<Mutex<Handler>>,
@@ -262,7 +280,7 @@ impl Messages {
         self.handler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next message; false if the thread is to stop ahead of it.
+    /// Waits for the next message; false if the thread is to rest ahead of it.
     fn comes(&self) -> bool {
         loop {
             let mut ready =
@@ -292,8 +310,11 @@ fn handle_messages(mut messages: Messages) {
     let shared = Arc::clone(&messages.shared);
     let error = loop {
         if !messages.comes() {
-            *shared.halted.lock() = Some(messages);
-            return shared.ring_doorbell();
+            match shared.rest() {
+                true => continue,
+                // What becomes of the connection is not this session's affair.
+                false => return,
+            }
         }
         if let Err(error) = messages.handle_next() {
             break error;
@@ -303,10 +324,6 @@ fn handle_messages(mut messages: Messages) {
     // Unregisters the kicks before the device thread hears of the end.
     drop(messages);
     shared.end(error.into());
-}
-
-fn start(messages: Messages) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("frontend".into()).spawn(move || handle_messages(messages))
 }
 
 /// A frontend's message, with a value or without.

@@ -5,9 +5,8 @@ use super::error::SessionError;
 use super::memory::Memory;
 use super::regions::Regions;
 use super::requests::Requests;
-use super::session::Messages;
 use super::vring::Vring;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use readiness::{self, Events};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
@@ -35,6 +34,18 @@ pub(crate) struct Tokens {
     pub doorbell: u64,
 }
 
+/// The relation of the message thread to the frontend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Listening {
+    /// The thread listens, or rests as soon as it is between two messages.
+    #[default]
+    Listens,
+    /// The thread rests between two messages.
+    Rests,
+    /// The thread is to end.
+    Ends,
+}
+
 /// The state that the two threads share.
 pub(super) struct Shared {
     pub memory: Memory,
@@ -57,9 +68,10 @@ pub(super) struct Shared {
     pub doorbell: OwnedFd,
     /// The frontend has sent a message.
     pub used: AtomicBool,
-    /// An event while the message thread is to stop between two messages, and what it leaves then.
+    /// An event while the message thread is to rest between two messages.
     pub halt: OwnedFd,
-    pub halted: Mutex<Option<Messages>>,
+    pub listening: Mutex<Listening>,
+    pub listening_changed: Condvar,
     pub ended: Mutex<Option<SessionError>>,
     pub is_over: AtomicBool,
 }
@@ -91,7 +103,8 @@ impl Shared {
             doorbell,
             used: AtomicBool::new(false),
             halt,
-            halted: Mutex::new(None),
+            listening: Mutex::default(),
+            listening_changed: Condvar::new(),
             ended: Mutex::new(None),
             is_over: AtomicBool::new(false),
         }))
@@ -103,6 +116,23 @@ impl Shared {
         self.is_over.store(true, Ordering::Relaxed);
         self.vrings.iter().for_each(|vring| vring.abandon());
         self.ring_doorbell();
+    }
+
+    /// The message thread rests until it is told otherwise. Returns whether it is to listen again.
+    pub(super) fn rest(&self) -> bool {
+        let mut listening = self.listening.lock();
+        if *listening == Listening::Listens {
+            *listening = Listening::Rests;
+        }
+        self.ring_doorbell();
+        self.listening_changed.wait_while(&mut listening, |listening| *listening == Listening::Rests);
+        *listening == Listening::Listens
+    }
+
+    /// Tells the message thread what to do from now on.
+    pub(super) fn set_listening(&self, listening: Listening) {
+        *self.listening.lock() = listening;
+        self.listening_changed.notify_all();
     }
 
     /// Wakes the device thread.

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 
 /// A session, written down.
@@ -49,9 +49,11 @@ impl Session {
     /// # Errors
     ///
     /// Why that cannot be done now.
-    pub(crate) fn pass_on(&self, messages: &Messages) -> Result<(PassedSession, Vec<OwnedFd>), String> {
+    pub(crate) fn pass_on(&self) -> Result<(PassedSession, Vec<OwnedFd>), String> {
         let copied = |error: io::Error| format!("a descriptor cannot be copied: {error}");
-        let handler = messages.handler();
+        let handler = self.handler().ok_or("the frontend is gone")?;
+        // A panic has ended the process already.
+        let handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files: Vec<OwnedFd> = vec![self.connection().try_clone().map_err(copied)?.into()];
         let requests = self.shared().requests.lock().clone();
         if let Some(requests) = &requests {
@@ -91,19 +93,18 @@ impl Session {
         config: DeviceConfig,
         epoll: Arc<OwnedFd>,
         tokens: Tokens,
-    ) -> Result<(Self, Messages), SessionError> {
+    ) -> Result<Self, SessionError> {
         let connection = UnixStream::from(next(files)?);
         let shared = Shared::new(config, epoll, tokens)?;
         let handler = Handler::new(Arc::clone(&shared));
         let features = (passed.features, passed.protocol_features);
         let messages = Messages::resume(connection.try_clone()?, handler, Arc::clone(&shared), features)?;
-        let session = Self::of(Arc::clone(&shared), connection);
         messages.handler().resume(passed, files, &shared)?;
         if files.next().is_some() {
             return Err(io::Error::from(io::ErrorKind::InvalidData).into());
         }
         shared.used.store(true, Ordering::Relaxed);
-        Ok((session, messages))
+        Ok(Self::resting(shared, connection, messages)?)
     }
 }
 

@@ -35,6 +35,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 /// Messages taken from one device process before everything else gets its turn.
@@ -136,11 +137,24 @@ impl Broker {
             self.start_later(index, life, now);
         }
         // Those that waited for its paths.
-        self.vms.iter_mut().filter(|vm| vm.is_idle()).for_each(|vm| vm.start_at = Some(now));
+        self.vms
+            .iter_mut()
+            .filter(|vm| vm.is_idle() && !vm.is_leaving)
+            .for_each(|vm| vm.start_at = Some(now));
     }
 
-    /// A VM that has left the file, and has no device process any more, is gone.
+    /// Forgets a VM that has left the file, if it has no device process any more.
+    fn forget_left(&mut self, index: usize, now: Nanos) {
+        if self.vms.get(index).is_some_and(|vm| vm.is_leaving && vm.is_idle()) {
+            self.forget(index, now);
+        }
+    }
+
+    /// A VM that has left the file, and has no device process any more, is gone: at once, or when its successor is.
     pub(super) fn forget(&mut self, index: usize, now: Nanos) {
+        if self.vms.get(index).is_some_and(|vm| vm.successor.is_some() || vm.awaits_successor) {
+            return;
+        }
         let Some(vm) = self.vms.remove(index) else { return };
         for on in &vm.gpus {
             self.gpus[on.gpu].remove_tenant(vm.tenant);
@@ -169,10 +183,15 @@ impl Broker {
     /// A device process has ended.
     pub(super) fn child_ended(&mut self, index: usize, now: Nanos) {
         let Some(mut process) = self.vms.get_mut(index).and_then(|vm| vm.process.take()) else { return };
+        // It may have said that it serves.
+        self.hear_successor(index, now);
         // While it is there to be asked.
         let cpu = process.cpu_time();
         self.unwatch(&process);
         let status = process.reap();
+        let is_followed =
+            self.vms[index].successor.as_ref().is_some_and(|successor| successor.offer.is_some());
+        let is_followed = is_followed && status.as_ref().is_ok_and(ExitStatus::success);
         let starts_again = status.as_ref().is_ok_and(|status| status.code() == Some(START_AGAIN.into()));
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let life = process.age();
@@ -180,7 +199,6 @@ impl Broker {
         let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         vm.memory = Asked::default();
-        let is_followed = vm.successor.as_ref().is_some_and(|successor| successor.offer.is_some());
         if vm.ending.is_some() || starts_again || is_followed {
             log::info!(vm = vm.name(); "the device process has ended ({status})");
         } else {
@@ -534,6 +552,7 @@ impl Broker {
     ) -> Result<(), String> {
         // One that was refused is not known.
         let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
+        self.vms[index].renews_soon(now);
         self.context_ended(index, &context, now);
         self.restart_ends(index, ctx_id, Err("it has ended"), now);
         let kills = &mut self.vms[index].past.kills;

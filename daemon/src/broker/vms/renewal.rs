@@ -6,7 +6,7 @@
 use super::super::process::Process;
 use super::super::run::Broker;
 use super::super::source::Source;
-use super::super::vm::{Offer, Successor, Vm};
+use super::super::vm::{Offer, RENEW_FIRST, Successor};
 use crate::ipc::{Channel, FromBroker, ToBroker};
 use crate::sandbox::START_AGAIN;
 use readiness::{Events, unwatch, watch};
@@ -16,18 +16,16 @@ use std::os::fd::AsFd;
 
 /// Time that a successor has to be ready, and then to take over, in nanoseconds.
 const PATIENCE: Nanos = 60_000_000_000;
-/// Time until it is tried again where something was in the way that passes, in nanoseconds.
-const AGAIN: Nanos = 30_000_000_000;
 
 impl Broker {
-    /// Starts successors whose time has come, and ends those that are late.
+    /// Starts a successor whose time has come, one at a time as each tries its GPUs, and ends those that are late.
     pub(in crate::broker) fn renew_due(&mut self, now: Nanos) {
         for index in self.vms.indices() {
             let vm = &mut self.vms[index];
             if vm.successor.as_ref().is_some_and(|successor| successor.until <= now) {
-                vm.renew_at = None;
                 self.end_successor(index, "it does not take over in time");
-            } else if vm.renew_at.is_some_and(|at| at <= now) && self.may_renew(&self.vms[index]) {
+            } else if vm.renew_at.is_some_and(|at| at <= now) && vm.could_have_successor() && self.may_renew()
+            {
                 self.start_successor(index, now);
             }
         }
@@ -35,15 +33,17 @@ impl Broker {
 
     /// Returns when [`Self::renew_due`] has something to do, whatever happens until then.
     pub(in crate::broker) fn next_renewal(&self) -> Option<Nanos> {
-        let starts = self.vms.iter().filter(|vm| self.may_renew(vm)).filter_map(|vm| vm.renew_at);
+        let may_renew = self.may_renew();
+        let starts = self.vms.iter().filter(|vm| may_renew && vm.could_have_successor());
+        let starts = starts.filter_map(|vm| vm.renew_at);
         let ends = self.vms.iter().filter_map(|vm| vm.successor.as_ref()).map(|successor| successor.until);
         starts.chain(ends.filter(|until| *until < Nanos::MAX)).min()
     }
 
-    /// Returns whether a successor can be started for a VM.
-    fn may_renew(&self, vm: &Vm) -> bool {
-        let is_alone = vm.successor.is_none() && !vm.awaits_successor;
-        is_alone && vm.could_have_successor() && !self.is_ending && self.upgrading.is_none()
+    /// Returns whether a successor can be started now.
+    fn may_renew(&self) -> bool {
+        let is_alone = self.vms.iter().all(|vm| vm.successor.is_none() && !vm.awaits_successor);
+        is_alone && !self.is_ending && self.upgrading.is_none()
     }
 
     fn start_successor(&mut self, index: usize, now: Nanos) {
@@ -56,9 +56,7 @@ impl Broker {
         let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, &group, &follows].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, true);
-        // Again, unless something comes of it.
-        (self.vms[index].awaits_successor, self.vms[index].renew_at) =
-            (true, Some(now.saturating_add(AGAIN)));
+        self.vms[index].renews(now);
     }
 
     /// Takes over a successor that has been started.
@@ -81,20 +79,25 @@ impl Broker {
             Ok(process)
         });
         let Some(vm) = self.vms.get_mut(index) else {
-            return watched.into_iter().for_each(|mut process| process.kill());
+            return watched.into_iter().for_each(|mut process| {
+                process.kill();
+                let _ = process.reap();
+            });
         };
         vm.awaits_successor = false;
         match watched {
             Ok(process) => {
                 log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program starts");
-                vm.successor = Some(Successor { process, offer: None, until });
-                if !vm.could_have_successor() {
-                    self.end_successor(index, "it is not needed any more");
+                let is_needed = vm.could_have_successor();
+                vm.successor = Some(Successor { process, offer: None, serves: false, until });
+                if !is_needed || self.comes_to_rest() {
+                    self.end_successor(index, NOT_NEEDED);
                 }
             }
             Err(error) => {
                 vm.renew_at = None;
                 log::error!(vm = vm.name(); "cannot start a device process of the new program: {error}");
+                self.forget_left(index, now);
             }
         }
     }
@@ -102,16 +105,24 @@ impl Broker {
     /// A successor has said something.
     pub(in crate::broker) fn hear_successor(&mut self, index: usize, now: Nanos) {
         let Some(successor) = self.vms.get_mut(index).and_then(|vm| vm.successor.as_mut()) else { return };
+        if successor.serves || successor.process.dying {
+            return;
+        }
+        let is_ready = successor.offer.is_some();
         let heard = match successor.process.receive() {
             Ok(None) => return,
-            Ok(Some((ToBroker::Ready { gpus, limits, in_force }, _))) => {
+            Ok(Some((ToBroker::Frontend { connected: true }, _))) if is_ready => {
+                (successor.serves, successor.until) = (true, Nanos::MAX);
+                // The end of the other process is near, and what else this one says is heard then.
+                let _ = unwatch(&self.epoll, successor.process.channel());
+                return;
+            }
+            Ok(Some((ToBroker::Ready { gpus, limits, in_force }, _))) if !is_ready => {
                 successor.offer = Some(Offer { gpus, limits, in_force });
                 successor.until = now.saturating_add(PATIENCE);
-                // What it says from now on is heard when it serves, and its end is heard of otherwise.
-                let _ = unwatch(&self.epoll, successor.process.channel());
                 self.have_handed_on(index)
             }
-            Ok(Some(_)) => Err("it says something before it is ready".to_owned()),
+            Ok(Some(_)) => Err("it says something before it serves".to_owned()),
             // Its end tells why.
             Err(_) => {
                 let _ = unwatch(&self.epoll, successor.process.channel());
@@ -127,8 +138,12 @@ impl Broker {
     /// Tells both device processes of a VM that the one follows the other.
     fn have_handed_on(&mut self, index: usize) -> Result<(), String> {
         let vm = &mut self.vms[index];
-        if !vm.contexts.is_empty() || !vm.could_have_successor() {
-            self.end_successor(index, "programs of the guest use the GPU");
+        if !vm.could_have_successor() {
+            let why = match vm.contexts.is_empty() {
+                true => NOT_NEEDED,
+                false => "programs of the guest use the GPU",
+            };
+            self.end_successor(index, why);
             return Ok(());
         }
         let (ours, theirs) = Channel::pair().map_err(|error| error.to_string())?;
@@ -146,9 +161,7 @@ impl Broker {
         let Some(successor) = vm.successor.as_mut().filter(|successor| !successor.process.dying) else {
             return;
         };
-        successor.process.kill();
-        // It is heard of once more.
-        successor.until = Nanos::MAX;
+        successor.kill();
         log::info!(vm = vm.name(); "the device process of the new program is ended: {why}");
     }
 
@@ -157,14 +170,14 @@ impl Broker {
         let Some(vm) = self.vms.get_mut(index) else { return };
         let Some(Successor { mut process, .. }) = vm.successor.take() else { return };
         let cpu = process.cpu_time();
-        let _ = unwatch(&self.epoll, process.channel());
-        process.pidfd().into_iter().for_each(|pidfd| _ = unwatch(&self.epoll, pidfd));
+        self.unwatch(&process);
         let status = process.reap();
+        let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         let passes =
             process.dying || status.as_ref().is_ok_and(|status| status.code() == Some(START_AGAIN.into()));
         if passes {
-            vm.renew_at = vm.renew_at.map(|at| at.max(now.saturating_add(AGAIN)));
+            vm.renew_at = vm.renew_at.map(|at| at.max(now.saturating_add(RENEW_FIRST)));
         } else {
             vm.renew_at = None;
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -173,22 +186,24 @@ impl Broker {
                 "the device process of the new program has ended ({status}): the VM goes on with the old program until it is off"
             );
         }
+        self.forget_left(index, now);
     }
 
     /// The device process of a VM has ended. Returns whether its successor serves the VM now.
     pub(super) fn succeed(&mut self, index: usize, now: Nanos) -> bool {
         let vm = &mut self.vms[index];
         vm.renew_at = None;
-        let Some(Successor { mut process, offer: Some(offer), .. }) =
+        let Some(Successor { mut process, offer: Some(offer), serves, .. }) =
             vm.successor.take_if(|successor| successor.offer.is_some() && !successor.process.dying)
         else {
             self.end_successor(index, "the device process that it was to follow has ended");
             return false;
         };
-        process.pidfd().into_iter().for_each(|pidfd| _ = unwatch(&self.epoll, pidfd));
+        self.unwatch(&process);
         let watched = self.watch_process(index, &process);
         let vm = &mut self.vms[index];
-        log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program serves the VM");
+        let state = if serves { "serves the VM" } else { "is there in its place" };
+        log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program {state}");
         // As the other was, until it says otherwise.
         process.connected = true;
         vm.process = Some(process);
@@ -206,3 +221,5 @@ impl Broker {
 
 /// The option of a device process that is to follow another.
 const FOLLOWS: &str = "--take-over";
+/// The reason why a successor is ended whose VM has no device process that it could follow.
+const NOT_NEEDED: &str = "it is not needed any more";

@@ -11,6 +11,7 @@ use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
 use crate::transport::PassedSession;
 use config::CacheKey;
+use outside::Span;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
@@ -49,12 +50,26 @@ impl Succession {
             Self::None | Self::Wanted(_) => None,
         }
     }
+
+    /// Returns the socket if this process comes to rest; it does not any more then.
+    pub(super) fn take_halts(&mut self) -> Option<Channel> {
+        match std::mem::take(self) {
+            Self::Halts(channel, _) => Some(channel),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
 }
 
 /// Time in which a frontend completes the message that it has begun. Where a test sees it pass, the test says a shorter one.
 pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
-/// Time that the two processes have for everything else, during which the VM is not served.
-pub(super) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 5 });
+/// Time that the two processes have for everything else, during which the VM is not served: less than the 5 s that a guest's kernel waits for some
+/// answers at its start.
+pub(super) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
+/// Time for which a process that can serve waits to be told to: longer than the other one has for it.
+const TURN_PATIENCE: Duration = Duration::from_secs(30);
 /// Descriptors of a state: regions of guest memory, and a handful of others.
 const FILES_MAX: usize = 1024;
 /// Bytes of a state: some for each resource of the guest.
@@ -94,6 +109,10 @@ pub(super) fn give(
 
 /// Receives everything; nothing if nothing can be passed on now.
 pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, Vec<OwnedFd>)>, String> {
+    if !comes(channel, until) {
+        log::info!("the VM goes on with the old program for now: its device process has said nothing yet");
+        return Ok(None);
+    }
     match receive(channel, until)? {
         (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
         (ToSuccessor::NotNow { reason }, _) => {
@@ -118,6 +137,33 @@ pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, 
     }
     let passed = ipc::decode(&state).map_err(|error| error.to_string())?;
     Ok(Some((passed, files)))
+}
+
+/// Says that this process can serve, and waits until it is told to.
+///
+/// # Errors
+///
+/// It is not told to: the other process serves on.
+pub(super) fn await_turn(channel: &Channel) -> Result<(), String> {
+    channel.send(&FromSuccessor::CanServe, None).map_err(|error| error.to_string())?;
+    match receive(channel, Instant::now() + TURN_PATIENCE)? {
+        (ToSuccessor::Serve, _) => Ok(()),
+        _ => Err("it is told not to serve".into()),
+    }
+}
+
+/// Returns whether something comes in time.
+fn comes(channel: &Channel, until: Instant) -> bool {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match readiness::within(channel, PollFlags::IN, left) {
+            Ok(none) if none.is_empty() && left.is_zero() => return false,
+            Ok(none) if none.is_empty() => {}
+            Err(Errno::INTR) => {}
+            // Reading tells what it is.
+            Ok(_) | Err(_) => return true,
+        }
+    }
 }
 
 /// Sends a message, when there is room for it.
@@ -149,9 +195,10 @@ fn receive<M: DeserializeOwned>(channel: &Channel, until: Instant) -> Result<(M,
 fn await_events(channel: &Channel, events: PollFlags, until: Instant) -> Result<(), String> {
     let left = until.saturating_duration_since(Instant::now());
     match readiness::within(channel, events, left) {
-        Ok(none) if left.is_zero() && none.is_empty() => {
-            Err(format!("limit reached: it takes longer than {} s", PATIENCE.as_secs()))
-        }
+        Ok(none) if left.is_zero() && none.is_empty() => Err(format!(
+            "limit hand-on ({}) reached: the other device process does not answer in time; it is tried again later, or power the VM off and on",
+            Span(PATIENCE)
+        )),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.to_string()),
     }

@@ -170,6 +170,9 @@ fn a_text_that_was_changed_is_refused_or_means_something_and_panics_never() {
     assert!(refused > text.len());
 }
 
+/// Nanoseconds.
+const SECOND: Nanos = 1_000_000_000;
+
 /// A world in which the first VM, which is connected, has a device process of an earlier program, and one of this program beside it.
 fn with_successor() -> (World, Channel, u32) {
     let mut world = world();
@@ -244,8 +247,68 @@ fn a_successor_that_is_late_or_says_what_it_must_not_costs_the_vm_nothing() {
         }
         assert!(is_ended(&world) && !world.is_dying(0));
         world.broker.successor_ended(0, world.now);
-        assert_eq!(world.broker.next_renewal(), None, "it would fail again");
+        let next = world.broker.next_renewal();
+        assert_eq!(next.is_some_and(|at| at > world.now), is_late, "nonsense would be said again");
         world.begin(0, 3);
         assert!(!world.is_dying(0));
     }
+}
+
+#[test]
+fn pauses_between_successors_double_until_a_program_of_the_guest_has_ended() {
+    let (mut world, _successor, _) = with_successor();
+    let vm = &mut world.broker.vms[0];
+    let mut pause = |now| {
+        vm.renews(now);
+        (vm.renew_at.unwrap() - now) / SECOND
+    };
+    let pauses: Vec<_> = (0..9).map(|at| pause(at * 10_000 * SECOND)).collect();
+    assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
+    let now = 100_000 * SECOND;
+    vm.renew_at = Some(now - 1);
+    vm.renews_soon(now);
+    assert_eq!(vm.renew_at, Some(now + SECOND), "its worker may still be there");
+    vm.renew_at = Some(now + 3600 * SECOND);
+    vm.renews_soon(now);
+    assert_eq!(vm.renew_at, Some(now + 30 * SECOND));
+    vm.awaits_successor = false;
+}
+
+#[test]
+fn only_one_vm_at_a_time_gets_a_successor() {
+    let (mut world, _successor, _) = with_successor();
+    world.broker.vms[1].renew_at = Some(world.now);
+    let until = world.broker.vms[0].successor.as_ref().unwrap().until;
+    assert_eq!(world.broker.next_renewal(), Some(until), "the first one is late then");
+    world.broker.end_successor(0, "test");
+    assert_eq!(world.broker.next_renewal(), None);
+    world.broker.successor_ended(0, world.now);
+    assert_eq!(world.broker.next_renewal(), Some(world.now));
+}
+
+#[test]
+fn a_successor_that_serves_is_not_late() {
+    let (mut world, successor, _) = with_successor();
+    for message in [ready(), ToBroker::Frontend { connected: true }] {
+        successor.send(&message, None).unwrap();
+        world.broker.hear_successor(0, world.now);
+    }
+    world.broker.renew_due(world.now + 3600 * SECOND);
+    assert!(!is_ended(&world));
+    assert!(world.broker.vms[0].successor.as_ref().is_some_and(|successor| successor.serves));
+}
+
+#[test]
+fn a_vm_that_leaves_is_forgotten_when_its_successor_is_gone_too() {
+    let (mut world, _successor, _) = with_successor();
+    let vm = &mut world.broker.vms[0];
+    vm.is_leaving = true;
+    vm.end_process(world.now + SECOND);
+    assert_eq!(world.broker.next_renewal(), None, "nothing is to be done for what was killed");
+    assert!(is_ended(&world));
+    world.broker.disown(0, "test");
+    world.broker.child_ended(0, world.now);
+    assert!(world.broker.vms.get(0).is_some(), "its successor is not reaped");
+    world.broker.successor_ended(0, world.now);
+    assert!(world.broker.vms.get(0).is_none());
 }
