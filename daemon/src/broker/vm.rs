@@ -78,7 +78,7 @@ pub(super) struct Successor {
     pub(super) process: Process,
     /// Since it is ready.
     pub(super) offer: Option<Offer>,
-    /// It has said that it serves the frontend. What it says besides is heard when the other process has ended.
+    /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
     pub(super) serves: bool,
     /// The time at which it is ended; [`Nanos::MAX`] if it is not, or is ended already.
     pub(super) until: Nanos,

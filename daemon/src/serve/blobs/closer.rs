@@ -71,13 +71,16 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
+    /// The time after which a test counts as hung.
+    const LONG: Duration = Duration::from_secs(300);
+
     #[test]
     fn it_is_done_when_everything_is_closed() {
         let (mut closer, begun) = (Closer::default(), Instant::now());
         assert!(closer.is_done());
         closer.close((0..8).map(|_| std::fs::File::open("/dev/null").unwrap().into()));
         while !closer.is_done() {
-            assert!(begun.elapsed() < Duration::from_secs(300));
+            assert!(begun.elapsed() < LONG);
             std::thread::yield_now();
         }
     }
