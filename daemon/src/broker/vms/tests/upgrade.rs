@@ -140,6 +140,10 @@ fn what_would_put_an_upgrade_off_is_refused_while_it_waits() {
     world.broker.vms[0].start_at = Some(0);
     world.broker.start_due(world.now);
     assert_eq!((world.broker.vms[0].start_at, world.broker.vms[0].is_starting), (Some(0), false));
+    // A successor that was asked for before.
+    let (process, _successor) = Process::played().unwrap();
+    world.broker.take_successor(0, Ok(process), world.now);
+    assert!(is_ended(&world));
 }
 
 #[test]
