@@ -15,6 +15,7 @@ fn command() -> Command {
         Arg::new("scanouts").long("scanouts").value_parser(value_parser!(u32).range(0..=1)),
         Arg::new("max_contexts").long("max-contexts").value_parser(value_parser!(usize)),
         Arg::new("log_level").long("log-level"),
+        Arg::new("map_device_memory").long("map-device-memory").value_parser(["auto", "never"]),
         Arg::new("exe").long("exe").hide(true),
         Arg::new("device_memory").long("device-memory").value_parser(str::parse::<Amount>),
         Arg::new("host_memory").long("host-memory").value_parser(size),
@@ -94,6 +95,7 @@ fn a_whole_file_says_everything() {
         quiet = false
         gpu = "AMD"
         host-memory = 0
+        map-device-memory = "auto"
         mode = "safe"
         "#,
     )
@@ -115,6 +117,9 @@ fn a_whole_file_says_everything() {
     let device_memory = [4 << 30, 6 << 30].map(|bytes| Some(Amount::Bytes(bytes)));
     assert_eq!([a.device_memory(), b.device_memory()], device_memory);
     assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
+    // What maps the GPU's memory cannot be swapped out.
+    assert!(words(a).contains(&"--map-device-memory=never"));
+    assert!(words(b).contains(&"--map-device-memory=auto"), "as it says");
     assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
 }
 
@@ -154,6 +159,16 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("metrics = \"0.0.0.0:1\"", "metrics: \"0.0.0.0:1\" is not of this machine only: use 127.0.0.1:PORT"),
         ("metrics = \"9400\"", "metrics: \"9400\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path"),
         ("memory-wait = \"11min\"", "memory-wait: \"11min\" is more than 10min"),
+        ("gpu-memory = 0", "gpu-memory: no VM could hold any"),
+        ("+reserved-memory = 1", "[vm.a] reserved-memory: means nothing without gpu-memory"),
+        (
+            "gpu-memory = 5\n[defaults]\nreserved-memory = 6",
+            "[vm.a] reserved-memory: is more than gpu-memory",
+        ),
+        (
+            "gpu-memory = 9\n[defaults]\nreserved-memory = 6\ndevice-memory = 5",
+            "[vm.a] reserved-memory: is more than device-memory of the VM",
+        ),
         (
             "gpu-memory = true",
             "gpu-memory: true is no size: write a whole number of bytes, or a string with KiB, MiB or GiB",
