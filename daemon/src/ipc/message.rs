@@ -268,6 +268,11 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
+    /// What was asked for with [`Self::MemoryWanted`] is not waited for any more. It is answered nevertheless, unless it was already.
+    MemoryWantedNoMore {
+        /// The number of the request.
+        request: u32,
+    },
     /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`].
     BudgetWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
