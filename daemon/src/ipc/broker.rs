@@ -56,7 +56,7 @@ pub enum FromBroker {
     },
     /// The first of the VM's contexts that wait for memory has waited for long enough.
     NoRoom {
-        /// Its number, as [`RoomState::waiter`] told. Another waits on.
+        /// The number of this one, as [`RoomState::waiter`] told. Another waits on.
         waiter: u64,
     },
 }

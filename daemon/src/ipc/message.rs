@@ -268,7 +268,7 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
-    /// What was asked for with [`Self::MemoryWanted`] is not waited for any more. It is answered nevertheless, unless it was already.
+    /// The driver waits no more for an answer to [`Self::MemoryWanted`]. One comes nevertheless, unless it was already sent.
     MemoryWantedNoMore {
         /// The number of the request.
         request: u32,

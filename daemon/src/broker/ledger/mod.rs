@@ -86,7 +86,7 @@ struct Account {
     /// The time at which its turn is over unless it stands still; and what was left of the turn when the VM began to wait.
     turn_until: Nanos,
     turn_left: Nanos,
-    /// It waits for what fits, and has since it waits, beside that which others keep. Its turn stands still meanwhile, for so long at most.
+    /// The VM waits for no more than fits beside that which others keep, and has not since its wait began. Its turn stands still meanwhile, for so long at most.
     fits: bool,
     still_left: Nanos,
     /// The time until which it keeps all of what is reserved for it, used or not.

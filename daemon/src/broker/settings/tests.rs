@@ -124,6 +124,24 @@ fn a_whole_file_says_everything() {
 }
 
 #[test]
+fn memory_that_no_vm_could_have_is_not_reserved() {
+    let wrong = [
+        ("gpu-memory = 0", "", "gpu-memory: no VM could hold any"),
+        ("", "reserved-memory = 1", "[vm.a] reserved-memory: means nothing without gpu-memory"),
+        ("gpu-memory = 5", "reserved-memory = 6", "[vm.a] reserved-memory: is more than gpu-memory"),
+        (
+            "gpu-memory = 9",
+            "reserved-memory = 6\ndevice-memory = 5",
+            "[vm.a] reserved-memory: is more than device-memory of the VM",
+        ),
+    ];
+    for (top, own, error) in wrong {
+        let said = mistake(&format!("{top}\n[vm.a]\nsocket-path = \"/run/a\"\n{own}"));
+        assert!(said.starts_with(error), "{top} {own}\n{said}");
+    }
+}
+
+#[test]
 fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
     let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
     let wrong = [
@@ -159,16 +177,6 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("metrics = \"0.0.0.0:1\"", "metrics: \"0.0.0.0:1\" is not of this machine only: use 127.0.0.1:PORT"),
         ("metrics = \"9400\"", "metrics: \"9400\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path"),
         ("memory-wait = \"11min\"", "memory-wait: \"11min\" is more than 10min"),
-        ("gpu-memory = 0", "gpu-memory: no VM could hold any"),
-        ("+reserved-memory = 1", "[vm.a] reserved-memory: means nothing without gpu-memory"),
-        (
-            "gpu-memory = 5\n[defaults]\nreserved-memory = 6",
-            "[vm.a] reserved-memory: is more than gpu-memory",
-        ),
-        (
-            "gpu-memory = 9\n[defaults]\nreserved-memory = 6\ndevice-memory = 5",
-            "[vm.a] reserved-memory: is more than device-memory of the VM",
-        ),
         (
             "gpu-memory = true",
             "gpu-memory: true is no size: write a whole number of bytes, or a string with KiB, MiB or GiB",
