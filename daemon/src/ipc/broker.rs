@@ -366,7 +366,7 @@ mod tests {
         ];
         assert_eq!(
             (BROKER_MESSAGES, bytes(&to_device).as_str()),
-            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 07ac0201 08")
+            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 07ac0201 0805")
         );
         let gpu = SharedGpu {
             uuid: [1; 16],
@@ -403,7 +403,7 @@ mod tests {
         ];
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
-                      08ac02000506 0902022f70 0aac02 0bac0201020403";
+                      08ac02000506 0902022f70 0aac02 0bac020102040305";
         assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
     }
 }
