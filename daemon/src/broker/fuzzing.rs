@@ -662,6 +662,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
             wanted: u.arbitrary()?,
             least: u.arbitrary()?,
             idle: u.arbitrary()?,
+            waiter: u.arbitrary()?,
         }),
         _ => {
             let count = u.int_in_range(0..=4)?;

@@ -65,8 +65,6 @@ pub(crate) struct Context<T> {
     pub(super) successor: Option<Successor>,
     /// The worker has handed over, and takes no answers.
     pub(super) rests: bool,
-    /// Nothing of what counts for the context is on a GPU: the context is swapped out.
-    pub(super) is_away: bool,
 }
 
 impl<T> Context<T> {

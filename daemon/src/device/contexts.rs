@@ -53,7 +53,6 @@ impl<T> Device<T> {
             lending: FxHashSet::default(),
             successor: None,
             rests: false,
-            is_away: false,
         };
         self.contexts.insert(ctx_id, context);
         Ok(Response::OkNodata)

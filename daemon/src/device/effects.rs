@@ -73,8 +73,8 @@ pub(crate) trait Effects {
     /// Tells a worker how much memory its context has and could have.
     fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>);
 
-    /// Tells a worker that it may not, because of this limit.
-    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str);
+    /// Tells a worker that it may not, because of this limit; or without one because it does not want to any more.
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>);
 
     /// Nobody holds this piece any more.
     fn forget_memory(&mut self, memory: MemoryId);

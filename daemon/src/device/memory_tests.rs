@@ -70,7 +70,7 @@ fn one_context_leaves_the_other_its_share() {
     assert_eq!(rig.want(1, credit(1, 1)), Asked::RefuseMemory(1, 9, "device-memory"));
     assert_eq!(rig.want(2, credit(7, 8)), Asked::Grant(2, 9, None, 7 * MIB));
     assert_eq!(rig.device.memory_used(), (63 * MIB, 0));
-    rig.device.credit_returned(ContextId(1), Heap::Device, 50 * MIB);
+    rig.device.credit_returned(ContextId(1), Heap::Device, 50 * MIB, &mut rig.world);
     assert_eq!(rig.want(2, credit(40, 40)), Asked::Grant(2, 9, None, 40 * MIB));
 }
 
@@ -515,7 +515,7 @@ fn what_a_successor_gives_back_counts_only_if_it_becomes_the_worker() {
             assert_eq!((rig.host_memory(), rig.device.memory_used().0), (3, 8 * MIB));
             assert_eq!(rig.give_back(1, taken), [Asked::Forget(taken)]);
             assert_eq!(rig.give_back(1, shown), []);
-            rig.device.credit_returned(one_id, Heap::Device, 8 * MIB);
+            rig.device.credit_returned(one_id, Heap::Device, 8 * MIB, &mut rig.world);
             assert_eq!((rig.host_memory(), rig.device.memory_used().0), (1, 0));
         }
     }
@@ -546,4 +546,53 @@ fn what_cannot_be_handed_over_is_said() {
     assert_eq!(obstacle(&rig, 1), Some(Obstacle::Lends));
     rig.device.context_lost(ContextId(1), &mut rig.world);
     assert_eq!(obstacle(&rig, 1), Some(Obstacle::Lost));
+}
+
+#[test]
+fn what_comes_back_goes_to_what_waits_and_what_is_wanted_no_more_does_not_wait() {
+    let mut rig = rig();
+    rig.device.set_room(20 * MIB, &mut rig.world);
+    let Asked::Grant(1, 9, Some(piece), _) =
+        rig.want(1, Wanted::Piece { heap: Heap::Device, bytes: 10 * MIB })
+    else {
+        panic!("there is room")
+    };
+    assert_eq!(rig.want(1, credit(10, 10)), Asked::Grant(1, 9, None, 10 * MIB));
+    let wait = |rig: &mut Rig, request| {
+        rig.device.memory_wanted(ContextId(2), request, credit(10, 10), &mut rig.world);
+        assert_eq!(rig.asked(), []);
+    };
+    wait(&mut rig, 1);
+    wait(&mut rig, 2);
+    wait(&mut rig, 3);
+    rig.device.memory_wanted_no_more(ContextId(2), 1, &mut rig.world);
+    assert_eq!(rig.asked(), [Asked::RefuseMemory(2, 1, "")]);
+    rig.device.memory_wanted_no_more(ContextId(2), 1, &mut rig.world);
+    assert_eq!(rig.asked(), [], "it is answered once");
+    let number = |rig: &Rig| rig.device.first_lack(&[]).map(|lack| lack.number & 0xffff_ffff);
+    assert_eq!(number(&rig), Some(2));
+    rig.device.credit_returned(ContextId(1), Heap::Device, 10 * MIB, &mut rig.world);
+    assert_eq!(rig.asked(), [Asked::Grant(2, 2, None, 10 * MIB)]);
+    let asked = rig.give_back(1, piece);
+    assert_eq!(asked, [Asked::Forget(piece), Asked::Grant(2, 3, None, 10 * MIB)]);
+    assert_eq!(number(&rig), None);
+}
+
+#[test]
+fn what_a_context_that_is_swapped_out_leaves_is_on_no_gpu_and_what_a_reset_ends_is() {
+    let mut rig = rig();
+    rig.device.set_room(20 * MIB, &mut rig.world);
+    rig.want(1, credit(10, 10));
+    rig.want(2, credit(10, 10));
+    assert_eq!(rig.device.present_memory(), 20 * MIB);
+    rig.device.is_away(ContextId(1), true, &mut rig.world);
+    assert_eq!(rig.device.present_memory(), 10 * MIB);
+    let [away, present] = [1, 2].map(|ctx_id| rig.device.contexts[&ContextId(ctx_id)].owner().0);
+    rig.call(1, Command::CtxDestroy);
+    assert_eq!(rig.device.present_memory(), 10 * MIB, "its worker has not ended");
+    rig.device.reset(MapsAtReset::Forget, &mut rig.world);
+    assert_eq!((rig.device.present_memory(), rig.device.memory_used()), (10 * MIB, (0, 0)));
+    rig.device.worker_ended(away, &mut rig.world);
+    rig.device.worker_ended(present, &mut rig.world);
+    assert_eq!(rig.device.present_memory(), 0);
 }

@@ -28,6 +28,6 @@ mod window;
 pub(crate) use context::Obstacle;
 pub(crate) use effects::{Effects, Shown};
 pub(crate) use error::{EffectFailed, GuestError};
-
+pub(crate) use memory::Lack;
 pub(crate) use model::{Device, DeviceOptions, MapsAtReset, PassedDevice};
 pub(crate) use quota::{Owner, Quota};

@@ -11,7 +11,7 @@ use super::scanout::Scanouts;
 use super::window::Window;
 use config::{ContextLimits, DeviceLimits, MEMORY_REGIONS_MAX};
 use protocol::ids::{ContextId, ResourceId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 /// The offer of a device, which is fixed for its life.
@@ -51,6 +51,10 @@ pub(crate) struct Device<T> {
     pub(super) waiting: Vec<Waiting>,
     /// Bytes of the GPUs' memory that contexts may hold which are not swapped out.
     pub(super) room: u64,
+    /// The owners of which nothing is on a GPU, though memory counts for them: contexts that are swapped out, until their workers have ended.
+    pub(super) away: FxHashSet<Owner>,
+    /// Bytes of the GPUs' memory that workers hold which were told to end when the device was reset.
+    pub(super) dying: FxHashMap<Owner, u64>,
     pub(super) next_owner: u64,
 }
 
@@ -66,6 +70,8 @@ impl<T> Device<T> {
             pieces: Pieces::default(),
             waiting: Vec::new(),
             room: u64::MAX,
+            away: FxHashSet::default(),
+            dying: FxHashMap::default(),
             next_owner: 1,
             options,
         }
@@ -92,8 +98,12 @@ impl<T> Device<T> {
             }
         }
         self.scanouts = Scanouts::new(self.options.num_scanouts);
+        let held = |owner: &Owner| (*owner, self.quotas.memory.device.held(*owner));
+        let present = self.pieces.workers.keys().filter(|owner| !self.away.contains(owner));
+        self.dying.extend(present.map(held));
+        self.away.clear();
         self.quotas = Quotas::new(&self.options);
-        // What workers that are about to end still hold is not counted: the VM begins anew.
+        // What workers that are about to end still hold counts for no quota: the VM begins anew.
         self.pieces.clear().into_iter().for_each(|memory| effects.forget_memory(memory));
     }
 

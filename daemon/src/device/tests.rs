@@ -93,8 +93,8 @@ impl Effects for World {
     fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>) {
         let _ = self.ask(Asked::Budget(ctx_id.0, request, memory));
     }
-    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
-        let _ = self.ask(Asked::RefuseMemory(ctx_id.0, request, limit));
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {
+        let _ = self.ask(Asked::RefuseMemory(ctx_id.0, request, limit.unwrap_or("")));
     }
     fn forget_memory(&mut self, memory: MemoryId) {
         let _ = self.ask(Asked::Forget(memory.0));

@@ -55,7 +55,10 @@ pub enum FromBroker {
         forced: bool,
     },
     /// The first of the VM's contexts that wait for memory has waited for long enough.
-    NoRoom,
+    NoRoom {
+        /// The number of this one, as [`RoomState::waiter`] told. Another waits on.
+        waiter: u64,
+    },
 }
 
 /// The GPUs of a context: for each that its guest sees, in the guest's order, an index among the GPUs of [`ToBroker::Ready`].
@@ -192,6 +195,8 @@ pub struct RoomState {
     pub least: u64,
     /// Bytes of `held` that belong to contexts which have done nothing for a second.
     pub idle: u64,
+    /// The number of the first that waits; 0 if none does.
+    pub waiter: u64,
 }
 
 /// The stage of a restart.
@@ -357,11 +362,11 @@ mod tests {
             FromBroker::Place { placement: Placement(vec![0, 1]) },
             FromBroker::HandOn,
             FromBroker::Room { most: 300, forced: true },
-            FromBroker::NoRoom,
+            FromBroker::NoRoom { waiter: 5 },
         ];
         assert_eq!(
             (BROKER_MESSAGES, bytes(&to_device).as_str()),
-            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 07ac0201 08")
+            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 07ac0201 0805")
         );
         let gpu = SharedGpu {
             uuid: [1; 16],
@@ -394,11 +399,11 @@ mod tests {
             ToBroker::Restarted { ctx_id: CONTEXT, outcome: Ok(took) },
             ToBroker::Replaced { what: Replaced::Program("/p".into()) },
             ToBroker::Recovered { ctx_id: CONTEXT },
-            ToBroker::Room(RoomState { most: 300, held: 1, wanted: 2, least: 4, idle: 3 }),
+            ToBroker::Room(RoomState { most: 300, held: 1, wanted: 2, least: 4, idle: 3, waiter: 5 }),
         ];
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
-                      08ac02000506 0902022f70 0aac02 0bac0201020403";
+                      08ac02000506 0902022f70 0aac02 0bac020102040305";
         assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
     }
 }

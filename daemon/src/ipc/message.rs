@@ -268,6 +268,11 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
+    /// The driver waits no more for an answer to [`Self::MemoryWanted`]. One comes nevertheless, unless it was already sent.
+    MemoryWantedNoMore {
+        /// The number of the request.
+        request: u32,
+    },
     /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`].
     BudgetWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].

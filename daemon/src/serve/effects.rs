@@ -352,12 +352,11 @@ impl Effects for World {
         self.send(ctx_id, ToWorker::Budget { request, memory }, None);
     }
 
-    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
-        self.warn_of(
-            ctx_id,
-            limit,
-            format_args!("limit {limit} reached: no more memory for context {ctx_id}"),
-        );
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {
+        if let Some(limit) = limit {
+            let message = format_args!("limit {limit} reached: no more memory for context {ctx_id}");
+            self.warn_of(ctx_id, limit, message);
+        }
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
     }
 

@@ -203,6 +203,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
             ToDevice::MemoryWanted { request: 2, wanted: Wanted::Piece { heap: Heap::Device, bytes } }
         }
         29 if u.arbitrary()? => ToDevice::CatchUpWanted { request: 4 },
+        29 if u.arbitrary()? => ToDevice::MemoryWantedNoMore { request: number(u)? as u32 },
         29 => ToDevice::BudgetWanted { request: 3 },
         21..=23 => ToDevice::RingEnds { ring: number(u)? },
         _ => ToDevice::FenceSignalled(Fence {

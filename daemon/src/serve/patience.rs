@@ -125,7 +125,7 @@ impl World {
                 }
             }
             FromBroker::Room { most, forced } => self.room.limit(most, forced),
-            FromBroker::NoRoom => self.room.refuse(),
+            FromBroker::NoRoom { waiter } => self.room.refuse(waiter),
             FromBroker::Report => self.report_due = true,
             // As soon as the loop is there.
             FromBroker::HandOn => {

@@ -67,7 +67,7 @@ impl Server {
     fn not_handed_over(&mut self, ctx_id: ContextId, wanted: (Asker, Purpose), failure: Failure) {
         match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => {
-                self.world.room.stays(ctx_id, Instant::now());
+                self.world.room.stays(ctx_id, failure.for_now, Instant::now());
                 self.world.handed_over(ctx_id, wanted, Err(failure));
             }
             Purpose::SwapIn => {
@@ -361,6 +361,7 @@ impl Server {
             | ToDevice::BlobRefused { .. }
             | ToDevice::Anchor { .. }
             | ToDevice::MemoryWanted { .. }
+            | ToDevice::MemoryWantedNoMore { .. }
             | ToDevice::BudgetWanted { .. }
             | ToDevice::CatchUpWanted { .. }
             | ToDevice::HandedOver

@@ -483,6 +483,7 @@ fn a_successor_that_says_what_it_must_not_costs_the_context_nothing() {
         taken_over(),
         signalled(7),
         ToDevice::BudgetWanted { request: 1 },
+        ToDevice::MemoryWantedNoMore { request: 1 },
         ToDevice::CatchUpWanted { request: 1 },
         ToDevice::Lost { reason: "cannot".into() },
     ];

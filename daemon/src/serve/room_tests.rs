@@ -52,6 +52,11 @@ fn state(broker: &Channel) -> RoomState {
     states.next_back().expect("the broker hears something")
 }
 
+/// The number of a request of the context; that of its coming back is the largest.
+fn number(request: u32) -> u64 {
+    u64::from(CONTEXT.0) << 32 | u64::from(request)
+}
+
 fn may(most: u64, forced: bool) -> FromBroker {
     FromBroker::Room { most, forced }
 }
@@ -61,15 +66,23 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     let (mut rig, broker) = rig_with_spare();
     assert_eq!(rig.told(&broker, &may(0, false)), RoomState::default());
     rig.asks(OLD, 1, 100, 200);
-    let wants = RoomState { wanted: 100, least: 100, ..RoomState::default() };
+    let wants = RoomState { wanted: 100, least: 100, waiter: number(1), ..RoomState::default() };
     assert_eq!((rig.hear(OLD), state(&broker)), (vec![], wants));
     let has = RoomState { most: 150, held: 150, wanted: 150, ..RoomState::default() };
     assert_eq!(rig.told(&broker, &may(150, false)), has);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 150 }]);
     rig.asks(OLD, 2, 50, 50);
-    assert_eq!(state(&broker), RoomState { wanted: 200, least: 200, ..has });
-    assert_eq!(rig.told(&broker, &FromBroker::NoRoom), has);
+    assert_eq!(state(&broker), RoomState { wanted: 200, least: 200, waiter: number(2), ..has });
+    // Another wants as much, and is heard of when the first is refused.
+    rig.asks(OLD, 4, 50, 50);
+    let next = RoomState { wanted: 200, least: 200, waiter: number(4), ..has };
+    assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 2 }]);
+    // A refusal is of one that waits, which it may not do any more.
+    assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
+    assert_eq!(rig.hear(OLD), []);
+    rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 4 });
+    assert_eq!((rig.hear(OLD), state(&broker)), (vec![ToWorker::MemoryRefused { request: 4 }], has));
     // A quota is no matter of the broker.
     rig.asks(OLD, 3, u64::MAX, u64::MAX);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 3 }]);
@@ -90,10 +103,11 @@ fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
         // What its program does meanwhile waits.
         rig.passes_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
         assert_eq!(rig.server.unmovable(CONTEXT), Some(Unmovable::Waits));
-        let wants = RoomState { most: 100, held: 0, wanted: 150, least: 150, idle: 0 };
+        let waiter = number(u32::MAX);
+        let wants = RoomState { most: 100, held: 0, wanted: 150, least: 150, idle: 0, waiter };
         assert_eq!(state(&broker), wants);
         if !comes_back {
-            assert_eq!(rig.told(&broker, &FromBroker::NoRoom).wanted, 0);
+            assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter }).wanted, 0);
             assert_eq!((rig.is_running(), rig.open()), (false, 0));
             continue;
         }

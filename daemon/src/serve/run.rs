@@ -672,6 +672,9 @@ impl Server {
             ToDevice::MemoryWanted { request, wanted } => {
                 self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
             }
+            ToDevice::MemoryWantedNoMore { request } => {
+                self.device.memory_wanted_no_more(ctx_id, request, &mut self.world);
+            }
             ToDevice::BudgetWanted { request } => {
                 self.device.budget_wanted(ctx_id, request, &mut self.world);
             }
@@ -684,7 +687,9 @@ impl Server {
             ToDevice::MemoryReturned { memory } => {
                 self.device.memory_returned(ctx_id, memory, &mut self.world);
             }
-            ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
+            ToDevice::CreditReturned { heap, bytes } => {
+                self.device.credit_returned(ctx_id, heap, bytes, &mut self.world);
+            }
             ToDevice::LimitReached { limit } => {
                 let message = format_args!("limit {} reached: context {ctx_id} gets no more", Quoted(&limit));
                 self.world.warn_of(ctx_id, "limit of a context", message);

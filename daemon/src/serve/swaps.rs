@@ -8,6 +8,7 @@ use super::handover::idle::Idle;
 use super::handover::{Asker, Purpose};
 use super::run::Server;
 use super::workers::SwappedOut;
+use crate::device::Lack;
 use crate::ipc::{RoomState, ToBroker};
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
@@ -94,8 +95,10 @@ impl Server {
             self.world.watch_idle();
             self.device.set_room(most, &mut self.world);
         }
-        if std::mem::take(&mut self.world.room.is_refused) {
-            self.refuse_first();
+        let first = self.device.first_lack(&self.world.room.waiting);
+        let refused = self.world.room.refused.take();
+        if let Some(first) = first.filter(|first| refused == Some(first.number)) {
+            self.refuse_first(first);
         }
         // Those for which there is no room yet wait again.
         let waiting = std::mem::take(&mut self.world.room.waiting);
@@ -105,17 +108,15 @@ impl Server {
     }
 
     /// The first that waits has done so for long enough: the same as the broker was told of.
-    fn refuse_first(&mut self) {
+    fn refuse_first(&mut self, Lack { ctx_id, .. }: Lack) {
         if self.device.refuse_first(&mut self.world) {
             return;
         }
-        if let Some((ctx_id, _)) = self.device.first_lack(&self.world.room.waiting) {
-            self.world.room.waiting.retain(|waiting| *waiting != ctx_id);
-            self.lose(
-                ctx_id,
-                "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the broker's log has the remedy)",
-            );
-        }
+        self.world.room.waiting.retain(|waiting| *waiting != ctx_id);
+        self.lose(
+            ctx_id,
+            "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the broker's log has the remedy)",
+        );
     }
 
     /// Has contexts swapped out until the VM holds no more than it may.
@@ -126,7 +127,9 @@ impl Server {
         };
         let going = self.world.workers.contexts().filter(goes);
         let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
-        let mut over = self.device.present_memory().saturating_sub(going).saturating_sub(most);
+        let present = self.device.present_memory();
+        self.world.room.forced &= present > most;
+        let mut over = present.saturating_sub(going).saturating_sub(most);
         if over == 0 {
             self.world.room.again = None;
             return;
@@ -135,7 +138,6 @@ impl Server {
             return;
         }
         self.world.room.again = Some(now + AGAIN_AFTER);
-        self.world.room.stays.retain(|_, until| *until > now);
         for (ctx_id, asker) in self.expendable(now) {
             if over == 0 || self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
                 return;
@@ -158,7 +160,7 @@ impl Server {
         let idle = idle.iter().map(|ctx_id| (*ctx_id, Asker::Itself));
         let can = |(ctx_id, _): &(ContextId, Asker)| {
             self.device.device_memory_of(*ctx_id) > 0
-                && !room.stays.contains_key(ctx_id)
+                && room.stays.get(ctx_id).is_none_or(|stay| stay.until <= now)
                 && !self.world.workers.has_successor(*ctx_id)
                 && self.unmovable(*ctx_id).is_none()
         };
@@ -178,21 +180,22 @@ impl Server {
         self.world.room.leaving.values().any(|leaving| *leaving == ctx_id)
     }
 
-    /// Tells the broker what is held and wanted, if that has changed.
+    /// Tells the broker what is held and wanted, if it is to hear of that.
     fn tell_room(&mut self, most: u64, now: Instant) {
         let held = self.device.present_memory();
         let (mut wanted, mut least) = (held, 0);
-        if let Some((ctx_id, bytes)) = self.device.first_lack(&self.world.room.waiting) {
-            wanted = held.saturating_add(bytes);
+        let mut waiter = 0;
+        if let Some(Lack { ctx_id, bytes, number }) = self.device.first_lack(&self.world.room.waiting) {
+            (wanted, waiter) = (held.saturating_add(bytes), number);
             // One that is swapped out waits for all that it holds.
             let holds = if self.world.room.waits(ctx_id) { 0 } else { self.device.device_memory_of(ctx_id) };
             least = holds.saturating_add(bytes);
         }
         let idle =
             self.idle_contexts(now).into_iter().map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
-        let state = RoomState { most, held, wanted, least, idle };
-        if self.world.room.told != Some(state) {
-            self.world.room.told = Some(state);
+        let state = RoomState { most, held, wanted, least, idle, waiter };
+        if self.world.room.is_to_tell(state, now) {
+            self.world.room.told = Some((state, now));
             self.world.broker.iter().for_each(|broker| broker.tell(&ToBroker::Room(state), None));
         }
     }

@@ -18,9 +18,11 @@ use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFil
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// The longest time that an executor waits for an answer. It waits no longer, and an answer that comes later goes back. Workers that end take less (2 s,
-/// then they are killed), and so does the wait for memory that other VMs give up (`memory-wait`, 10 min at most).
-const ANSWER_MAX: Duration = patience(630);
+/// The longest time that an executor waits for an answer that comes at once. It waits no longer.
+const ANSWER_MAX: Duration = patience(10);
+/// The longest time that it waits for memory. What is granted later goes back. Workers that end take less (2 s, then they are killed), and so does the
+/// wait for memory that other VMs give up (`memory-wait`, 10 min at most).
+const MEMORY_MAX: Duration = patience(630);
 
 /// Refused shaders of one context that the device process hears of, and logs within limits of its own.
 const REFUSALS_TOLD: u64 = 16;
@@ -73,6 +75,13 @@ impl Question {
             Self::Memory(wanted) => ToDevice::MemoryWanted { request, wanted },
             Self::Budget => ToDevice::BudgetWanted { request },
             Self::CatchUp => ToDevice::CatchUpWanted { request },
+        }
+    }
+
+    fn patience(self) -> Duration {
+        match self {
+            Self::Memory(_) => MEMORY_MAX,
+            Self::Budget | Self::CatchUp => ANSWER_MAX,
         }
     }
 }
@@ -183,8 +192,12 @@ impl Allowances {
                 });
             }
             let stop = cancel.stop();
-            if stop.is_some() || start.elapsed() > ANSWER_MAX {
+            if stop.is_some() || start.elapsed() > question.patience() {
                 state.requests.insert(request, Request::Abandoned(question));
+                drop(state);
+                if matches!(question, Question::Memory(_)) {
+                    self.say(&ToDevice::MemoryWantedNoMore { request });
+                }
                 return if stop == Some(Stop::Interrupted) { Err(Interrupted) } else { Ok(None) };
             }
             self.answered.wait_for(&mut state, Duration::from_millis(20));
@@ -478,8 +491,11 @@ mod tests {
         cancel.interrupt();
         assert!(rig.allowances.credit(Heap::Device, 1, &cancel).is_err());
         assert!(rig.allowances.pages(4096, &cancel).is_err() && rig.allowances.budget(&cancel).is_err());
-        rig.answer(Some(STEP));
-        rig.answer(Some(4096));
+        for bytes in [STEP, 4096] {
+            rig.answer(Some(bytes));
+            let said = rig.said();
+            assert!(matches!(said, Some(ToDevice::MemoryWantedNoMore { .. })), "{said:?}");
+        }
         let said = [rig.said(), rig.said(), rig.said(), rig.said()];
         assert!(matches!(said[0], Some(ToDevice::BudgetWanted { .. })), "{said:?}");
         assert_eq!(said[1], Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: STEP }));
@@ -506,6 +522,7 @@ mod tests {
             assert!(!waits.join().unwrap());
         });
         rig.answer(Some(4096));
+        assert_eq!(rig.said(), Some(ToDevice::MemoryWantedNoMore { request: 0 }));
         assert_eq!(rig.said(), Some(ToDevice::MemoryReturned { memory: MemoryId(7) }));
     }
 }

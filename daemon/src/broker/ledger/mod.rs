@@ -21,14 +21,16 @@ use std::collections::BTreeMap;
 pub(super) const TURN: Nanos = 2_000_000_000;
 /// The most, in nanoseconds.
 const TURN_MAX: Nanos = 60_000_000_000;
-/// A turn takes so many times as long as making room for it: what is copied for a turn takes a fifth of the time at most.
+/// A turn takes so many times as long as making room for it: the more there is to copy, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
 /// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
-/// Time in which a VM gives up memory, in nanoseconds: others are asked as well otherwise.
+/// Time in which a VM gives up memory, in nanoseconds: others are asked as well otherwise. A turn stands still for no longer in all.
 const GIVE_UP_PATIENCE: Nanos = 10_000_000_000;
 /// Time between two lines of the log about what one VM was refused, in nanoseconds.
 const COMPLAIN_AFTER: Nanos = 60_000_000_000;
+/// Time for which the memory of a VM counts whose device process has ended, in nanoseconds: its workers end later.
+const GHOST: Nanos = 3_000_000_000;
 /// Time after which the ledger is looked at again while a VM waits, in nanoseconds.
 const LOOK: Nanos = 50_000_000;
 
@@ -37,21 +39,32 @@ const LOOK: Nanos = 50_000_000;
 pub(super) enum Order {
     /// The VM may hold so many bytes; to come down to them, contexts that do something are swapped out if that is `forced`.
     May { most: u64, forced: bool },
-    /// The VM has waited for too long, or wants more than it can have.
-    No,
+    /// The first context of the VM that waits, which has this number, has waited for too long, or wants more than it can have.
+    No { waiter: u64 },
 }
 
 /// The memory of the GPUs, by their indices.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Ledger {
     /// Bytes that VMs may hold of each GPU.
     totals: BTreeMap<usize, u64>,
     /// The VMs, by their indices.
     accounts: BTreeMap<usize, Account>,
+    ghosts: Vec<Ghost>,
 }
 
-/// The memory of one VM: on each of its GPUs, it counts whole.
+/// The memory of a VM whose device process has ended: workers that are ending hold it, until a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Ghost {
+    gpus: Vec<usize>,
+    bytes: u64,
+    until: Nanos,
+}
+
+/// The memory of one VM: on each GPU that it uses, it counts whole.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Account {
     gpus: Vec<usize>,
     weight: u32,
@@ -64,13 +77,20 @@ struct Account {
     state: RoomState,
     /// The time since which it waits.
     since: Option<Nanos>,
+    /// The time at which the first of its contexts that wait came to be the first.
+    first_since: Nanos,
     /// The time at which others were first told to make room for it.
     makes_room: Option<Nanos>,
     /// The time at which it was told to give something up.
     told: Nanos,
-    /// The time at which its turn is over, while it does not wait; and what is left of the turn while it does.
+    /// The time at which its turn is over unless it stands still; and what was left of the turn when the VM began to wait.
     turn_until: Nanos,
     turn_left: Nanos,
+    /// The VM waits for no more than fits beside that which others keep, and has not since its wait began. Its turn stands still meanwhile, for so long at most.
+    fits: bool,
+    still_left: Nanos,
+    /// The time until which it keeps all of what is reserved for it, used or not.
+    keeps_until: Nanos,
     /// The time at which the log told last that it was refused something.
     complained: Option<Nanos>,
 }
@@ -81,9 +101,10 @@ impl Account {
         self.may.max(self.heard)
     }
 
-    /// Bytes that it is never told to give up. It may not use yet what it may have, if it has not heard of it.
-    fn floor(&self) -> u64 {
-        let has_heard = self.state.most == self.may;
+    /// Bytes that it is never told to give up. It may not use yet what it may have, if it has not heard of it. Where others were told to make
+    /// room for what is reserved, they do not come and go with each use of that.
+    fn floor(&self, now: Nanos) -> u64 {
+        let has_heard = self.state.most == self.may && self.keeps_until <= now;
         self.reserved.min(if has_heard { self.state.held.min(self.may) } else { self.may })
     }
 
@@ -100,9 +121,13 @@ impl Account {
         Order::May { most: self.may, forced }
     }
 
-    /// Returns whether it has its turn, which stands still while it waits.
+    /// Returns whether its turn stands still, if it has it.
+    fn is_still(&self, now: Nanos) -> bool {
+        self.fits && self.since.is_some_and(|since| now.saturating_sub(since) < self.still_left)
+    }
+
     fn has_turn(&self, now: Nanos) -> bool {
-        if self.since.is_some() { self.turn_left > 0 } else { self.turn_until > now }
+        if self.is_still(now) { self.turn_left > 0 } else { self.turn_until > now }
     }
 
     /// Returns whether a context waits that holds memory. Until it has what it waits for, it may not be able to give any up.
@@ -119,9 +144,15 @@ impl Account {
 
     /// Ends the VM's wait. A new turn has this length; one that has begun goes on.
     fn end_to_wait(&mut self, turn: Nanos, now: Nanos) {
-        if self.since.take().is_some() {
-            let turn = if self.turn_left > 0 { self.turn_left } else { turn };
-            (self.turn_until, self.turn_left) = (now.saturating_add(turn), 0);
+        if self.is_still(now) {
+            self.turn_until = now.saturating_add(self.turn_left);
+        }
+        if let Some(since) = self.since.take() {
+            let stood = if self.fits { now.saturating_sub(since) } else { 0 };
+            self.still_left = self.still_left.saturating_sub(stood);
+            if self.turn_until <= now {
+                (self.turn_until, self.still_left) = (now.saturating_add(turn), GIVE_UP_PATIENCE);
+            }
         }
         self.makes_room = None;
     }
@@ -134,18 +165,27 @@ impl Account {
 impl Ledger {
     /// A VM is on these GPUs, of which VMs may hold so many bytes each, and holds nothing yet. Returns what it is told.
     pub(super) fn begins(&mut self, vm: usize, gpus: impl IntoIterator<Item = (usize, u64)>) -> Order {
-        let mut account = Account { weight: WEIGHT, ..Account::default() };
+        self.accounts.insert(vm, Account { weight: WEIGHT, ..Account::default() });
+        self.uses(vm, gpus);
+        Order::May { most: 0, forced: false }
+    }
+
+    /// A VM has no device process any more. What it had counts until its workers have ended as well.
+    pub(super) fn ends(&mut self, vm: usize, now: Nanos) {
+        let Some(account) = self.accounts.remove(&vm) else { return };
+        let bytes = account.counts();
+        self.ghosts.push(Ghost { gpus: account.gpus, bytes, until: now.saturating_add(GHOST) });
+        self.ghosts.retain(|ghost| ghost.bytes > 0 && ghost.until > now);
+    }
+
+    /// A VM uses these GPUs from now on, of which VMs may hold so many bytes each.
+    pub(super) fn uses(&mut self, vm: usize, gpus: impl IntoIterator<Item = (usize, u64)>) {
+        let Some(account) = self.accounts.get_mut(&vm) else { return };
+        account.gpus.clear();
         for (gpu, bytes) in gpus {
             self.totals.insert(gpu, bytes);
             account.gpus.push(gpu);
         }
-        self.accounts.insert(vm, account);
-        Order::May { most: 0, forced: false }
-    }
-
-    /// A VM has no device process any more.
-    pub(super) fn ends(&mut self, vm: usize) {
-        self.accounts.remove(&vm);
     }
 
     /// A VM has this weight.
@@ -161,6 +201,10 @@ impl Ledger {
     /// A VM says what it holds and wants. It is not believed to hold more than it was ever let.
     pub(super) fn hears(&mut self, vm: usize, state: RoomState, now: Nanos) {
         let Some(account) = self.accounts.get_mut(&vm) else { return };
+        if state.waiter != account.state.waiter {
+            account.first_since = now;
+        }
+        let waited = account.since.is_some();
         account.state = state;
         if state.most == account.may {
             account.heard = state.held.min(account.heard);
@@ -170,6 +214,8 @@ impl Ledger {
             true => account.begin_to_wait(now),
             false => account.end_to_wait(0, now),
         }
+        let fits = !self.is_reserved_for_others(vm, state.wanted, now);
+        self.accounts.entry(vm).and_modify(|account| account.fits = fits && (account.fits || !waited));
     }
 
     /// Returns whether the log may tell that a VM was refused something: guests can have it told as often as they like.
@@ -193,19 +239,22 @@ impl Ledger {
         self.accounts.values().any(|account| account.since.is_some()).then(|| now.saturating_add(LOOK))
     }
 
-    /// Returns what VMs are to be told. One that has waited for as long as `patience` waits no more.
+    /// Returns what VMs are to be told. A context that has waited for as long as `patience` waits no more.
     pub(super) fn decide(&mut self, patience: Nanos, now: Nanos) -> Vec<(usize, Order)> {
         let mut orders = Vec::new();
+        self.ghosts.retain(|ghost| ghost.until > now);
         let mut blocked: Vec<usize> = Vec::new();
         for vm in self.queue(now) {
             let account = &self.accounts[&vm];
-            let waited = account.since.map_or(0, |since| now.saturating_sub(since));
+            let waited = account.since.map_or(0, |since| now.saturating_sub(since.max(account.first_since)));
             if waited >= patience || self.can_never(account) {
                 orders.push((vm, self.refuse(vm, now)));
                 continue;
             }
             let is_to_give_up = account.heard > account.may && !account.allocates();
-            if is_to_give_up && self.others_wait(vm) || self.is_reserved_for_others(vm, account.state.least) {
+            if is_to_give_up && self.others_wait(vm)
+                || self.is_reserved_for_others(vm, account.state.least, now)
+            {
                 continue;
             }
             if account.gpus.iter().any(|gpu| blocked.contains(gpu)) {
@@ -221,7 +270,20 @@ impl Ledger {
                 self.make_room(vm, (gpu, missing), now, &mut orders);
             }
         }
+        self.let_keep(&mut orders);
         orders
+    }
+
+    /// VMs that were to give something up, and have not yet, keep it where none waits for it any more.
+    fn let_keep(&mut self, orders: &mut Vec<(usize, Order)>) {
+        let waiting = self.accounts.values().filter(|account| account.since.is_some());
+        let awaited: Vec<usize> = waiting.flat_map(|account| account.gpus.iter().copied()).collect();
+        for (vm, account) in &mut self.accounts {
+            if account.heard > account.may && !account.gpus.iter().any(|gpu| awaited.contains(gpu)) {
+                (account.may, account.forced) = (account.heard, false);
+                orders.push((*vm, Order::May { most: account.may, forced: false }));
+            }
+        }
     }
 
     /// The VMs that wait, in the order in which they get memory.
@@ -244,10 +306,10 @@ impl Ledger {
     }
 
     /// Returns whether a VM cannot have so many bytes, whatever others give up.
-    fn is_reserved_for_others(&self, vm: usize, bytes: u64) -> bool {
+    fn is_reserved_for_others(&self, vm: usize, bytes: u64, now: Nanos) -> bool {
         let kept = |gpu: usize| {
             let others = self.accounts.iter().filter(|(other, account)| **other != vm && account.is_on(gpu));
-            others.map(|(_, account)| account.floor()).fold(bytes, u64::saturating_add)
+            others.map(|(_, account)| account.floor(now)).fold(bytes, u64::saturating_add)
         };
         self.accounts[&vm].gpus.iter().any(|gpu| kept(*gpu) > self.total(*gpu))
     }
@@ -263,7 +325,8 @@ impl Ledger {
     /// Bytes of a GPU that no VM may hold.
     fn free(&self, gpu: usize) -> u64 {
         let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
-        let taken = on_it.map(Account::counts).fold(0, u64::saturating_add);
+        let ghosts = self.ghosts.iter().filter(|ghost| ghost.gpus.contains(&gpu)).map(|ghost| ghost.bytes);
+        let taken = on_it.map(Account::counts).chain(ghosts).fold(0, u64::saturating_add);
         self.total(gpu).saturating_sub(taken)
     }
 
@@ -274,7 +337,7 @@ impl Ledger {
 
     fn refuse(&mut self, vm: usize, now: Nanos) -> Order {
         self.accounts.entry(vm).and_modify(|account| account.end_to_wait(0, now));
-        Order::No
+        Order::No { waiter: self.accounts.get(&vm).map_or(0, |account| account.state.waiter) }
     }
 
     /// A VM gets what it wants, and more if no other waits, so that it need not ask so often.
@@ -282,13 +345,16 @@ impl Ledger {
         let others_wait = self.others_wait(vm);
         let gpus = self.accounts[&vm].gpus.iter();
         let free = gpus.map(|gpu| self.free(*gpu)).min().unwrap_or(0);
-        let Some(account) = self.accounts.get_mut(&vm) else { return Order::No };
+        let Some(account) = self.accounts.get_mut(&vm) else { return Order::No { waiter: 0 } };
         let wanted = account.state.wanted;
         let left = free.saturating_sub(wanted.saturating_sub(account.counts()));
         account.may = if others_wait { wanted } else { wanted.saturating_add(left / 4) };
         account.heard = account.counts();
         let took = account.makes_room.map(|begun| now.saturating_sub(begun));
         let turn = took.map_or(0, |took| took.saturating_mul(TURN_FACTOR).clamp(TURN, TURN_MAX));
+        if took.is_some() && wanted <= account.reserved {
+            account.keeps_until = now.saturating_add(TURN_MAX);
+        }
         account.forced = false;
         account.end_to_wait(turn, now);
         Order::May { most: account.may, forced: false }
@@ -305,7 +371,7 @@ impl Ledger {
     ) {
         let RoomState { wanted, .. } = self.accounts[&vm].state;
         let is_urgent = wanted <= self.accounts[&vm].reserved;
-        let is_too_much = self.is_reserved_for_others(vm, wanted);
+        let is_too_much = self.is_reserved_for_others(vm, wanted, now);
         let others = self.accounts.iter().filter(|(_, account)| account.is_on(gpu));
         let mut others: Vec<_> =
             others.map(|(other, account)| (*other == vm, account.turn_until, *other)).collect();
@@ -371,7 +437,7 @@ fn give_up(
         && !account.forced
         && account.counts() > account.may
         && now.saturating_sub(account.told) >= IDLE_PATIENCE;
-    let bytes = most.min(account.may - account.floor()).min(missing);
+    let bytes = most.min(account.may - account.floor(now)).min(missing);
     if bytes > 0 || is_late {
         orders.push((vm, account.lower(bytes, forced, now)));
     }

@@ -40,8 +40,27 @@ impl World {
             _ => 0,
         };
         let least = if lacks > 0 { held + lacks } else { 0 };
-        self.ledger.hears(vm, RoomState { most, held, wanted: held + lacks, least, idle }, self.now);
+        let state = RoomState { most, held, wanted: held + lacks, least, idle, waiter: 0 };
+        self.ledger.hears(vm, state, self.now);
         self.decide();
+    }
+
+    /// One context of A holds 60 bytes and does something, and another wants as many.
+    fn say_of_two(&mut self) {
+        let Order::May { most, .. } = self.told[&A] else { panic!("{:?}", self.told) };
+        let state = RoomState { most, held: 60, wanted: 120, least: 60, ..RoomState::default() };
+        self.ledger.hears(A, state, self.now);
+        self.decide();
+    }
+
+    /// The turn of A is over: its context goes, and the other gets its memory unless another VM does.
+    fn exchange(&mut self) {
+        self.say_of_two();
+        if !matches!(self.told[&A], Order::May { forced: true, .. }) {
+            self.wait(TURN);
+        }
+        assert!(matches!(self.told[&A], Order::May { forced: true, .. }), "{:?}", self.told);
+        self.say(A, 0, 60);
     }
 
     fn decide(&mut self) {
@@ -136,7 +155,7 @@ fn what_is_reserved_is_not_given_up_and_is_there_at_once() {
     world.wait(PATIENCE - MS);
     assert_eq!((world.told[&A], world.told.get(&B)), (may(85, false), None));
     world.wait(MS);
-    assert_eq!(world.told[&B], Order::No, "it waits no longer");
+    assert_eq!(world.told[&B], Order::No { waiter: 0 }, "it waits no longer");
     world.say(A, 0, 0);
     world.say(B, 0, 80);
     assert_eq!(world.told[&A], may(20, false), "it does not use what is reserved for it");
@@ -152,20 +171,90 @@ fn what_is_reserved_is_not_given_up_and_is_there_at_once() {
 fn more_than_there_is_is_refused_at_once() {
     let mut world = world([0, 0]);
     world.say(A, 0, 101);
-    assert_eq!(world.told[&A], Order::No);
+    assert_eq!(world.told[&A], Order::No { waiter: 0 });
     world.say(A, 0, 100);
     assert_eq!(world.told[&A], may(100, false));
 }
 
 #[test]
-fn contexts_of_one_vm_take_turns_as_well() {
+fn contexts_of_one_vm_take_turns_as_well_and_leave_other_vms_theirs() {
     let mut world = world([0, 0]);
+    world.say(A, 0, 60);
+    for exchange in 0..3 {
+        world.exchange();
+        assert_eq!(world.told[&A], may(70, false), "exchange {exchange}");
+    }
+    // A has waited for longer than B once.
+    world.say_of_two();
+    world.wait(MS);
+    world.say(B, 0, 80);
+    world.exchange();
+    assert_eq!(world.told[&A], may(60, false));
+    world.exchange();
+    assert_eq!(world.told[&B], may(80, false));
+}
+
+#[test]
+fn a_turn_stands_still_for_a_bounded_time_whatever_its_vm_asks_for() {
+    let mut world = World::contended([0, 0]);
+    world.wait(MS);
     world.say(A, 0, 80);
-    world.say(A, 80, 0);
-    let state = RoomState { most: 85, held: 80, wanted: 150, least: 70, idle: 0 };
-    world.ledger.hears(A, state, world.now);
-    world.decide();
-    assert!(matches!(world.told[&A], Order::May { most: 35, forced: true }), "{:?}", world.told);
+    assert_eq!(world.told[&B], may(80, false));
+    // B asks for more again and again, and A cannot be made to give it.
+    for _ in 0..30 {
+        world.say_with(B, 80, 15, 0);
+        world.wait(SECOND / 2);
+        world.say(B, 80, 0);
+        world.wait(MS);
+    }
+    assert_ne!(world.told[&B], may(80, false), "A has waited for 15 s");
+}
+
+#[test]
+fn what_others_made_room_for_is_kept_for_a_while() {
+    let mut world = World::contended([0, 60]);
+    world.say(A, 0, 80);
+    world.say(B, 0, 50);
+    world.say(A, 20, 60);
+    assert_eq!(world.told[&B], may(50, false));
+    world.say(B, 0, 0);
+    world.say(A, 20, 60);
+    world.wait(TURN_MAX - SECOND);
+    assert_ne!(world.told[&A], may(80, false), "B may want it again at once");
+    world.wait(2 * SECOND);
+    world.say(B, 0, 0);
+    world.say(A, 20, 60);
+    assert_eq!(world.told[&A], may(80, false));
+}
+
+#[test]
+fn memory_that_none_waits_for_any_more_is_kept() {
+    let mut world = World::contended([0, 0]);
+    assert_eq!(world.told[&A], may(20, true));
+    world.say(B, 0, 0);
+    assert_eq!(world.told[&A], may(85, false));
+}
+
+#[test]
+fn memory_counts_until_the_workers_of_a_device_process_have_ended() {
+    let mut world = World::contended([0, 0]);
+    world.ledger.ends(A, world.now);
+    world.wait(GHOST - MS);
+    assert_eq!(world.told.get(&B), None);
+    world.wait(MS);
+    assert_eq!(world.told[&B], may(80 + 5, false));
+}
+
+#[test]
+fn each_context_that_waits_has_its_own_time() {
+    let mut world = World::contended([90, 0]);
+    world.wait(PATIENCE - MS);
+    let other = RoomState { wanted: 80, least: 80, waiter: 7, ..RoomState::default() };
+    world.ledger.hears(B, other, world.now);
+    world.wait(PATIENCE - MS);
+    assert_eq!(world.told.get(&B), None);
+    world.wait(MS);
+    assert_eq!(world.told[&B], Order::No { waiter: 7 });
 }
 
 #[test]
@@ -174,7 +263,7 @@ fn a_vm_that_claims_to_hold_more_than_it_may_harms_no_other() {
     for _ in 0..3 {
         world.ledger.hears(
             A,
-            RoomState { most: 0, held: u64::MAX, wanted: u64::MAX, least: 1, idle: u64::MAX },
+            RoomState { held: u64::MAX, wanted: u64::MAX, least: 1, idle: u64::MAX, ..RoomState::default() },
             world.now,
         );
         world.decide();

@@ -250,6 +250,10 @@ impl Settings {
         found.right(share_memory(file, "device-memory", own, str::parse, &mut vms));
         let own = |vm: &Draft<'_>| vm.value("host_memory").map(Amount::Bytes);
         found.right(share_memory(file, "host-memory", own, |text| size(text).map(Amount::Bytes), &mut vms));
+        let room = found.right(RoomSettings::of_file(file)).unwrap_or_default();
+        if room.gpu_memory.is_some() {
+            vms.iter_mut().for_each(Draft::keep_movable);
+        }
         let settings = Self {
             policy,
             anticipation: found.right(anticipation).flatten(),
@@ -258,10 +262,11 @@ impl Settings {
             metrics: found.right(top(file, "metrics", str::parse)).flatten(),
             cgroup: found.right(top(file, "cgroup", cgroup)).flatten().unwrap_or_default(),
             log_grants: found.right(top(file, "log-grants", some_path)).flatten(),
-            room: found.right(RoomSettings::of_file(file)).unwrap_or_default(),
+            room,
             vms: vms.into_iter().filter_map(|vm| found.right(vm.finish(&options, level))).collect(),
         };
         found.extend(settings.check_own_sockets(file));
+        found.extend(settings.room.check(&settings.vms));
         settings
     }
 
@@ -310,6 +315,12 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn value<T: Any + Clone + Send + Sync>(&self, id: &str) -> Option<T> {
         self.matches.try_get_one::<T>(id).ok().flatten().cloned()
+    }
+
+    /// Programs of the VM map none of the GPU's own memory unless the file says otherwise: those that do cannot be swapped out.
+    fn keep_movable(&mut self) {
+        let never = || vec!["--map-device-memory=never".into()];
+        self.arguments.entry("map-device-memory").or_insert_with(never);
     }
 
     fn finish(mut self, options: &VmOptions<'_>, level: &str) -> Result<VmSettings, Problem> {

@@ -1,5 +1,6 @@
 //! The keys about memory of GPUs where VMs are promised more of it than there is.
 
+use super::VmSettings;
 use super::options::shown;
 use super::problem::Problem;
 use config::{Amount, time};
@@ -40,6 +41,30 @@ impl RoomSettings {
             gpu_memory: gpu_memory.map_err(|what| wrong("gpu-memory", what))?,
             memory_wait: memory_wait.map_err(|what| wrong("memory-wait", what))?,
         })
+    }
+
+    /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone.
+    pub(super) fn check(&self, vms: &[VmSettings]) -> Vec<Problem> {
+        let bytes = |amount: Option<Amount>| match amount {
+            Some(Amount::Bytes(bytes)) => bytes,
+            _ => u64::MAX,
+        };
+        let nothing = matches!(self.gpu_memory, Some(Amount::Bytes(0) | Amount::Part(0)));
+        let nothing = nothing.then(|| {
+            Problem::of_key("", "gpu-memory", "no VM could hold any: write more than 0, or leave the key out")
+        });
+        let wrong = vms.iter().filter(|vm| vm.reserved_memory > 0).filter_map(|vm| {
+            let what = match vm.reserved_memory {
+                _ if self.gpu_memory.is_none() => {
+                    "means nothing without gpu-memory: write that before the tables"
+                }
+                reserved if reserved > bytes(self.gpu_memory) => "is more than gpu-memory",
+                reserved if reserved > bytes(vm.device_memory()) => "is more than device-memory of the VM",
+                _ => return None,
+            };
+            Some(Problem::of_vm(&vm.name, "reserved-memory", what))
+        });
+        nothing.into_iter().chain(wrong).collect()
     }
 }
 

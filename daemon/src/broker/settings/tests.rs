@@ -15,6 +15,7 @@ fn command() -> Command {
         Arg::new("scanouts").long("scanouts").value_parser(value_parser!(u32).range(0..=1)),
         Arg::new("max_contexts").long("max-contexts").value_parser(value_parser!(usize)),
         Arg::new("log_level").long("log-level"),
+        Arg::new("map_device_memory").long("map-device-memory").value_parser(["auto", "never"]),
         Arg::new("exe").long("exe").hide(true),
         Arg::new("device_memory").long("device-memory").value_parser(str::parse::<Amount>),
         Arg::new("host_memory").long("host-memory").value_parser(size),
@@ -94,6 +95,7 @@ fn a_whole_file_says_everything() {
         quiet = false
         gpu = "AMD"
         host-memory = 0
+        map-device-memory = "auto"
         mode = "safe"
         "#,
     )
@@ -115,7 +117,28 @@ fn a_whole_file_says_everything() {
     let device_memory = [4 << 30, 6 << 30].map(|bytes| Some(Amount::Bytes(bytes)));
     assert_eq!([a.device_memory(), b.device_memory()], device_memory);
     assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
+    // What maps the GPU's memory cannot be swapped out.
+    assert!(words(a).contains(&"--map-device-memory=never"));
+    assert!(words(b).contains(&"--map-device-memory=auto"), "as it says");
     assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
+}
+
+#[test]
+fn memory_that_no_vm_could_have_is_not_reserved() {
+    let wrong = [
+        ("gpu-memory = 0", "", "gpu-memory: no VM could hold any"),
+        ("", "reserved-memory = 1", "[vm.a] reserved-memory: means nothing without gpu-memory"),
+        ("gpu-memory = 5", "reserved-memory = 6", "[vm.a] reserved-memory: is more than gpu-memory"),
+        (
+            "gpu-memory = 9",
+            "reserved-memory = 6\ndevice-memory = 5",
+            "[vm.a] reserved-memory: is more than device-memory of the VM",
+        ),
+    ];
+    for (top, own, error) in wrong {
+        let said = mistake(&format!("{top}\n[vm.a]\nsocket-path = \"/run/a\"\n{own}"));
+        assert!(said.starts_with(error), "{top} {own}\n{said}");
+    }
 }
 
 #[test]

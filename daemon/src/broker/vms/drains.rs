@@ -84,6 +84,7 @@ impl Broker {
         }
         if placement != vm.placement {
             self.vms[index].placement = placement.clone();
+            self.room_moves(index);
             self.tell(index, FromBroker::Place { placement });
         }
     }

@@ -210,7 +210,7 @@ impl Broker {
             self.context_ended(index, &context, now);
         }
         self.no_restarts_of(index, now);
-        self.ledger.ends(index);
+        self.ledger.ends(index, now);
         self.room_due(now);
         if !self.succeed(index, now) {
             self.has_ended(index, life, now);
@@ -527,6 +527,7 @@ impl Broker {
         if !was_on {
             self.set_shares_on(place, now);
         }
+        self.room_moves(index);
         self.gpus[place].begin(key, (tenant, ctx_id), page, now);
         self.gpus[place].trace(key, self.traces.is_taken_of(index));
         Ok(())
@@ -578,7 +579,8 @@ impl Broker {
             vm.past.workers_cpu += ended.cpu;
         }
         vm.gpus.iter_mut().filter(|on| on.gpu == gpu).for_each(|on| on.contexts -= 1);
-        if !vm.is_on(gpu) {
+        self.room_moves(index);
+        if !self.vms[index].is_on(gpu) {
             // The VM has left the GPU with it.
             self.set_shares_on(gpu, now);
         }

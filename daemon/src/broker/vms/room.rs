@@ -9,11 +9,27 @@ use sched::Nanos;
 impl Broker {
     /// A VM's device process is ready: it may hold what the ledger says, if the file says how much VMs may hold together.
     pub(super) fn room_begins(&mut self, index: usize, now: Nanos) {
-        let Some(amount) = self.settings.room.gpu_memory else { return };
-        let gpus = self.vms[index].gpus.iter().map(|on| (on.gpu, amount.of(self.gpus[on.gpu].memory)));
-        let order = self.ledger.begins(index, gpus);
+        let order = match self.rooms_of(index) {
+            gpus if gpus.is_empty() => return,
+            gpus => self.ledger.begins(index, gpus),
+        };
         self.ledger.reserve(index, self.vms[index].settings.reserved_memory);
         self.order(index, order, now);
+    }
+
+    /// A VM may have come to one of its GPUs or left it.
+    pub(super) fn room_moves(&mut self, index: usize) {
+        self.ledger.uses(index, self.rooms_of(index));
+    }
+
+    /// The GPUs that a VM uses or that new contexts come to, and the bytes that VMs may hold of each; none if VMs hold what they like.
+    fn rooms_of(&self, index: usize) -> Vec<(usize, u64)> {
+        let Some(amount) = self.settings.room.gpu_memory else { return Vec::new() };
+        let vm = &self.vms[index];
+        let is_placed = |at: usize| vm.placement.0.iter().any(|gpu| usize::from(*gpu) == at);
+        let used = vm.gpus.iter().enumerate().filter(|(at, on)| on.contexts > 0 || is_placed(*at));
+        let most = |gpu: usize| amount.of(self.gpus[gpu].memory).min(self.gpus[gpu].memory);
+        used.map(|(_, on)| (on.gpu, most(on.gpu))).collect()
     }
 
     /// A VM says what memory it holds and wants.
@@ -37,11 +53,11 @@ impl Broker {
     fn order(&mut self, index: usize, order: Order, now: Nanos) {
         let message = match order {
             Order::May { most, forced } => FromBroker::Room { most, forced },
-            Order::No => {
+            Order::No { waiter } => {
                 if self.ledger.may_complain(index, now) {
                     self.complain(index);
                 }
-                FromBroker::NoRoom
+                FromBroker::NoRoom { waiter }
             }
         };
         self.tell(index, message);

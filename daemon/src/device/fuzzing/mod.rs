@@ -150,7 +150,9 @@ impl Rig {
                     self.device.memory_returned(ctx_id, memory, &mut self.world);
                 }
             }
-            Says::GivesCredit { heap, pages } => self.device.credit_returned(ctx_id, *heap, PAGE * pages),
+            Says::GivesCredit { heap, pages } => {
+                self.device.credit_returned(ctx_id, *heap, PAGE * pages, &mut self.world)
+            }
             Says::Lost => self.lose(ctx_id),
         }
     }

@@ -247,7 +247,7 @@ impl Effects for World {
         self.answer(ctx_id, request);
     }
 
-    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, _: &'static str) {
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, _: Option<&'static str>) {
         self.effects += 1;
         self.answer(ctx_id, request);
     }

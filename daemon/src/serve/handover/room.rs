@@ -7,8 +7,11 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time for which a context is left alone that could not be swapped out.
+/// Time for which a context is left alone that could not be swapped out, and the most of it if it can never be.
 const STAYS_FOR: Duration = Duration::from_secs(1);
+const STAYS_FOR_MAX: Duration = Duration::from_secs(60);
+/// Time between two states that the broker hears of, if nothing is to be decided.
+const TELL_AFTER: Duration = Duration::from_millis(50);
 
 /// The part of the GPUs' memory that the VM may have.
 #[derive(Debug, Default)]
@@ -19,17 +22,29 @@ pub(in crate::serve) struct Room {
     pub(in crate::serve) forced: bool,
     /// The broker has said something that was not seen to.
     pub(in crate::serve) is_news: bool,
-    pub(in crate::serve) is_refused: bool,
-    /// The state as the broker was told last.
-    pub(in crate::serve) told: Option<RoomState>,
+    /// The number of what is to wait no more.
+    pub(in crate::serve) refused: Option<u64>,
+    /// The state as the broker was told last, and when.
+    pub(in crate::serve) told: Option<(RoomState, Instant)>,
+    /// The time at which the broker is told of what has changed since.
+    pub(in crate::serve) tell_at: Option<Instant>,
     /// Contexts that are swapped out and want to come back, in the order in which they came.
     pub(in crate::serve) waiting: Vec<ContextId>,
     /// Contexts that are swapped out, and whose workers with a driver have not ended yet, by the numbers of these.
     pub(in crate::serve) leaving: FxHashMap<u64, ContextId>,
-    /// Contexts that could not be swapped out, and until when they are left alone.
-    pub(in crate::serve) stays: FxHashMap<ContextId, Instant>,
+    /// Contexts that could not be swapped out.
+    pub(in crate::serve) stays: FxHashMap<ContextId, Stay>,
     /// The time at which contexts are looked for again that can be swapped out.
     pub(in crate::serve) again: Option<Instant>,
+}
+
+/// A context that could not be swapped out.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::serve) struct Stay {
+    /// The time until which it is left alone.
+    pub(in crate::serve) until: Instant,
+    /// The time for which it was left alone last.
+    pause: Duration,
 }
 
 impl Room {
@@ -40,9 +55,26 @@ impl Room {
         (self.told, self.again) = (None, None);
     }
 
-    /// The first that waits is to wait no more.
-    pub(in crate::serve) fn refuse(&mut self) {
-        self.is_refused = true;
+    /// The first that waits is to wait no more, if it has this number.
+    pub(in crate::serve) fn refuse(&mut self, waiter: u64) {
+        // The broker hears of the next one, even if that wants as much.
+        (self.refused, self.told) = (Some(waiter), None);
+    }
+
+    /// Returns whether the broker is to hear of a state now: at once if more or less is lacking, or if what was to be given up is; else a while
+    /// after it heard something last.
+    pub(in crate::serve) fn is_to_tell(&mut self, state: RoomState, now: Instant) -> bool {
+        self.tell_at = None;
+        let Some((told, at)) = self.told.filter(|(told, _)| *told != state) else {
+            return self.told.is_none();
+        };
+        let lacks = |state: RoomState| (state.wanted - state.held, state.least, state.waiter, state.most);
+        let has_given_up = told.held > state.most && state.held <= state.most;
+        if lacks(told) != lacks(state) || has_given_up || now >= at + TELL_AFTER {
+            return true;
+        }
+        self.tell_at = Some(at + TELL_AFTER);
+        false
     }
 
     /// A context has been swapped out; its worker with a driver has this number, and ends.
@@ -62,15 +94,19 @@ impl Room {
         self.waiting.contains(&ctx_id)
     }
 
-    /// A context could not be swapped out.
-    pub(in crate::serve) fn stays(&mut self, ctx_id: ContextId, now: Instant) {
-        if self.most.is_some() {
-            self.stays.insert(ctx_id, now + STAYS_FOR);
+    /// A context could not be swapped out: it is left alone for a while, and for twice as long each time if that was not only for now.
+    pub(in crate::serve) fn stays(&mut self, ctx_id: ContextId, for_now: bool, now: Instant) {
+        if self.most.is_none() {
+            return;
         }
+        self.stays.retain(|_, stay| now < stay.until + STAYS_FOR_MAX);
+        let before = self.stays.get(&ctx_id).filter(|_| !for_now).map(|stay| stay.pause);
+        let pause = before.map_or(STAYS_FOR, |pause| (pause * 2).min(STAYS_FOR_MAX));
+        self.stays.insert(ctx_id, Stay { until: now + pause, pause });
     }
 
     /// Returns when the device thread has something to do though nothing has happened.
     pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
-        self.again
+        self.again.into_iter().chain(self.tell_at).min()
     }
 }

@@ -6,12 +6,17 @@
 //! what it holds counts for it until its process has ended. The guest's next program does not see that: what it asks for and could have
 //! had if those that are ending were gone waits until they are.
 
+mod room;
+
+pub(crate) use room::Lack;
+
 use super::context::{Context, Successor};
 use super::pieces::Waiting;
 use super::quota::Owner;
 use super::{Device, Effects};
 use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
+use room::LIMIT;
 use rustc_hash::FxHashSet;
 
 /// Requests of one context that may wait for workers to end: more than the threads of an honest worker make. Others are refused.
@@ -33,13 +38,13 @@ impl<T> Device<T> {
         let Some(wanted) = self.within_room(owner, wanted) else {
             return match self.may_wait(ctx_id) {
                 true => self.waiting.push(Waiting { ctx_id, request, wanted }),
-                false => effects.refuse_memory(ctx_id, request, LIMIT),
+                false => effects.refuse_memory(ctx_id, request, Some(LIMIT)),
             };
         };
         let granted = match wanted {
             Wanted::Pages(bytes) => self.whole_pages(owner, bytes).and_then(|memory| {
                 effects.make_memory(ctx_id, request, memory, bytes).map_err(|_| {
-                    self.returned(owner, memory, effects);
+                    self.let_go(owner, memory, effects);
                     "of the host"
                 })
             }),
@@ -54,7 +59,21 @@ impl<T> Device<T> {
         if self.may_wait(ctx_id) && self.is_coming_free(owner, wanted) {
             self.waiting.push(Waiting { ctx_id, request, wanted });
         } else {
-            effects.refuse_memory(ctx_id, request, limit);
+            effects.refuse_memory(ctx_id, request, Some(limit));
+        }
+    }
+
+    /// A worker does not want any more what it has asked for. If that waits, it is answered, so that the worker can forget it.
+    pub(crate) fn memory_wanted_no_more<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        effects: &mut E,
+    ) {
+        let is_it = |waiting: &Waiting| (waiting.ctx_id, waiting.request) == (ctx_id, request);
+        if let Some(found) = self.waiting.iter().position(is_it) {
+            self.waiting.remove(found);
+            effects.refuse_memory(ctx_id, request, None);
         }
     }
 
@@ -155,6 +174,11 @@ impl<T> Device<T> {
     }
 
     fn returned<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) {
+        self.let_go(owner, memory, effects);
+        self.ask_again(effects);
+    }
+
+    fn let_go<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) {
         let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
         let Some(times) = holdings.pieces.get_mut(&memory) else { return };
         *times -= 1;
@@ -170,13 +194,20 @@ impl<T> Device<T> {
     }
 
     /// A worker gives back what it was given in advance.
-    pub(crate) fn credit_returned(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
+    pub(crate) fn credit_returned<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        heap: Heap,
+        bytes: u64,
+        effects: &mut E,
+    ) {
         let owner = self.owner(Some(ctx_id));
         let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
         let credit = holdings.credit.of(heap);
         let bytes = bytes.min(*credit);
         *credit -= bytes;
         self.quotas.memory.of(heap).give_back(owner, bytes);
+        self.ask_again(effects);
     }
 
     /// A worker says that a ring begins. It has its thread already, so a context that must not have it cannot go on.
@@ -235,7 +266,8 @@ impl<T> Device<T> {
     /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.
     pub(crate) fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);
-        let Some(holdings) = self.pieces.workers.remove(&owner) else { return };
+        self.dying.remove(&owner);
+        let holdings = self.pieces.workers.remove(&owner).unwrap_or_default();
         self.quotas.memory.device.give_back(owner, holdings.credit.device);
         self.quotas.memory.host.give_back(owner, holdings.credit.host);
         self.quotas.rings.give_back(owner, holdings.rings);
@@ -246,6 +278,7 @@ impl<T> Device<T> {
                 self.pieces.pass_on(memory, owner, &mut self.quotas);
             }
         }
+        self.away.remove(&owner);
         self.ask_again(effects);
     }
 
@@ -258,6 +291,7 @@ impl<T> Device<T> {
     pub(super) fn hide_piece<E: Effects<Ticket = T>>(&mut self, memory: MemoryId, effects: &mut E) {
         if self.pieces.let_go(memory, 1, &mut self.quotas) {
             effects.forget_memory(memory);
+            self.ask_again(effects);
         }
     }
 
@@ -394,98 +428,5 @@ impl<T> Device<T> {
 
     fn holds(&self, owner: Owner, memory: MemoryId) -> bool {
         self.pieces.workers.get(&owner).is_some_and(|holdings| holdings.pieces.contains_key(&memory))
-    }
-}
-
-/// The name of the limit on the time for which a request waits.
-const LIMIT: &str = "memory-wait";
-
-/// The part of the GPUs' memory that the VM's contexts may hold where several VMs are promised more than there is. Contexts that are swapped out hold
-/// nothing of it, though what they had counts for quotas. A request that does not fit waits until the broker lets the VM have more.
-impl<T> Device<T> {
-    /// Contexts may hold so many bytes from now on. What waits asks again.
-    pub(crate) fn set_room<E: Effects<Ticket = T>>(&mut self, most: u64, effects: &mut E) {
-        self.room = most;
-        self.ask_again(effects);
-    }
-
-    /// Nothing of a context is on a GPU any more; or it is about to be there again.
-    pub(crate) fn is_away<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, away: bool, effects: &mut E) {
-        let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
-        context.is_away = away;
-        if away {
-            self.ask_again(effects);
-        }
-    }
-
-    /// Bytes of the GPUs' memory that contexts hold which are not swapped out, and those that are about to be lost.
-    pub(crate) fn present_memory(&self) -> u64 {
-        let away = self.contexts.values().filter(|context| context.is_away);
-        let away: u64 = away.map(|context| self.quotas.memory.device.held(context.owner())).sum();
-        self.quotas.memory.device.used().saturating_sub(away)
-    }
-
-    /// Bytes of the GPUs' memory that count for a context.
-    pub(crate) fn device_memory_of(&self, ctx_id: ContextId) -> u64 {
-        self.quotas.memory.device.held(self.owner(Some(ctx_id)))
-    }
-
-    /// Returns whether a context that is swapped out may come back.
-    pub(crate) fn may_come_back(&self, ctx_id: ContextId) -> bool {
-        let is_away = self.contexts.get(&ctx_id).is_some_and(|context| context.is_away);
-        let fits = || self.room.saturating_sub(self.present_memory()) >= self.device_memory_of(ctx_id);
-        self.room == u64::MAX || is_away && fits()
-    }
-
-    /// Returns the first context that waits for memory, and for how many bytes. `coming` are swapped out, and want to come back.
-    pub(crate) fn first_lack(&self, coming: &[ContextId]) -> Option<(ContextId, u64)> {
-        let asked = self.waiting.iter().filter(|waiting| self.lacks_only_room(waiting));
-        let mut asked = asked.filter_map(|waiting| Some((waiting.ctx_id, least_of(waiting.wanted)?)));
-        let away = |ctx_id: &&ContextId| self.contexts.get(ctx_id).is_some_and(|context| context.is_away);
-        let mut coming = coming.iter().filter(away).map(|ctx_id| (*ctx_id, self.device_memory_of(*ctx_id)));
-        asked.next().or_else(|| coming.next())
-    }
-
-    /// Returns whether a context waits for memory that it has asked for.
-    pub(crate) fn awaits_memory(&self, ctx_id: ContextId) -> bool {
-        self.waiting.iter().any(|waiting| waiting.ctx_id == ctx_id)
-    }
-
-    /// The first request that waits for room has waited for long enough. Returns whether there was one.
-    pub(crate) fn refuse_first<E: Effects<Ticket = T>>(&mut self, effects: &mut E) -> bool {
-        let first = self.waiting.iter().position(|waiting| self.lacks_only_room(waiting));
-        let refused = first.map(|first| self.waiting.remove(first));
-        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, LIMIT));
-        refused.is_some()
-    }
-
-    /// Returns what of a request can be answered now: all of it, or without what was to be had in advance. Nothing if it has to wait for room, and not if
-    /// a quota is in its way.
-    fn within_room(&self, owner: Owner, wanted: Wanted) -> Option<Wanted> {
-        let Some(least) = least_of(wanted).filter(|_| self.room != u64::MAX) else { return Some(wanted) };
-        if self.quotas.memory.device.check(owner, least, &[]).is_err() {
-            return Some(wanted);
-        }
-        let room = self.room.saturating_sub(self.present_memory());
-        match wanted {
-            _ if least > room => None,
-            Wanted::Credit { heap, least, bytes } => {
-                Some(Wanted::Credit { heap, least, bytes: bytes.min(room) })
-            }
-            other => Some(other),
-        }
-    }
-
-    fn lacks_only_room(&self, Waiting { ctx_id, wanted, .. }: &Waiting) -> bool {
-        self.within_room(self.owner(Some(*ctx_id)), *wanted).is_none()
-    }
-}
-
-/// Bytes of the GPU's own memory that a request cannot do without.
-fn least_of(wanted: Wanted) -> Option<u64> {
-    match wanted {
-        Wanted::Piece { heap: Heap::Device, bytes } => Some(bytes),
-        Wanted::Credit { heap: Heap::Device, least, .. } => Some(least),
-        _ => None,
     }
 }

@@ -1,0 +1,124 @@
+//! The part of the GPUs' memory that the VM may have where several VMs are promised more than there is: what it holds of it, and what waits for it.
+
+use super::super::context::Context;
+use super::super::pieces::Waiting;
+use super::super::quota::Owner;
+use super::super::{Device, Effects};
+use config::{Heap, Wanted};
+use protocol::ids::ContextId;
+
+/// The name of the limit on the time for which a request waits.
+pub(super) const LIMIT: &str = "memory-wait";
+
+/// A context that waits for memory of the GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lack {
+    pub(crate) ctx_id: ContextId,
+    /// Bytes that it waits for.
+    pub(crate) bytes: u64,
+    /// The number of what it waits for, the same for as long as it waits.
+    pub(crate) number: u64,
+}
+
+/// The part of the GPUs' memory that the VM's contexts may hold where several VMs are promised more than there is. Contexts that are swapped out hold
+/// nothing of it, though what they had counts for quotas. A request that does not fit waits until the broker lets the VM have more.
+impl<T> Device<T> {
+    /// Contexts may hold so many bytes from now on. What waits asks again.
+    pub(crate) fn set_room<E: Effects<Ticket = T>>(&mut self, most: u64, effects: &mut E) {
+        self.room = most;
+        self.ask_again(effects);
+    }
+
+    /// Nothing of a context is on a GPU any more; or it is about to be there again.
+    pub(crate) fn is_away<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, away: bool, effects: &mut E) {
+        let Some(owner) = self.contexts.get(&ctx_id).map(Context::owner) else { return };
+        if away {
+            self.away.insert(owner);
+            self.ask_again(effects);
+        } else {
+            self.away.remove(&owner);
+        }
+    }
+
+    /// Bytes of the GPUs' memory that contexts hold which are not swapped out, and workers that are ending.
+    pub(crate) fn present_memory(&self) -> u64 {
+        let device = &self.quotas.memory.device;
+        let away: u64 = self.away.iter().map(|owner| device.held(*owner)).sum();
+        let dying: u64 = self.dying.values().sum();
+        device.used().saturating_sub(away).saturating_add(dying)
+    }
+
+    fn context_is_away(&self, ctx_id: ContextId) -> bool {
+        self.contexts.get(&ctx_id).is_some_and(|context| self.away.contains(&context.owner))
+    }
+
+    /// Bytes of the GPUs' memory that count for a context.
+    pub(crate) fn device_memory_of(&self, ctx_id: ContextId) -> u64 {
+        self.quotas.memory.device.held(self.owner(Some(ctx_id)))
+    }
+
+    /// Returns whether a context that is swapped out may come back.
+    pub(crate) fn may_come_back(&self, ctx_id: ContextId) -> bool {
+        let fits = || self.room.saturating_sub(self.present_memory()) >= self.device_memory_of(ctx_id);
+        self.room == u64::MAX || self.context_is_away(ctx_id) && fits()
+    }
+
+    /// Returns the first context that waits for memory. `coming` are swapped out, and want to come back.
+    pub(crate) fn first_lack(&self, coming: &[ContextId]) -> Option<Lack> {
+        let number = |ctx_id: ContextId, request: u32| u64::from(ctx_id.0) << 32 | u64::from(request);
+        let asked = self.waiting.iter().filter(|waiting| self.lacks_only_room(waiting));
+        let mut asked = asked.filter_map(|Waiting { ctx_id, request, wanted }| {
+            Some(Lack { ctx_id: *ctx_id, bytes: least_of(*wanted)?, number: number(*ctx_id, *request) })
+        });
+        let away = coming.iter().filter(|ctx_id| self.context_is_away(**ctx_id));
+        let mut coming = away.map(|ctx_id| Lack {
+            ctx_id: *ctx_id,
+            bytes: self.device_memory_of(*ctx_id),
+            number: number(*ctx_id, u32::MAX),
+        });
+        asked.next().or_else(|| coming.next())
+    }
+
+    /// Returns whether a context waits for memory that it has asked for.
+    pub(crate) fn awaits_memory(&self, ctx_id: ContextId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.ctx_id == ctx_id)
+    }
+
+    /// The first request that waits for room has waited for long enough. Returns whether there was one.
+    pub(crate) fn refuse_first<E: Effects<Ticket = T>>(&mut self, effects: &mut E) -> bool {
+        let first = self.waiting.iter().position(|waiting| self.lacks_only_room(waiting));
+        let refused = first.map(|first| self.waiting.remove(first));
+        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, Some(LIMIT)));
+        refused.is_some()
+    }
+
+    /// Returns what of a request can be answered now: all of it, or without what was to be had in advance. Nothing if it has to wait for room, and not if
+    /// a quota is in its way.
+    pub(super) fn within_room(&self, owner: Owner, wanted: Wanted) -> Option<Wanted> {
+        let Some(least) = least_of(wanted).filter(|_| self.room != u64::MAX) else { return Some(wanted) };
+        if self.quotas.memory.device.check(owner, least, &[]).is_err() {
+            return Some(wanted);
+        }
+        let room = self.room.saturating_sub(self.present_memory());
+        match wanted {
+            _ if least > room => None,
+            Wanted::Credit { heap, least, bytes } => {
+                Some(Wanted::Credit { heap, least, bytes: bytes.min(room) })
+            }
+            other => Some(other),
+        }
+    }
+
+    fn lacks_only_room(&self, Waiting { ctx_id, wanted, .. }: &Waiting) -> bool {
+        self.within_room(self.owner(Some(*ctx_id)), *wanted).is_none()
+    }
+}
+
+/// Bytes of the GPU's own memory that a request cannot do without.
+fn least_of(wanted: Wanted) -> Option<u64> {
+    match wanted {
+        Wanted::Piece { heap: Heap::Device, bytes } => Some(bytes),
+        Wanted::Credit { heap: Heap::Device, least, .. } => Some(least),
+        _ => None,
+    }
+}
