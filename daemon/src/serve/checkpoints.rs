@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Time for which a worker executes nothing before it writes a checkpoint, unless a test says another: the time between two looks. It may be twice as
-/// long, and behind long work [`LOOKS_MAX`] longer.
+/// long, and behind long work twice [`LOOKS_MAX`].
 pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
 /// The time between two looks at a worker that is busy doubles up to this time.
 const LOOKS_MAX: Duration = Duration::from_secs(1);
