@@ -205,7 +205,7 @@ fn kill_at_random(broker: &Broker, count: usize) -> Result<Killed> {
 }
 
 #[test]
-#[ignore = "takes a quarter of an hour: 200 workers die at random moments"]
+#[ignore = "takes half an hour: 200 workers die at random moments"]
 fn of_two_hundred_workers_that_die_under_load_no_context_is_lost_that_had_a_checkpoint() -> Result<()> {
     let broker = talkative(&[("a", ""), ("b", "")])?;
     let mut neighbour = endless::Program::start(&guest(&broker, "b")?, "neighbour")?;
