@@ -1,8 +1,8 @@
 //! This file decides when workers are to write checkpoints and how often the workers of a context may die, and keeps the checkpoints.
 //!
-//! A worker is asked when it has executed nothing for a moment, and then rests for far longer than the checkpoint took. Contexts are looked at
-//! while one of them may have something to write down; a context that has not is looked at again when something is sent to it. Knows no process
-//! and no clock: time is passed in.
+//! A worker is asked when it has executed nothing for a moment, and then rests for far longer than the checkpoint took. Each context is looked at
+//! while it may have something to write down; one that has not is looked at again when something is sent to it. Knows no process and no clock: time
+//! is passed in.
 
 use outside::Span;
 use protocol::ids::ContextId;
@@ -11,10 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Time for which a worker executes nothing before it writes a checkpoint, unless a test says another: the time between two looks. It may be twice as
-/// long, and behind long work [`LOOKS_SELDOM`] times as long.
+/// long, and behind long work twice [`LOOKS_MAX`].
 pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
-/// A worker that is busy is looked at less and less often: at last, after so many times the usual time.
-const LOOKS_SELDOM: u32 = 4;
+/// The time between two looks at a worker that is busy doubles up to this time.
+const LOOKS_MAX: Duration = Duration::from_secs(1);
+/// The part of the time that a worker has executed nothing which a checkpoint may take: one in so many. It delays what comes next.
+const QUIET: u32 = 8;
 /// Bytes of a checkpoint, at most. A context that is larger has none.
 pub(super) const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// Workers of a context that may die by themselves within [`CRASHES_WITHIN`]: with the last of them the context is given up.
@@ -22,6 +24,10 @@ pub(super) const CRASHES_MAX: usize = 3;
 pub(super) const CRASHES_WITHIN: Duration = Duration::from_secs(60);
 /// The part of the time that checkpoints may take: one in so many.
 const REST: u32 = 100;
+/// Time between two checkpoints of a context, at least: behind one, rings are awake for a moment that do not say so.
+const REST_MIN: Duration = Duration::from_millis(100);
+/// Time between two checkpoints of a context, at most, however long the first one took.
+const REST_MAX: Duration = Duration::from_secs(60);
 /// Time until a worker is asked again whose context can have none, or for which there was no file.
 const NONE_REST: Duration = Duration::from_secs(60);
 
@@ -30,7 +36,7 @@ const NONE_REST: Duration = Duration::from_secs(60);
 pub(super) struct Checkpoints {
     /// The time between two looks; none if there are no checkpoints.
     every: Option<Duration>,
-    /// The time of the next look; none while there is nothing to look for.
+    /// No look is before this time; none while there is nothing to look for.
     next: Option<Instant>,
     contexts: FxHashMap<ContextId, Checkpoint>,
 }
@@ -41,8 +47,15 @@ struct Checkpoint {
     /// The file that it is written into.
     file: Option<OwnedFd>,
     turn: Turn,
-    /// Looks one after the other that have found the worker busy.
+    /// The time of the next look; none while there is nothing to write down.
+    at: Option<Instant>,
+    /// Looks one after the other that have found the worker busy, and the time of the last one: nothing was executed since, if it is idle.
     busy: u32,
+    busy_at: Option<Instant>,
+    /// The time that the last checkpoint took.
+    took: Duration,
+    /// Answers one after the other that there is no checkpoint for now.
+    refused: u32,
     /// The bytes that a successor is to get, whose predecessor is dead.
     for_successor: Option<u64>,
     /// The times at which workers of the context died by themselves.
@@ -82,59 +95,63 @@ impl Checkpoints {
 
     /// A context was sent something to do.
     pub(super) fn is_used(&mut self, ctx_id: ContextId, now: Instant) {
-        let Some(every) = self.every else { return };
-        let mut at = now + every;
-        if let Some(one) = self.contexts.get_mut(&ctx_id) {
-            match one.turn {
-                Turn::Asked(_) => return,
-                Turn::HasNone(until) if now < until => return,
-                Turn::HasNone(_) => one.turn = Turn::Free,
-                Turn::Rests(until) => at = at.max(until),
-                Turn::Free => {}
+        let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
+        one.refused = 0;
+        let at = now + every;
+        let at = match one.turn {
+            Turn::Asked(_) => return,
+            Turn::HasNone(until) if now < until => return,
+            Turn::HasNone(_) => {
+                one.turn = Turn::Free;
+                at
             }
+            Turn::Rests(until) => at.max(until),
+            Turn::Free => at,
+        };
+        // One that is busy is looked at as seldom as before.
+        let at = one.at.map_or(at, |planned| if one.busy > 0 { planned } else { planned.min(at) });
+        self.look_at(ctx_id, at);
+    }
+
+    fn look_at(&mut self, ctx_id: ContextId, at: Instant) {
+        if let Some(one) = self.contexts.get_mut(&ctx_id) {
+            one.at = Some(at);
+            self.next = Some(self.next.map_or(at, |next| next.min(at)));
         }
-        self.look_at(at);
     }
 
-    fn look_at(&mut self, at: Instant) {
-        self.next = Some(self.next.map_or(at, |next| next.min(at)));
-    }
-
-    /// Returns whether it is time to call [`Self::due`].
-    pub(super) fn look(&self, now: Instant) -> bool {
-        self.next.is_some_and(|next| next <= now)
-    }
-
-    /// Looks at the contexts that may have a checkpoint. `seen` is called for those whose workers may be asked. Returns those that are to be.
-    pub(super) fn due(
-        &mut self,
-        contexts: &[(ContextId, bool)],
-        seen: impl Fn(&(ContextId, bool)) -> Seen,
-        now: Instant,
-    ) -> Vec<ContextId> {
-        self.next = None;
-        let Some(every) = self.every else { return Vec::new() };
-        let mut due = Vec::new();
-        for context in contexts {
-            let one = self.contexts.entry(context.0).or_default();
-            let at = match one.turn {
-                Turn::Asked(_) | Turn::HasNone(_) => continue,
-                Turn::Rests(until) if now < until => until,
-                Turn::Free | Turn::Rests(_) => match (seen(context), one.busy) {
-                    (Seen::Busy, busy) => {
-                        one.busy = busy.saturating_add(1);
-                        now + every * (busy / 2 + 1).min(LOOKS_SELDOM)
-                    }
-                    (seen, _) => {
-                        one.busy = 0;
-                        due.extend((seen == Seen::Idle).then_some(context.0));
-                        continue;
-                    }
-                },
-            };
-            self.look_at(at);
+    /// Returns the contexts that are to be looked at now. [`Self::sees`] hears of those that may have a checkpoint.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<ContextId> {
+        if self.next.is_none_or(|next| now < next) {
+            return Vec::new();
         }
+        let is_due = |one: &mut Checkpoint| one.at.take_if(|at| *at <= now).is_some() && one.turn.is_ours();
+        let due =
+            self.contexts.iter_mut().filter_map(|(ctx_id, one)| is_due(one).then_some(*ctx_id)).collect();
+        self.next = self.contexts.values().filter_map(|one| one.at).min();
         due
+    }
+
+    /// A look has found a context so. Returns whether its worker is to be asked.
+    pub(super) fn sees(&mut self, ctx_id: ContextId, seen: Seen, now: Instant) -> bool {
+        let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return false };
+        let busy = std::mem::take(&mut one.busy);
+        let at = match seen {
+            Seen::Covered => return false,
+            Seen::Busy => {
+                (one.busy, one.busy_at) = (busy.saturating_add(1), Some(now));
+                now + doubled(every, busy, LOOKS_MAX)
+            }
+            Seen::Idle => {
+                let quiet = one.took.saturating_mul(QUIET).min(REST_MAX);
+                match one.busy_at.map(|at| at + quiet).filter(|at| now < *at) {
+                    None => return true,
+                    Some(at) => at,
+                }
+            }
+        };
+        self.look_at(ctx_id, at);
+        false
     }
 
     /// Returns when [`Self::due`] wants to be called next.
@@ -187,10 +204,13 @@ impl Checkpoints {
             one.turn = Turn::HasNone(now + NONE_REST);
             return Ok(());
         }
-        let took = now.saturating_duration_since(asked);
-        let until = now + took.saturating_mul(REST).max(self.every.unwrap_or_default());
+        let every = self.every.unwrap_or_default();
+        one.took = now.saturating_duration_since(asked);
+        let until = now + one.took.saturating_mul(REST).clamp(REST_MIN, REST_MAX).max(every);
         one.turn = Turn::Rests(until);
-        self.look_at(until);
+        one.refused = if written.is_ok() { 0 } else { one.refused.saturating_add(1) };
+        let at = until.max(now + doubled(every, one.refused, REST_MAX));
+        self.look_at(ctx_id, at);
         Ok(())
     }
 
@@ -224,19 +244,30 @@ impl Checkpoints {
         Some((one.file.take()?, one.for_successor.take()?))
     }
 
-    /// A context has another worker, which has written nothing yet.
-    pub(super) fn begins_anew(&mut self, ctx_id: ContextId, now: Instant) {
-        if let Some(one) = self.contexts.get_mut(&ctx_id) {
-            let crashes = std::mem::take(&mut one.crashes);
-            *one = Checkpoint { crashes, ..Checkpoint::default() };
-            self.is_used(ctx_id, now);
-        }
+    /// A context has a worker that has written nothing yet, its first or another.
+    pub(super) fn begins(&mut self, ctx_id: ContextId, now: Instant) {
+        let one = self.contexts.entry(ctx_id).or_default();
+        let crashes = std::mem::take(&mut one.crashes);
+        *one = Checkpoint { crashes, ..Checkpoint::default() };
+        self.is_used(ctx_id, now);
     }
 
     /// A context has ended.
     pub(super) fn ends(&mut self, ctx_id: ContextId) {
         self.contexts.remove(&ctx_id);
     }
+}
+
+impl Turn {
+    /// Returns whether the worker may be asked, now or later.
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Free | Self::Rests(_))
+    }
+}
+
+/// A time that is doubled so many times, and no longer than `max` unless it was before.
+fn doubled(time: Duration, times: u32, max: Duration) -> Duration {
+    time.saturating_mul(1 << times.min(12)).min(max.max(time))
 }
 
 #[cfg(test)]
@@ -252,48 +283,75 @@ mod tests {
         shm::create("test", 4096)
     }
 
+    /// A context that has begun.
+    fn begun(every: Option<Duration>) -> (Checkpoints, Instant) {
+        let (mut all, now) = (Checkpoints::new(every), Instant::now());
+        all.begins(CONTEXT, now);
+        (all, now)
+    }
+
     /// Returns whether a context that was looked at so is to be asked, and when the next look is.
     fn looks(all: &mut Checkpoints, seen: Seen, now: Instant) -> (bool, Option<Instant>) {
-        let due = all.due(&[(CONTEXT, false)], |_| seen, now);
-        (due == [CONTEXT], all.next_due())
+        let is_asked = all.due(now).into_iter().any(|ctx_id| all.sees(ctx_id, seen, now));
+        (is_asked, all.next_due())
     }
 
     #[test]
     fn contexts_are_looked_at_while_they_have_something_to_write_down() {
-        let (mut all, now) = (Checkpoints::new(Some(SECOND)), Instant::now());
-        assert!(!all.look(now + 1000 * SECOND) && all.next_due().is_none());
+        let (mut all, now) = begun(Some(SECOND));
+        assert_eq!(looks(&mut all, Seen::Idle, now), (false, Some(now + SECOND)), "it is too soon");
+        assert_eq!(looks(&mut all, Seen::Busy, now + SECOND), (false, Some(now + 2 * SECOND)));
+        assert_eq!(looks(&mut all, Seen::Covered, now + 2 * SECOND), (false, None));
         all.is_used(CONTEXT, now);
-        all.is_used(OTHER, now + SECOND);
-        assert_eq!((all.next_due(), all.look(now)), (Some(now + SECOND), false));
-        assert!(all.look(now + SECOND));
-        assert_eq!(looks(&mut all, Seen::Busy, now), (false, Some(now + SECOND)));
-        assert_eq!(looks(&mut all, Seen::Covered, now), (false, None));
-        assert_eq!(looks(&mut all, Seen::Idle, now), (true, None));
-        assert_eq!(all.due(&[], |_| Seen::Idle, now), []);
+        assert_eq!(looks(&mut all, Seen::Idle, now + SECOND), (true, None));
+        all.is_used(OTHER, now);
+        assert_eq!(all.next_due(), None, "it has no worker");
+    }
+
+    #[test]
+    fn each_context_has_a_time_of_its_own() {
+        let (mut all, now) = begun(Some(SECOND));
+        let moment = Duration::from_millis(1);
+        all.begins(OTHER, now + moment);
+        assert_eq!(all.due(now + SECOND), [CONTEXT]);
+        assert!(!all.sees(CONTEXT, Seen::Busy, now + SECOND));
+        assert_eq!(all.next_due(), Some(now + SECOND + moment));
+        assert_eq!(all.due(now + SECOND + moment), [OTHER]);
+        assert_eq!(all.next_due(), Some(now + 2 * SECOND));
     }
 
     #[test]
     fn a_worker_that_is_busy_is_looked_at_less_and_less_often_until_it_is_not() {
-        let (mut all, now) = (Checkpoints::new(Some(SECOND)), Instant::now());
-        for after in [1, 1, 2, 2, 3, 3, 4, 4, 4] {
-            assert_eq!(looks(&mut all, Seen::Busy, now), (false, Some(now + after * SECOND)));
+        let every = Duration::from_millis(150);
+        let (mut all, mut now) = begun(Some(every));
+        now += every;
+        for after in [150, 300, 600, 1000, 1000].map(Duration::from_millis) {
+            assert_eq!(looks(&mut all, Seen::Busy, now), (false, Some(now + after)));
+            all.is_used(CONTEXT, now);
+            now += after;
         }
         assert_eq!(looks(&mut all, Seen::Idle, now), (true, None));
-        assert_eq!(looks(&mut all, Seen::Busy, now), (false, Some(now + SECOND)));
+        all.is_used(CONTEXT, now);
+        assert_eq!(looks(&mut all, Seen::Busy, now + every), (false, Some(now + 2 * every)));
     }
 
     #[test]
     fn a_worker_is_asked_seldom_and_once_at_a_time() {
-        let later = |now: Instant| now + 1000 * SECOND;
         for (answer, took, rest) in [
-            (Ok(5), SECOND, 100 * SECOND),
-            (Err(true), SECOND, 100 * SECOND),
-            (Ok(5), Duration::ZERO, SECOND),
+            (Ok(5), SECOND / 2, 50 * SECOND),
+            (Err(true), SECOND / 2, 50 * SECOND),
+            (Ok(5), SECOND, REST_MAX),
+            (Ok(5), Duration::ZERO, REST_MIN),
         ] {
-            let (mut all, now) = (Checkpoints::new(Some(SECOND)), Instant::now());
+            let (mut all, now) = begun(Some(REST_MIN / 10));
+            assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
             all.asks(CONTEXT, file, now).unwrap();
             all.is_used(CONTEXT, now);
-            assert_eq!(looks(&mut all, Seen::Idle, later(now)), (false, None), "it has not answered");
+            assert_eq!(
+                looks(&mut all, Seen::Idle, now + 1000 * SECOND),
+                (false, None),
+                "it has not answered"
+            );
             let answered = now + took;
             all.answered(CONTEXT, answer, answered).unwrap();
             assert_eq!(all.next_due(), Some(answered + rest));
@@ -305,14 +363,43 @@ mod tests {
     }
 
     #[test]
+    fn one_that_can_have_none_for_now_is_asked_less_and_less_often_until_it_is_used() {
+        let (mut all, mut now) = begun(Some(SECOND));
+        now += SECOND;
+        for after in [2, 4, 8, 16, 32, 60, 60] {
+            assert_eq!(looks(&mut all, Seen::Idle, now), (true, None));
+            all.asks(CONTEXT, file, now).unwrap();
+            all.answered(CONTEXT, Err(true), now).unwrap();
+            assert_eq!(all.next_due(), Some(now + after * SECOND));
+            now += after * SECOND;
+        }
+        assert_eq!(looks(&mut all, Seen::Idle, now), (true, None));
+        all.asks(CONTEXT, file, now).unwrap();
+        all.answered(CONTEXT, Err(true), now).unwrap();
+        all.is_used(CONTEXT, now);
+        assert_eq!(all.next_due(), Some(now + SECOND));
+    }
+
+    #[test]
+    fn a_checkpoint_that_takes_long_is_written_behind_a_longer_rest() {
+        let (mut all, now) = begun(Some(SECOND));
+        all.asks(CONTEXT, file, now).unwrap();
+        let mut at = now + SECOND / 2;
+        all.answered(CONTEXT, Ok(5), at).unwrap();
+        at += 50 * SECOND;
+        assert_eq!(looks(&mut all, Seen::Busy, at), (false, Some(at + SECOND)));
+        assert_eq!(looks(&mut all, Seen::Idle, at + SECOND), (false, Some(at + 4 * SECOND)));
+        assert_eq!(looks(&mut all, Seen::Idle, at + 4 * SECOND), (true, None));
+    }
+
+    #[test]
     fn one_that_can_have_none_is_not_looked_at_until_it_is_used_much_later() {
-        let (mut all, now) = (Checkpoints::new(Some(SECOND)), Instant::now());
+        let (mut all, now) = begun(Some(SECOND));
         all.asks(CONTEXT, file, now).unwrap();
         all.answered(CONTEXT, Err(false), now).unwrap();
         all.is_used(CONTEXT, now + NONE_REST - SECOND);
         assert_eq!(looks(&mut all, Seen::Idle, now + 2 * NONE_REST), (false, None));
         all.is_used(CONTEXT, now + NONE_REST);
-        assert_eq!(all.next_due(), Some(now + NONE_REST + SECOND));
         assert_eq!(looks(&mut all, Seen::Idle, now + NONE_REST + SECOND), (true, None));
         assert_eq!(all.asks(OTHER, || Err(5), now).unwrap_err(), 5);
         assert!(all.answered(OTHER, Ok(5), now).is_err(), "it was not asked");
@@ -341,8 +428,12 @@ mod tests {
             all.asks(CONTEXT, file, at).unwrap();
             all.is_for_successor(CONTEXT, 100);
             assert_eq!(all.take(CONTEXT).map(|(_, bytes)| bytes), Some(100));
-            all.begins_anew(CONTEXT, at);
-            assert_eq!(looks(&mut all, Seen::Idle, at), (true, None), "another worker has not been asked");
+            all.begins(CONTEXT, at);
+            assert_eq!(
+                looks(&mut all, Seen::Idle, at + SECOND),
+                (true, None),
+                "another worker has not been asked"
+            );
         }
         assert!(all.crashed(CONTEXT, at + SECOND).unwrap_err().contains("limit crashes"));
         all.ends(CONTEXT);
@@ -351,8 +442,8 @@ mod tests {
 
     #[test]
     fn without_a_time_no_worker_is_asked() {
-        let (mut all, now) = (Checkpoints::new(None), Instant::now());
+        let (mut all, now) = begun(None);
         all.is_used(CONTEXT, now);
-        assert_eq!(looks(&mut all, Seen::Idle, now), (false, None));
+        assert_eq!(looks(&mut all, Seen::Idle, now + SECOND), (false, None));
     }
 }

@@ -295,7 +295,7 @@ impl Effects for World {
             let gate = broker.map(|broker| broker.begins(ctx_id, &printable, placement)).transpose()?;
             self.workers.start(ctx_id, printable, worker, file.as_fd(), gate)?;
             self.hangs.begins(ctx_id, page);
-            self.checkpoints.is_used(ctx_id, Instant::now());
+            self.checkpoints.begins(ctx_id, Instant::now());
             Ok(())
         });
         started.map_err(|e| self.failed("cannot start a worker", &e))

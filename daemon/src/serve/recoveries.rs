@@ -38,28 +38,24 @@ impl Server {
 
     /// Asks workers for checkpoints whose programs do nothing.
     pub(super) fn checkpoints_due(&mut self, now: Instant) {
-        if !self.world.checkpoints.look(now) {
-            return;
-        }
-        let contexts: Vec<_> =
-            self.world.hangs.contexts().filter_map(|ctx_id| self.looks_at(ctx_id)).collect();
-        let World { checkpoints, hangs, .. } = &mut self.world;
-        let seen = |(ctx_id, is_busy): &(ContextId, bool)| match is_busy {
-            true => Seen::Busy,
-            false => hangs.page(*ctx_id).map_or(Seen::Covered, look),
-        };
-        for ctx_id in checkpoints.due(&contexts, seen, now) {
-            self.world.ask_for_checkpoint(ctx_id, now);
+        for ctx_id in self.world.checkpoints.due(now) {
+            let seen = self.looks_at(ctx_id);
+            if seen.is_some_and(|seen| self.world.checkpoints.sees(ctx_id, seen, now)) {
+                self.world.ask_for_checkpoint(ctx_id, now);
+            }
         }
     }
 
-    /// A context that may have a checkpoint, as far as this process knows, and whether it can have none in this moment.
-    fn looks_at(&self, ctx_id: ContextId) -> Option<(ContextId, bool)> {
-        let is_busy = self.world.workers.has_successor(ctx_id);
+    /// Looks at a context, if it may have a checkpoint as far as this process knows.
+    fn looks_at(&self, ctx_id: ContextId) -> Option<Seen> {
+        let World { workers, hangs, .. } = &self.world;
+        let page = hangs.page(ctx_id).filter(|_| workers.is_running(ctx_id))?;
+        // The mark is there until the worker executes what it was sent.
+        let is_to_change = || page.checkpoint().is_current() && !workers.has_executed_all(ctx_id);
         match self.unmovable(ctx_id) {
-            _ if !self.world.workers.is_running(ctx_id) => None,
-            None => Some((ctx_id, is_busy)),
-            Some(Unmovable::Exports) => Some((ctx_id, true)),
+            None if workers.has_successor(ctx_id) || is_to_change() => Some(Seen::Busy),
+            None => Some(look(page)),
+            Some(Unmovable::Exports) => Some(Seen::Busy),
             Some(_) => None,
         }
     }

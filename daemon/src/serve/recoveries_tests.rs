@@ -6,6 +6,8 @@ use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig_with, signalled, s
 use super::workers::Whose;
 use crate::ipc::{HandOver, ToDevice, ToWorker};
 use config::{MemoryId, PerHeap, Wanted};
+use protocol::ids::ResourceId;
+use protocol::virtio_gpu::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,10 @@ fn rig() -> Rig {
 impl Rig {
     /// Time passes in which nothing happens. The time of other turns stays, so that what is due then is due here only.
     fn idles(&mut self) {
-        let begin = Instant::now();
+        self.idles_from(Instant::now());
+    }
+
+    fn idles_from(&mut self, begin: Instant) {
         (1..=3).for_each(|seconds| self.turn_at(begin + Duration::from_secs(seconds)));
     }
 
@@ -31,6 +36,11 @@ impl Rig {
         self.mark().begins();
         self.say(worker, &ToDevice::CheckpointWritten { bytes: CHECKPOINT.len() as u64 });
         assert!(self.mark().ends());
+    }
+
+    /// The time of the next look.
+    fn next(&self) -> Option<Instant> {
+        self.server.world.checkpoints.next_due()
     }
 
     fn mark(&self) -> Arc<shm::CheckpointMark> {
@@ -126,22 +136,55 @@ fn without_a_checkpoint_of_all_that_was_executed_the_context_is_lost() {
 #[test]
 fn once_everything_is_written_down_nothing_is_looked_for_until_something_is_sent() {
     let mut rig = rig();
-    let next = |rig: &Rig| rig.server.world.checkpoints.next_due();
-    assert!(next(&rig).is_some(), "it was shown a resource");
+    assert!(rig.next().is_some(), "it was shown a resource");
     rig.writes_checkpoint(OLD);
     rig.idles();
-    assert_eq!(next(&rig), None);
+    assert_eq!(rig.next(), None);
     rig.submit(1, None);
     rig.mark().changes();
-    assert!(next(&rig).is_some());
+    assert!(rig.next().is_some());
     rig.idles();
     assert!(rig.hear(OLD).contains(&ToWorker::WriteCheckpoint));
-    assert_eq!(next(&rig), None, "it is asked");
+    assert_eq!(rig.next(), None, "it is asked");
     rig.mark().begins();
     rig.say(OLD, &ToDevice::NoCheckpoint { reason: "it never can".into(), for_now: false });
     rig.submit(2, None);
     rig.idles();
-    assert_eq!((next(&rig), submitted(&rig.hear(OLD))), (None, vec![2]), "it is left alone");
+    assert_eq!((rig.next(), submitted(&rig.hear(OLD))), (None, vec![2]), "it is left alone");
+}
+
+#[test]
+fn a_worker_is_looked_at_until_it_has_executed_what_it_was_sent() {
+    let sends: [&dyn Fn(&mut Rig); 2] = [&|rig| rig.submit(1, None), &|rig| {
+        rig.command(&Command::ResourceUnref { resource_id: ResourceId(5) }, None)
+    }];
+    for sends in sends {
+        let mut rig = rig();
+        rig.writes_checkpoint(OLD);
+        rig.idles();
+        assert_eq!(rig.next(), None);
+        sends(&mut rig);
+        rig.idles();
+        assert!(rig.next().is_some(), "it has not read");
+        rig.mark().changes();
+        rig.hear(OLD);
+        rig.idles_from(Instant::now() + Duration::from_secs(60));
+        assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+    }
+}
+
+#[test]
+fn a_worker_that_stays_writes_another_checkpoint_behind_what_it_did_for_the_hand_over() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    rig.idles();
+    let _writes = rig.begin(NEW);
+    assert_eq!(rig.next(), None);
+    rig.mark().changes();
+    rig.say(OLD, &ToDevice::Stays { reason: "it never can".into(), for_now: false });
+    assert!(rig.next().is_some());
+    rig.idles();
+    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
 }
 
 #[test]

@@ -386,7 +386,7 @@ impl Server {
         let how = self.world.workers.how_it_ended(ctx_id);
         let leaves = self.world.workers.successor_number(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
-        self.world.checkpoints.begins_anew(ctx_id, Instant::now());
+        self.world.checkpoints.begins(ctx_id, Instant::now());
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };
@@ -404,6 +404,8 @@ impl Server {
     /// Calls a hand-over off: the context stays its worker's.
     pub(super) fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
         self.world.workers.call_off(ctx_id, false);
+        // What was asked of the worker for the hand-over took the mark of its checkpoint away.
+        self.world.checkpoints.is_used(ctx_id, Instant::now());
         self.device.hand_over_ends(ctx_id, &mut self.world);
         if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
             self.world.leaves(ctx_id, &hand_over.moves.comes_to);

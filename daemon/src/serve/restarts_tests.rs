@@ -174,7 +174,7 @@ impl Rig {
     }
 
     /// A restart begins, up to where the old worker is told to hand over; the socket that it is given.
-    fn begin(&mut self, new: u32) -> Channel {
+    pub(super) fn begin(&mut self, new: u32) -> Channel {
         self.server.restart(CONTEXT, None, Asker::Test);
         self.turn();
         assert!(matches!(self.hear(new)[..], [ToWorker::Setup(_)]));

@@ -105,11 +105,6 @@ impl Hangs {
         self.workers.get(&ctx_id).map(|watched| &watched.page)
     }
 
-    /// The contexts that have a worker.
-    pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
-        self.workers.keys().copied()
-    }
-
     /// Returns the mark of a context's checkpoint.
     pub(super) fn checkpoint(&self, ctx_id: ContextId) -> Option<&Arc<CheckpointMark>> {
         self.workers.get(&ctx_id).map(|watched| watched.page.checkpoint())

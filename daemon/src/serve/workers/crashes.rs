@@ -33,6 +33,8 @@ pub(super) struct Kept {
     /// The bytes of the checkpoint, once it is written.
     written: Option<u64>,
     messages: Outbox<ToWorker>,
+    /// The worker was sent something that takes the mark away and is of no use to a successor.
+    is_over: bool,
 }
 
 impl Worker {
@@ -49,9 +51,11 @@ impl Worker {
     /// Keeps a message that it is about to be sent, if a successor may need it.
     pub(super) fn keep(&mut self, message: &ToWorker, fd: Option<BorrowedFd<'_>>, backlogs: &mut Backlogs) {
         let owner = self.owner();
-        let Some(kept) = self.kept.as_mut().filter(|_| needs_driver(message) && !message.is_answer()) else {
+        let Some(kept) = self.kept.as_mut().filter(|_| !message.is_answer()) else { return };
+        if !needs_driver(message) {
+            kept.is_over |= matches!(message, ToWorker::DetachResource { .. });
             return;
-        };
+        }
         // A worker that does not read has each message counted for it once.
         let is_of_use = self.outbox.is_empty() && (kept.written.is_none() || kept.mark.is_current());
         if !is_of_use || kept.messages.keep(message.clone(), fd, &mut backlogs.of(owner)).is_err() {
@@ -81,7 +85,7 @@ impl Workers {
     ) -> Result<(), &'static str> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
         worker.keep_no_more(&mut self.backlogs, worker.owner());
-        worker.kept = Some(Kept { mark, written: None, messages: Outbox::default() });
+        worker.kept = Some(Kept { mark, written: None, messages: Outbox::default(), is_over: false });
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::WriteCheckpoint, Some(file))
     }
 
@@ -100,6 +104,12 @@ impl Workers {
         let worker = self.running.get(&ctx_id).filter(|worker| matches!(worker.life, Life::Runs))?;
         let kept = worker.kept.as_ref()?;
         kept.written.filter(|_| kept.mark.is_current())
+    }
+
+    /// Returns whether a context's worker has executed all that it was sent, if the mark of its checkpoint is there.
+    pub(in crate::serve) fn has_executed_all(&self, ctx_id: ContextId) -> bool {
+        let kept = self.running.get(&ctx_id).and_then(|worker| worker.kept.as_ref());
+        kept.is_some_and(|kept| kept.messages.is_empty() && !kept.is_over)
     }
 
     /// Returns whether a context's worker has died by itself, and the context waits for a successor.

@@ -31,7 +31,7 @@ pub(super) fn write<B: Backend>(
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     let start = Instant::now();
-    come_to_rest(context, REST_MAX, Duration::ZERO)?;
+    come_to_rest(context, REST_MAX, Duration::ZERO, Duration::ZERO)?;
     let rested = start.elapsed();
     let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
     if Step::contents_bytes(&saved.steps).is_some() {

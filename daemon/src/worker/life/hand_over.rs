@@ -41,7 +41,7 @@ pub(super) fn hand_over<B: Backend>(
     link: &Link,
 ) -> Result<(), NotMovable> {
     let start = Instant::now();
-    come_to_rest(context, REST_MAX, drain_max)?;
+    come_to_rest(context, REST_MAX, drain_max, FENCES_MAX)?;
     let drained = start.elapsed();
     let saved = context.backend.save(prelude, carry)?;
     let contents = context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.reason()))?;
@@ -60,7 +60,7 @@ pub(super) fn hand_over<B: Backend>(
     Ok(())
 }
 
-/// Brings all rings to rest, and waits until everything has completed, as long as it may take at most.
+/// Brings all rings to rest, and waits until everything has completed and all fences are passed, each for as long as it may take at most.
 ///
 /// # Errors
 ///
@@ -69,6 +69,7 @@ pub(super) fn come_to_rest<B: Backend>(
     context: &Context<B>,
     rest_max: Duration,
     drain_max: Duration,
+    fences_max: Duration,
 ) -> Result<(), NotMovable> {
     if context.has_ended() {
         return Err(NotMovable::ever("the context is lost"));
@@ -77,7 +78,7 @@ pub(super) fn come_to_rest<B: Backend>(
         return Err(NotMovable::for_now("the driver is busy with a command"));
     }
     context.backend.drain(drain_max)?;
-    fences_have_passed(context)
+    fences_have_passed(context, fences_max)
 }
 
 /// Writes down a context at rest, whose renderer is saved. Returns the bytes, and the memory files.
@@ -110,10 +111,10 @@ fn is_lost(executor: &AtRest) -> bool {
 }
 
 /// Waits until all fences of the guest's kernel were passed, which they are in a moment, as everything has completed.
-fn fences_have_passed<B: Backend>(context: &Context<B>) -> Result<(), NotMovable> {
+fn fences_have_passed<B: Backend>(context: &Context<B>, max: Duration) -> Result<(), NotMovable> {
     let start = Instant::now();
     while !context.fences.have_passed() {
-        if start.elapsed() > FENCES_MAX || context.has_ended() {
+        if start.elapsed() >= max || context.has_ended() {
             return Err(NotMovable::for_now("a fence is not passed"));
         }
         std::thread::sleep(Duration::from_millis(1));
