@@ -24,6 +24,7 @@ use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ use std::time::Duration;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
+
+/// The name of the process: as much of the program's as the system keeps.
+const NAME: &CStr = c"vhost-user-vulk";
 
 /// The target of this file's log messages: its own module's name begins like that of a library that is silenced.
 const LOG: &str = "daemon";
@@ -368,6 +372,8 @@ fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow:
         file.read()?;
         return print(&passed.rehearsed()).map(drop);
     }
+    // The system names a program after the path by which it was executed, which is a descriptor's.
+    let _ = rustix::thread::set_name(NAME);
     // Before anything is opened.
     let before = passed.inherit().context("cannot take over from the broker")?;
     start_logging(level, Reader::Operators(None));

@@ -29,6 +29,7 @@ fn main() -> io::Result<()> {
     write("http_request", texts(HTTP))?;
     write("control_request", texts(CONTROL))?;
     write("vms_file", texts(FILES))?;
+    write("broker_state", daemon::broker::fuzzing::states())?;
     let lines = texts(TRACES);
     // Any other bytes are what workers note.
     let notes = (1..=8).map(|seed| [vec![0], random_bytes(seed)].concat());

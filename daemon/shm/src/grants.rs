@@ -19,6 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
+/// The version of the page's layout: of the places and the meanings of everything in it. Workers that run go on with the layout of their
+/// program, so it rises with each change.
+pub const GRANTS_LAYOUT: u32 = 1;
+
 /// Intervals of work that may wait to be read.
 pub(super) const WORK_MAX: u32 = 512;
 /// Bytes of one of them.
@@ -409,6 +413,63 @@ mod tests {
         scheduler.lease(true);
         scheduler.grant(5);
         assert!((gate.is_leased(), gate.granted()) == (true, 5));
+    }
+
+    /// A scheduler's side and a worker of another program understand each other as long as this holds.
+    #[test]
+    fn a_page_of_another_layout_has_another_version() {
+        let file = grant_page().unwrap();
+        let (gate, mut scheduler) = (GateSide::open(&file).unwrap(), SchedulerSide::open(&file).unwrap());
+        gate.tell(Counters { ready: 1, dispatched: 2, completed: 3 });
+        gate.tell_cpu(Duration::from_millis(4));
+        gate.tell_running(Some(Duration::from_millis(4)));
+        assert!(gate.tell_work(&Work { begin: 6, end: 7, busy: 8, count: 9, copy: true }));
+        scheduler.take_work();
+        scheduler.grant(10);
+        scheduler.lease(true);
+        scheduler.trace(true);
+        let (id, flag) = (SubmissionId { queue: 11, number: 12 }, true);
+        let (submitted, ready, dispatched, begin, end, noticed) = (13, 14, 15, 16, 17, 18);
+        let (is_measured, copies, is_free) = (flag, flag, flag);
+        let stages =
+            Stages { id, submitted, ready, dispatched, begin, end, noticed, is_measured, copies, is_free };
+        (0..NOTES_MAX + 19).for_each(|_| gate.tell_note(&TraceNote::Complete(stages)));
+        scheduler.take_notes(1);
+        let mapping = Mapping::new(&file, PAGE_BYTES).unwrap();
+        let word = |at: u64| {
+            let mut bytes = [0; 4];
+            mapping.copy_out(at, &mut bytes).unwrap();
+            u32::from_le_bytes(bytes)
+        };
+        let read = |from: u64, to: u64| -> Vec<(u64, u32)> {
+            (from..to).step_by(4).map(|at| (at, word(at))).filter(|(_, word)| *word != 0).collect()
+        };
+        // The word that the gate sleeps on changes with each poke.
+        let words: Vec<_> = read(0, WORK).into_iter().filter(|(at, _)| *at != 128).collect();
+        assert_eq!((GRANTS_LAYOUT, PAGE_BYTES), (1, 53_248));
+        assert_eq!(
+            words,
+            [
+                (0, 10),
+                (4, 1),
+                (8, 1),
+                (12, 1),
+                (16, 1),
+                (64, 1),
+                (68, 2),
+                (72, 3),
+                (76, 1),
+                (80, 4),
+                (84, 5),
+                (88, 512),
+                (92, 19)
+            ]
+        );
+        assert_ne!(word(128), 0);
+        assert_eq!(read(WORK, NOTES), [(4096, 6), (4104, 7), (4112, 8), (4120, 9), (4124, 1)]);
+        let note = [(20480, 0x0101_0b00), (20484, 1), (20488, 12), (20496, 13), (20504, 14)];
+        let rest = [(20512, 15), (20520, 16), (20528, 17), (20536, 18)];
+        assert_eq!(read(NOTES, NOTES + NOTE_BYTES), [note.as_slice(), &rest].concat());
     }
 
     #[test]

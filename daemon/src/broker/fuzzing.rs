@@ -13,7 +13,10 @@ use super::settings::share::{Change, Policy, WEIGHTS};
 use super::settings::{Settings, VmSettings, VmsFile};
 pub use super::traces::fuzzing::traced;
 use super::traces::{self, TraceEvent, Traces};
+pub use super::upgrade::fuzzing::{fuzz_state, states};
+use super::upgrade::passing::Pass;
 use super::vm::Vms;
+use super::vms::state::State;
 use crate::ipc::{
     Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, SharedGpu, ToBroker, Unmovable,
 };
@@ -242,7 +245,7 @@ fn socket_path() -> PathBuf {
     std::env::temp_dir().join(format!("fuzz-broker-{}", rustix::thread::gettid()))
 }
 
-fn broker() -> Broker {
+pub(super) fn broker() -> Broker {
     let settings = Settings {
         policy: Policy::BestEffort,
         anticipation: None,
@@ -261,7 +264,7 @@ fn broker() -> Broker {
 }
 
 /// Leaves nothing of an input.
-fn reset(broker: &mut Broker) {
+pub(super) fn reset(broker: &mut Broker) {
     for process in broker.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {
         process.kill();
         process.reap().expect("it ends");
@@ -277,7 +280,7 @@ fn reset(broker: &mut Broker) {
     broker.last_key = 0;
 }
 
-struct World<'a> {
+pub(super) struct World<'a> {
     broker: &'a mut Broker,
     peers: Vec<Channel>,
     /// Device processes so far.
@@ -301,7 +304,7 @@ struct World<'a> {
 struct Totals([u64; 6]);
 
 impl<'a> World<'a> {
-    fn new(broker: &'a mut Broker) -> Self {
+    pub(super) fn new(broker: &'a mut Broker) -> Self {
         broker.settings.policy = Policy::BestEffort;
         broker.settings.vms = settings();
         settings().into_iter().for_each(|vm| _ = broker.vms.add(vm, 0));
@@ -336,6 +339,15 @@ impl<'a> World<'a> {
         world.say(1, &begins, Some(&Doorbell::new().expect("a doorbell").into()));
         world.say(1, &ToBroker::ContextComes { ctx_id: GOOD, gpu: 0 }, Some(&page));
         world
+    }
+
+    /// Writes the broker down.
+    pub(super) fn state(&self, pass: &mut Pass<'_>) -> State {
+        self.broker.state(None, self.now, pass).expect("a broker can be written down")
+    }
+
+    pub(super) fn end(self) {
+        reset(self.broker);
     }
 
     /// Gives a VM a device process, which its channel plays.
@@ -719,6 +731,15 @@ mod tests {
     #[test]
     fn committed_files_hold() {
         assert!(replay("vms_file", fuzz_settings) > 4);
+    }
+
+    #[test]
+    fn committed_states_hold_and_are_those_that_are_written_today() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/broker_state");
+        for (index, state) in states().iter().enumerate() {
+            assert_eq!(fs::read(folder.join(format!("seed_{index:02}"))).unwrap(), *state);
+        }
+        assert!(replay("broker_state", fuzz_state) >= 4);
     }
 
     #[test]

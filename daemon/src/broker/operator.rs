@@ -29,6 +29,9 @@ const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weigh
 /// Said of a VM whose device process is of an earlier program than the broker.
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
 
+/// The answer to what is asked in the moment before another program follows.
+const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
+
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
@@ -63,6 +66,7 @@ impl Broker {
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
+                Ok(Reply::Reload(_)) if self.comes_to_rest() => self.put_off(peer, Wants::Status, now),
                 Ok(Reply::Reload(how)) => self.read_again(Asker { peer: Some(peer), how }, now),
                 Ok(Reply::Upgrade) => self.begin_upgrade(peer, now),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
@@ -162,6 +166,9 @@ impl Broker {
     }
 
     fn answer_later(&mut self, peer: Peer, wants: Wants, now: Nanos) {
+        if self.comes_to_rest() {
+            return self.put_off(peer, wants, now);
+        }
         for index in self.vms.indices() {
             if self.vms[index].wants_to_be_asked(now) {
                 self.vms[index].memory.asked = Some(now);
@@ -169,6 +176,17 @@ impl Broker {
             }
         }
         self.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
+    }
+
+    /// Has a peer ask again: one peer after the other could keep an upgrade from its moment of rest, and loses its connection then.
+    fn put_off(&mut self, peer: Peer, wants: Wants, now: Nanos) {
+        match wants {
+            Wants::Status => self.say(peer, &Answer::Error { error: UPGRADED.into() }, now),
+            Wants::Metrics => {
+                let answer = http::answer("503 Service Unavailable", &format!("{UPGRADED}\n"));
+                self.connections.answer(peer, answer, true, &self.epoll, now);
+            }
+        }
     }
 
     /// Answers the operators that have waited long enough, or all if nothing is missing.

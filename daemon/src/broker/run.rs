@@ -408,7 +408,7 @@ impl Broker {
 
     /// Has the loop woken when something is due.
     fn arm_timer(&mut self) -> io::Result<()> {
-        let starts = self.vms.iter().filter_map(|vm| vm.start_at);
+        let starts = self.vms.iter().filter_map(|vm| vm.start_at).filter(|_| !self.comes_to_rest());
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();

@@ -28,5 +28,7 @@ pub use options::{Options, SandboxMode, SeccompMode};
 pub use policy::Policy;
 pub use seal::{landlock_version, seal_child, seal_device_process};
 pub use seccomp::names as system_calls;
-pub use sys::{end_at_once, inherited, only_standard_input, peer_process, without_hangups};
+pub use sys::{
+    end_at_once, ignore_broken_pipes, inherited, only_standard_input, peer_process, without_hangups,
+};
 pub use this_program::{START_AGAIN, program_path, start_device_process};

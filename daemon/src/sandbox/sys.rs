@@ -39,8 +39,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// Calls `act` while SIGHUP does nothing. A program that `act` executes starts so, and hears SIGHUP as soon as it handles that. If `act` returns, a
-/// pipe without a reader is an error again and ends no process, which `act` may have changed.
+/// Calls `act` while SIGHUP does nothing. A program that `act` executes starts so, and hears SIGHUP as soon as it handles that.
 pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: zeroes are a value of the structure: no flags, an empty mask, the usual action.
     let (mut ignored, mut before) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
@@ -50,9 +49,14 @@ pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     let result = act();
     // SAFETY: the structure lives until the call returns, and its action is the one that was there.
     unsafe { libc::sigaction(libc::SIGHUP, &raw const before, ptr::null_mut()) };
+    result
+}
+
+/// Has writing into a pipe without a reader be an error that ends no process, as the standard library has it at the start of a program and not
+/// any more when it was to execute another.
+pub fn ignore_broken_pipes() {
     // SAFETY: the action is no function.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    result
 }
 
 /// The two sides of a [`fork`].

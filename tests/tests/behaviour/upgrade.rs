@@ -200,7 +200,11 @@ fn what_is_no_state_of_this_form_is_refused_in_one_line() -> Result<()> {
             "the state has the form 4000000000, and this program knows 1",
         ),
         (r#"{"form":1,"messages":4000000000}"#, "messages of version 4000000000"),
-        (r#"{"form":1,"messages":1,"descriptors":[0,1,2,-1],"state":{}}"#, "not the state of a broker"),
+        (r#"{"form":1,"messages":1,"pages":4000000000}"#, "pages of grants of layout 4000000000"),
+        (
+            r#"{"form":1,"messages":1,"pages":1,"descriptors":[0,1,2,-1],"state":{}}"#,
+            "not the state of a broker",
+        ),
     ] {
         for only_looks in [true, false] {
             let mut command = vhost_user_vulkan()?;

@@ -3,9 +3,11 @@
 //!
 //! The broker executes the new program in its own place, so it keeps its number and its children, and systemd notices nothing. Before that the
 //! new program has read a state like the one that it gets, as a child, and has said that it understands it: whatever is wrong with it
-//! costs an answer to whoever has asked. The broker then waits until it has no start and no reading of its file under way, which takes a moment. Device processes,
+//! is an answer to the operator that has asked. The broker then waits until it has no start and no reading of its file under way, which takes a moment. Device processes,
 //! workers and guests go on meanwhile: what they say waits in their sockets, and submissions that were granted run.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing;
 pub(super) mod passing;
 pub(super) mod rehearsal;
 

@@ -4,15 +4,15 @@
 use crossbeam_channel::{Receiver, bounded};
 use readiness::within;
 use rustix::event::PollFlags;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 use serde::{Deserialize, Serialize};
 use shm::{Doorbell, Listener};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,24 +24,31 @@ pub(in crate::broker) struct Rehearsed {
     pub(in crate::broker) takes_over: String,
 }
 
-/// The file of a program: its path, and which file it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A program: the path at which it was found, and its file, which is the same whatever becomes of the path.
+#[derive(Clone, Debug)]
 pub(in crate::broker) struct Program {
     pub(in crate::broker) path: PathBuf,
-    /// Device, inode and time of the last change.
-    identity: (u64, u64, i64, i64),
+    file: Arc<OwnedFd>,
 }
 
 impl Program {
-    /// The program that is at this path now.
+    /// The program that is at this path now. Whoever may replace the path decides how long this takes.
     ///
     /// # Errors
     ///
     /// There is none.
     pub(in crate::broker) fn at(path: PathBuf) -> io::Result<Self> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let file = path.metadata().map_err(named)?;
-        Ok(Self { identity: (file.dev(), file.ino(), file.ctime(), file.ctime_nsec()), path })
+        let named =
+            |error| io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", path.display()));
+        let file = open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(named)?;
+        Ok(Self { file: Arc::new(file), path })
+    }
+
+    /// Returns a command that executes this very file, without a look at its path.
+    pub(in crate::broker) fn command(&self) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        command.arg0(&self.path);
+        command
     }
 }
 
@@ -81,7 +88,7 @@ impl Rehearsal {
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             let program = Program::at(path).map_err(|error| error.to_string());
             let outcome = program.and_then(|program| {
-                let rehearsed = rehearse(&program.path, &arguments, &state, PATIENCE)?;
+                let rehearsed = rehearse(&program, &arguments, &state, PATIENCE)?;
                 Ok((program, rehearsed))
             });
             // The broker may end meanwhile.
@@ -110,19 +117,19 @@ pub(in crate::broker) fn file_of(state: &[u8]) -> io::Result<File> {
 }
 
 fn rehearse(
-    program: &Path,
+    program: &Program,
     arguments: &[OsString],
     state: &[u8],
     patience: Duration,
 ) -> Result<Rehearsed, String> {
-    let named = |what: &dyn std::fmt::Display| format!("{}: {what}", program.display());
-    let mut command = Command::new(program);
+    let named = |what: &dyn std::fmt::Display| format!("{}: {what}", program.path.display());
+    let mut command = program.command();
     crate::service::VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(file_of(state).map_err(|error| named(&error))?);
     let mut child = command.spawn().map_err(|error| named(&error))?;
     let said = hear(&mut child, Instant::now() + patience);
-    // One that has not ended by itself is in nobody's way any more.
+    // One that has not ended by itself does so now.
     let _ = child.kill();
     let _ = child.wait();
     said.map_err(|error| named(&error))
@@ -170,7 +177,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(300);
 
     fn shell(script: &str, patience: Duration) -> Result<Rehearsed, String> {
-        rehearse(Path::new("/bin/sh"), &["-c".into(), script.into()], b"the state", patience)
+        let program = Program::at("/bin/sh".into()).unwrap();
+        rehearse(&program, &["-c".into(), script.into()], b"the state", patience)
     }
 
     #[test]
@@ -187,8 +195,19 @@ mod tests {
         }
         let error = shell("printf 'the form\\n7' >&2", LONG).unwrap_err();
         assert!(error.contains("it cannot take over: the form"), "{error}");
-        let nowhere = rehearse(Path::new("/nowhere/program"), &[], b"", LONG).unwrap_err();
+        let nowhere = Program::at("/nowhere/program".into()).unwrap_err().to_string();
         assert!(nowhere.starts_with("/nowhere/program: "), "{nowhere}");
+    }
+
+    #[test]
+    fn a_file_that_takes_the_path_of_a_program_is_not_executed_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        std::os::unix::fs::symlink("/bin/true", &path).unwrap();
+        let program = Program::at(path.clone()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/bin/false", &path).unwrap();
+        assert!(program.command().status().unwrap().success());
     }
 
     #[test]

@@ -44,6 +44,10 @@ const PATH_BYTES: usize = 4096;
 impl Broker {
     /// Starts the device processes whose time has come. One waits while a process that ends still has its paths.
     pub(super) fn start_due(&mut self, now: Nanos) {
+        // The program that follows starts them, or this one when none follows.
+        if self.comes_to_rest() {
+            return;
+        }
         for index in self.vms.indices() {
             if self.vms[index].start_at.is_some_and(|at| at <= now) {
                 self.vms[index].start_at = None;
@@ -232,7 +236,7 @@ impl Broker {
     }
 
     /// Ends a device process that misbehaves. Its contexts end when it is gone.
-    fn disown(&mut self, index: usize, why: &str) {
+    pub(super) fn disown(&mut self, index: usize, why: &str) {
         let passage = self.passage();
         let vm = &mut self.vms[index];
         let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };

@@ -1,7 +1,8 @@
 //! Everything that a broker passes on to the program that follows it, as one piece of JSON, and the descriptors that go with it.
 //!
-//! The two programs may be of different versions, so the text begins with the form that it has, and with the version of the messages to device
-//! processes, which stay those of the old program. A program that does not know one of the two says so and takes nothing over. What a
+//! The two programs may be of different versions, so the text begins with the form that it has, with the version of the messages to device
+//! processes and with that of the pages of grants, which stay those of the old program. A program that does not know one of the three says so and takes
+//! nothing over. What a
 //! known form leaves out has its default, so that a form need not change for what is added. The old program is trusted, its text is not: it holds
 //! what guests have said, so indices are checked before they are used, and each descriptor is taken once (`upgrade::passing`).
 
@@ -17,7 +18,7 @@ use crate::ipc::{BROKER_MESSAGES, HeldMemory, Placement, SharedGpu};
 use protocol::ids::ContextId;
 use sched::{Nanos, Share, Standing, Usage};
 use serde::{Deserialize, Serialize};
-use shm::Reached;
+use shm::{GRANTS_LAYOUT, Reached};
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::fd::RawFd;
@@ -33,6 +34,8 @@ const STATE_BYTES: u64 = 64 << 20;
 struct Head {
     form: u32,
     messages: u32,
+    #[serde(default)]
+    pages: u32,
 }
 
 /// The whole text.
@@ -40,6 +43,7 @@ struct Head {
 struct Text<S> {
     form: u32,
     messages: u32,
+    pages: u32,
     descriptors: Vec<RawFd>,
     state: S,
 }
@@ -157,6 +161,12 @@ pub(in crate::broker) enum Unfit {
         own = BROKER_MESSAGES
     )]
     Messages(u32),
+    /// Workers that run have pages of grants that this program does not understand.
+    #[error(
+        "workers that run have pages of grants of layout {0}, and this program has those of {own}: start the broker anew when the VMs are off",
+        own = GRANTS_LAYOUT
+    )]
+    Pages(u32),
     /// The text is no state.
     #[error("not the state of a broker: {0}")]
     Malformed(String),
@@ -169,7 +179,8 @@ impl State {
     ///
     /// A path in it is no text.
     pub(in crate::broker) fn to_text(&self, descriptors: Vec<RawFd>) -> io::Result<Vec<u8>> {
-        let text = Text { form: FORM, messages: BROKER_MESSAGES, descriptors, state: self };
+        let (form, messages, pages) = (FORM, BROKER_MESSAGES, GRANTS_LAYOUT);
+        let text = Text { form, messages, pages, descriptors, state: self };
         serde_json::to_vec(&text).map_err(io::Error::other)
     }
 
@@ -186,6 +197,9 @@ impl State {
         }
         if head.messages != BROKER_MESSAGES {
             return Err(Unfit::Messages(head.messages));
+        }
+        if head.pages != GRANTS_LAYOUT {
+            return Err(Unfit::Pages(head.pages));
         }
         let text: Text<Self> = serde_json::from_slice(text).map_err(malformed)?;
         text.state.check().map_err(|what| Unfit::Malformed(what.to_owned()))?;

@@ -14,7 +14,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 /// The option by which a program is told to follow the broker whose state is its standard input.
 const TAKE_OVER: &str = "--take-over";
@@ -105,10 +104,7 @@ impl Broker {
                 self.call_upgrade_off(&why, now);
             }
             Stage::Rests(_, until) if *until <= now => {
-                self.call_upgrade_off(
-                    "device processes are being started, or the status is asked for, all the time: try again",
-                    now,
-                );
+                self.call_upgrade_off("a device process that starts is not there in time: try again", now);
             }
             Stage::Rehearses(_, until) if *until <= now => {
                 self.call_upgrade_off("the new program cannot be started in time: try again", now);
@@ -123,10 +119,15 @@ impl Broker {
         self.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
     }
 
-    /// Returns whether no thread of the broker's does something for it, and nobody waits for an answer that comes in a moment.
+    /// Returns whether no thread of the broker's does something for it, and no peer waits for an answer that comes in a moment.
     fn is_at_rest(&self) -> bool {
         let reads = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
         self.waiting.is_empty() && !reads && !self.vms.iter().any(|vm| vm.is_starting)
+    }
+
+    /// Returns whether an upgrade waits for a moment of rest, in which case nothing is begun that would put it off.
+    pub(in crate::broker) fn comes_to_rest(&self) -> bool {
+        self.upgrading.as_ref().is_some_and(|upgrading| matches!(upgrading.stage, Stage::Rests(..)))
     }
 
     fn call_upgrade_off(&mut self, why: &str, now: Nanos) {
@@ -153,15 +154,13 @@ impl Broker {
         let asker = self.upgrading.as_ref().map(|upgrading| upgrading.peer);
         let state = self.state(asker, page_clock(), &mut pass)?;
         let text = state.to_text(copies.iter().map(AsRawFd::as_raw_fd).collect())?;
-        let mut command = Command::new(&program.path);
+        let mut command = program.command();
         command.args(arguments).arg(TAKE_OVER).stdin(file_of(&text)?);
-        if Program::at(program.path.clone())? != *program {
-            return Err(io::Error::other("the program was replaced once more: try again"));
-        }
         if self.upkeep.as_ref().is_some_and(Upkeep::hears_end) {
             return Err(io::Error::other("the broker ends"));
         }
         let failed = sandbox::without_hangups(|| command.exec());
+        sandbox::ignore_broken_pipes();
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         Ok(failed)
     }

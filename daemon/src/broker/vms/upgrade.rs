@@ -136,26 +136,43 @@ impl Broker {
         let mut broker = Self::at(state.settings, connections, epoll)?;
         (broker.log, broker.upkeep, broker.was_ready) = (log.map(GrantLog::resume), upkeep, true);
         (broker.groups, broker.last_key) = (state.groups, state.last_key);
-        let anticipation = broker.settings.anticipation;
-        for PassedGpu { gpu, is_drained } in state.gpus {
-            let mut gpu = Gpu::new(gpu, anticipation, Passage::ByGrant);
-            gpu.is_drained = is_drained;
-            broker.gpus.push(gpu);
-        }
         let now = page_clock();
-        for vm in state.vms {
-            broker.resume_vm(vm, &mut inherited, now)?;
-        }
-        broker.set_shares(now);
+        broker.resume_vms(state.gpus, state.vms, &mut inherited, now);
         let asker = state.asker.map(|socket| inherited.take(socket)).transpose()?;
         let asker = asker.and_then(|socket| broker.connections.adopt(socket, &broker.epoll, now));
         broker.has_followed(asker, &state.version, (state.stopped, now));
         Ok(broker)
     }
 
+    /// Goes on with GPUs and VMs of an earlier program. A VM of which something is missing costs its own device process only, and begins anew.
+    pub(in crate::broker) fn resume_vms(
+        &mut self,
+        gpus: Vec<PassedGpu>,
+        vms: Vec<PassedVm>,
+        inherited: &mut Inherited,
+        now: Nanos,
+    ) {
+        for PassedGpu { gpu, is_drained } in gpus {
+            let mut gpu = Gpu::new(gpu, self.settings.anticipation, Passage::ByGrant);
+            gpu.is_drained = is_drained;
+            self.gpus.push(gpu);
+        }
+        for vm in vms {
+            let index = vm.index;
+            if let Err(error) = self.resume_vm(vm, inherited, now) {
+                log::error!(vm = self.vms[index].name(); "the VM was not taken over, and begins anew: {error}");
+                self.disown(index, "it was not taken over");
+                if self.vms[index].process.is_none() {
+                    self.vms[index].start_at = Some(now);
+                }
+            }
+        }
+        self.set_shares(now);
+    }
+
     fn resume_vm(&mut self, passed: PassedVm, inherited: &mut Inherited, now: Nanos) -> io::Result<()> {
         let index = passed.index;
-        let process = passed.process.map(|process| Process::resume(process, inherited)).transpose()?;
+        let process = passed.process.map(|process| Process::resume(process, inherited)).transpose();
         let vm = self.vms.resume(index, passed.settings, now);
         let tenant = vm.tenant;
         vm.share = passed.share;
@@ -175,27 +192,24 @@ impl Broker {
             self.gpus[gpu].resume_tenant(tenant, ended);
         }
         self.log.iter_mut().for_each(|log| log.name(tenant, Some(self.vms[index].name())));
-        for context in passed.contexts {
-            self.resume_context(index, context, inherited, now)?;
-        }
-        if let Some(process) = process {
+        if let Some(process) = process? {
             self.resume_process(index, process)?;
         }
-        Ok(())
+        let contexts = passed.contexts.into_iter();
+        contexts.map(|context| self.resume_context(index, context, inherited, now)).collect()
     }
 
     fn resume_process(&mut self, index: usize, mut process: Process) -> io::Result<()> {
-        self.watch_process(index, &process)?;
-        let flushed = if process.dying { Ok(false) } else { process.flush() };
-        if process.dying {
-            unwatch(&self.epoll, process.channel())?;
+        let watched = self.watch_process(index, &process);
+        let (is_dying, flushed) = (process.dying, if process.dying { Ok(false) } else { process.flush() });
+        if is_dying {
+            let _ = unwatch(&self.epoll, process.channel());
         }
-        let is_dying = process.dying;
         self.vms[index].process = Some(process);
         if !is_dying {
             self.sent(index, flushed);
         }
-        Ok(())
+        watched
     }
 
     fn resume_context(
@@ -208,19 +222,22 @@ impl Broker {
         let doorbell =
             Listener::new(inherited.take(passed.doorbell)?, &self.epoll, Source::Doorbell.token(index))?;
         let mut context = VmContext { killed: passed.killed, ..VmContext::new(passed.name, doorbell) };
-        let vm = &mut self.vms[index];
+        let (vm, mut resumed) = (&mut self.vms[index], Ok(()));
         for PassedPlace { place, key, page, reached, standing } in passed.places {
-            let (page, key) = (inherited.take(page)?, ContextKey(key));
             let Some(on) = vm.gpus.get_mut(usize::from(place)) else { continue };
-            let who = (vm.tenant, passed.ctx_id);
-            self.gpus[on.gpu].resume(key, who, &page, (reached, standing), now).map_err(io::Error::other)?;
+            let (gpu, who, key) = (&mut self.gpus[on.gpu], (vm.tenant, passed.ctx_id), ContextKey(key));
+            let taken = inherited.take(page).and_then(|page| {
+                gpu.resume(key, who, &page, (reached, standing), now).map_err(io::Error::other).map(|()| page)
+            });
+            let Ok(page) = taken.map_err(|error| resumed = Err(error)) else { break };
             self.log.iter_mut().for_each(|log| log.knows(key, standing.used));
             on.contexts += 1;
             context.keys.insert(place, key);
             context.pages.insert(place, page);
         }
+        // Whatever has come of it, for it ends with its device process.
         vm.contexts.insert(passed.ctx_id, context);
-        Ok(())
+        resumed
     }
 
     /// Says that this program has followed another, gives VMs that are off device processes of this one, and reads the file, which may have

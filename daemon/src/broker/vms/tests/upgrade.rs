@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::broker::upgrade::passing::Inherited;
+use crate::broker::upgrade::rehearsal::Program;
+use crate::broker::upgrade::{Stage, Upgrading};
 use crate::broker::vms::state::{Predecessor, State};
 use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
 
 impl World {
     /// Writes the broker down, with copies of its descriptors.
@@ -105,6 +108,38 @@ fn a_device_process_of_the_program_before_ends_when_its_vm_is_off() {
     assert_eq!((world.broker.vms[0].ending, world.broker.vms[1].ending), (None, None));
     world.say(0, &ToBroker::Frontend { connected: false });
     assert!(world.broker.vms[0].ending.is_some() && world.broker.vms[1].ending.is_none());
+}
+
+#[test]
+fn a_vm_of_which_something_is_missing_costs_no_other_vm_anything() {
+    let mut world = world();
+    connected(&mut world);
+    let gates = [(0, 3), (1, 5)].map(|(vm, ctx_id)| world.begin(vm, ctx_id));
+    let (mut state, descriptors) = State::of_text(&world.written()).unwrap();
+    state.vms[0].contexts[0].places[0].page = -1;
+    let before = Predecessor { state, inherited: Inherited::all(descriptors).unwrap() };
+    world.broker = Broker::resume(before, no_file()).unwrap();
+    assert!(world.is_dying(0));
+    world.check_second(&gates[1]);
+    world.broker.child_ended(0, world.now);
+    assert!(world.broker.vms[0].contexts.is_empty() && world.broker.vms[0].start_at.is_some());
+}
+
+#[test]
+fn what_would_put_an_upgrade_off_is_refused_while_it_waits() {
+    let mut world = world();
+    connected(&mut world);
+    let (_, peer) = UnixStream::pair().unwrap();
+    let peer = world.broker.connections.play(peer, &world.broker.epoll, world.now);
+    let stage = Stage::Rests(Program::at("/bin/false".into()).unwrap(), Nanos::MAX);
+    world.broker.upgrading = Some(Upgrading { peer, stage, tell_at: Nanos::MAX });
+    for request in [r#"{"request":"status"}"#, r#"{"request":"reload"}"#] {
+        assert!(world.ask(request).hears_error().contains("ask again in a moment"));
+    }
+    assert!(world.broker.waiting.is_empty());
+    world.broker.vms[0].start_at = Some(0);
+    world.broker.start_due(world.now);
+    assert_eq!((world.broker.vms[0].start_at, world.broker.vms[0].is_starting), (Some(0), false));
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! The state of a broker, as another program reads it and goes on from it.
+
+use super::super::fuzzing::{World, broker, reset};
+use super::super::run::Broker;
+use super::super::vm::Vms;
+use super::super::vms::state::{PassedVm, State};
+use super::passing::{Inherited, PassedProcess};
+use crate::ipc::Channel;
+use rustix::event::{EventfdFlags, eventfd};
+use shm::{Doorbell, grant_page};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
+
+/// A text: what is read is the same after it is written and read again, and a broker goes on from it, in which what is missing of a VM costs
+/// that VM only. Descriptors are of the kinds that they are said to be, as far as there are some. Returns how many VMs there were.
+pub fn fuzz_state(bytes: &[u8]) -> usize {
+    thread_local! {
+        // As in `fuzz_vm`.
+        static BROKER: RefCell<Broker> = RefCell::new(broker());
+    }
+    let Ok((state, descriptors)) = State::of_text(bytes) else { return 0 };
+    let text = state.to_text(descriptors.clone()).expect("what was read can be written");
+    let (again, same) = State::of_text(&text).expect("what was written can be read");
+    assert_eq!(again.to_text(same).expect("it can be written"), text);
+    let mut inherited = Inherited::played(played(&state.vms).expect("descriptors"));
+    let vms = state.vms.len();
+    BROKER.with_borrow_mut(|broker| {
+        let now = state.stopped;
+        broker.resume_vms(state.gpus, state.vms, &mut inherited, now);
+        assert_eq!(broker.vms.iter().count(), vms);
+        broker.turn(&[], now);
+        assert_eq!(broker.status(now).vms.len(), vms);
+        // No process is there that could be waited for.
+        broker.vms = Vms::default();
+        reset(broker);
+    });
+    vms
+}
+
+/// Descriptors for the VMs, by the numbers in their text. The end of no process can be seen by them.
+fn played(vms: &[PassedVm]) -> io::Result<BTreeMap<RawFd, OwnedFd>> {
+    let mut made = BTreeMap::new();
+    for vm in vms {
+        if let Some(PassedProcess { pidfd, channel, .. }) = &vm.process {
+            made.insert(*pidfd, eventfd(0, EventfdFlags::CLOEXEC)?);
+            made.insert(*channel, Channel::pair()?.0.into_socket());
+        }
+        for context in vm.contexts.iter().take(MADE_MAX) {
+            made.insert(context.doorbell, Doorbell::new()?.into());
+            for place in context.places.iter().take(MADE_MAX) {
+                made.insert(place.page, grant_page()?);
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Descriptors of a kind that are made for one thing.
+const MADE_MAX: usize = 8;
+
+/// States to begin with: that of a broker with two VMs and one context, whole and with a descriptor that is there twice.
+#[must_use]
+pub fn states() -> Vec<Vec<u8>> {
+    let mut broker = broker();
+    let world = World::new(&mut broker);
+    let mut number = 2;
+    let mut state = world.state(&mut |_| {
+        number += 1;
+        Ok(number)
+    });
+    // The same in every run.
+    state.version = "1".into();
+    (state.settings.control_socket, state.listeners) = ("/run/control".into(), Vec::new());
+    for process in state.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {
+        (process.pid, process.age) = (2, Duration::ZERO);
+    }
+    let text = |state: &State| state.to_text((3..=number).collect()).unwrap_or_default();
+    let whole = text(&state);
+    for context in state.vms.iter_mut().flat_map(|vm| &mut vm.contexts) {
+        context.doorbell = 3;
+    }
+    let twice = text(&state);
+    world.end();
+    vec![whole, twice]
+}
