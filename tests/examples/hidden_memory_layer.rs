@@ -9,8 +9,11 @@
     reason = "a layer is called by the loader, and calls the driver"
 )]
 
+pub mod loader;
+
 use ash::vk;
-use std::ffi::{CStr, c_char, c_void};
+use loader::Negotiation;
+use std::ffi::{CStr, c_char};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,33 +30,6 @@ static NEXT: Mutex<Option<Next>> = Mutex::new(None);
 
 /// The index of the type: how many the driver has. None of it is used before that was asked.
 static HIDDEN: AtomicU32 = AtomicU32::new(u32::MAX);
-
-/// `VkNegotiateLayerInterface`, up to what this layer writes.
-#[repr(C)]
-pub struct Negotiation {
-    s_type: i32,
-    p_next: *mut c_void,
-    version: u32,
-    get_instance_proc_addr: vk::PFN_vkGetInstanceProcAddr,
-    get_device_proc_addr: vk::PFN_vkGetDeviceProcAddr,
-}
-
-/// `VkLayerInstanceCreateInfo` and `VkLayerDeviceCreateInfo`.
-#[repr(C)]
-struct LayerInfo {
-    s_type: vk::StructureType,
-    p_next: *mut LayerInfo,
-    function: u32,
-    link: *mut Link,
-}
-
-/// `VkLayerInstanceLink` and `VkLayerDeviceLink`, of which only the latter has the last member.
-#[repr(C)]
-struct Link {
-    next: *mut Link,
-    get_instance_proc_addr: vk::PFN_vkGetInstanceProcAddr,
-    get_device_proc_addr: vk::PFN_vkGetDeviceProcAddr,
-}
 
 /// Tells the loader where the layer's functions are.
 ///
@@ -134,42 +110,21 @@ unsafe extern "system" fn get_device_proc_addr(
     }
 }
 
-/// Returns the link to the next layer, and moves the chain on to that behind it.
-///
-/// # Safety
-/// The loader has chained it, with function 0, and it is writable.
-unsafe fn link(first: *const c_void, s_type: vk::StructureType) -> *mut Link {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut found = first.cast::<LayerInfo>().cast_mut();
-        while (*found).s_type != s_type || (*found).function != 0 {
-            found = (*found).p_next;
-        }
-        let link = (*found).link;
-        (*found).link = (*link).next;
-        link
-    }
-}
-
 unsafe extern "system" fn create_instance(
     info: *const vk::InstanceCreateInfo<'_>,
     allocator: *const vk::AllocationCallbacks<'_>,
     instance: *mut vk::Instance,
 ) -> vk::Result {
-    // SAFETY: the loader chains the link, and the driver has this function.
+    // SAFETY: the loader calls it with what it has filled in.
     unsafe {
-        let get =
-            (*link((*info).p_next, vk::StructureType::LOADER_INSTANCE_CREATE_INFO)).get_instance_proc_addr;
-        let create: Option<vk::PFN_vkCreateInstance> =
-            transmute(get(vk::Instance::null(), c"vkCreateInstance".as_ptr()));
-        let Some(create) = create else { return vk::Result::ERROR_INITIALIZATION_FAILED };
-        let result = create(info, allocator, instance);
-        if result == vk::Result::SUCCESS {
-            let next = Next { instance: *instance, of_instances: get, of_devices: None };
-            *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
-        }
-        result
+        let get = match loader::create_instance(info, allocator, instance) {
+            Ok(get) => get,
+            Err(failed) => return failed,
+        };
+        let next = Next { instance: *instance, of_instances: get, of_devices: None };
+        *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
+    vk::Result::SUCCESS
 }
 
 unsafe extern "system" fn create_device(
@@ -180,7 +135,7 @@ unsafe extern "system" fn create_device(
 ) -> vk::Result {
     // SAFETY: the loader chains the link, and the driver has this function.
     unsafe {
-        let link = link((*info).p_next, vk::StructureType::LOADER_DEVICE_CREATE_INFO);
+        let link = loader::link((*info).p_next, vk::StructureType::LOADER_DEVICE_CREATE_INFO);
         let Some(next) = NEXT.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(|next| {
             next.of_devices = Some((*link).get_device_proc_addr);
             *next

@@ -9,8 +9,11 @@
     reason = "a layer is called by the loader, and calls the driver"
 )]
 
+pub mod loader;
+
 use ash::vk;
-use std::ffi::{CStr, c_char, c_void};
+use loader::Negotiation;
+use std::ffi::{CStr, c_char};
 use std::mem::transmute;
 use std::sync::{Mutex, PoisonError};
 
@@ -19,31 +22,6 @@ const SHOWN: [(i32, &[u32]); 2] = [(1_000_141_000, &[1, 0, 1]), (1_000_567_000, 
 
 /// The way to the driver, and the last instance that was made.
 static NEXT: Mutex<Option<(vk::PFN_vkGetInstanceProcAddr, vk::Instance)>> = Mutex::new(None);
-
-/// `VkNegotiateLayerInterface`, up to what this layer writes.
-#[repr(C)]
-pub struct Negotiation {
-    s_type: i32,
-    p_next: *mut c_void,
-    version: u32,
-    get_instance_proc_addr: vk::PFN_vkGetInstanceProcAddr,
-}
-
-/// `VkLayerInstanceCreateInfo`.
-#[repr(C)]
-struct LayerInfo {
-    s_type: vk::StructureType,
-    p_next: *mut LayerInfo,
-    function: u32,
-    link: *mut Link,
-}
-
-/// `VkLayerInstanceLink`.
-#[repr(C)]
-struct Link {
-    next: *mut Link,
-    get_instance_proc_addr: vk::PFN_vkGetInstanceProcAddr,
-}
 
 /// Tells the loader where the layer's functions are.
 ///
@@ -86,23 +64,15 @@ unsafe extern "system" fn create_instance(
     allocator: *const vk::AllocationCallbacks<'_>,
     instance: *mut vk::Instance,
 ) -> vk::Result {
-    // SAFETY: the loader chains the link to the next layer, function 0, which is writable, and the driver has this function.
+    // SAFETY: the loader calls it with what it has filled in.
     unsafe {
-        let mut found = (*info).p_next.cast::<LayerInfo>().cast_mut();
-        while (*found).s_type != vk::StructureType::LOADER_INSTANCE_CREATE_INFO || (*found).function != 0 {
-            found = (*found).p_next;
-        }
-        let get = (*(*found).link).get_instance_proc_addr;
-        (*found).link = (*(*found).link).next;
-        let create: Option<vk::PFN_vkCreateInstance> =
-            transmute(get(vk::Instance::null(), c"vkCreateInstance".as_ptr()));
-        let Some(create) = create else { return vk::Result::ERROR_INITIALIZATION_FAILED };
-        let result = create(info, allocator, instance);
-        if result == vk::Result::SUCCESS {
-            *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some((get, *instance));
-        }
-        result
+        let get = match loader::create_instance(info, allocator, instance) {
+            Ok(get) => get,
+            Err(failed) => return failed,
+        };
+        *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some((get, *instance));
     }
+    vk::Result::SUCCESS
 }
 
 unsafe extern "system" fn get_features(

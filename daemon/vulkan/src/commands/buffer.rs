@@ -56,7 +56,7 @@ fn described<'a>(
 ) -> Result<Option<venus::BufferCreateInfo<'a>>, Fault> {
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::ExternalMemoryBufferCreateInfo(_));
     let has_said = handle_types == MAPPABLE_MEMORY && info.p_next.iter().any(says);
-    if has_said || !external::takes_buffer(call, &device.physical, info, handle_types)? {
+    if has_said || !external::takes_buffer(call, device, info, handle_types)? {
         return Ok(None);
     }
     let external = venus::ExternalMemoryBufferCreateInfo { p_next: &[], handle_types };

@@ -1,6 +1,7 @@
 //! The host's driver: its functions, its instance and GPUs, and the functions of a device that memory needs.
 
 pub(crate) mod back_end;
+pub(crate) mod buffers_told;
 pub(crate) mod families;
 pub(crate) mod header;
 pub(crate) mod host_copy;

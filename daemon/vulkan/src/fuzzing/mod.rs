@@ -33,7 +33,7 @@ use config::{
     Protection, Queues, ShaderLimits,
 };
 #[cfg(test)]
-pub(super) use null_exports::imports;
+pub(super) use null_exports::{imports, refuse_exports};
 #[cfg(test)]
 pub(super) use null_memory::{contents, fills};
 #[cfg(test)]

@@ -25,6 +25,8 @@ struct State {
     imported: FxHashMap<u64, u64>,
     /// Buffers that have said that they may be bound to such memory.
     buffers: FxHashSet<u64>,
+    /// True if no descriptor is made.
+    refuses: bool,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
@@ -42,6 +44,11 @@ pub(super) fn in_truth(memory: u64) -> u64 {
 /// The number of allocations that were made of descriptors and not freed.
 pub(crate) fn imports() -> usize {
     STATE.lock().imported.len()
+}
+
+/// Makes descriptors from now on, or none.
+pub(crate) fn refuse_exports(refuses: bool) {
+    STATE.lock().refuses = refuses;
 }
 
 /// Takes note of memory that was made of what its description says.
@@ -106,6 +113,9 @@ pub(super) unsafe extern "system" fn get_memory_fd(
     state::assert_of(device, memory, Kind::Memory);
     let mut state = STATE.lock();
     assert!(state.exportable.contains(&memory), "memory that was not made to be exported");
+    if state.refuses {
+        return vk::Result::ERROR_TOO_MANY_OBJECTS.as_raw();
+    }
     let file = shm::create("null-memory", 4096).expect("there is memory");
     state.files.insert(fstat(&file).expect("it is open").st_ino, memory);
     // SAFETY: callers pass a place for it.

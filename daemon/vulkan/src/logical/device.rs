@@ -7,6 +7,7 @@ use super::shaders::Shaders;
 use super::submitted::{Place, Submitted};
 use super::timeline::Timeline;
 use crate::driver::back_end::BackEnd;
+use crate::driver::buffers_told::BuffersTold;
 use crate::driver::generated::DeviceTable;
 use crate::driver::host_copy::HostCopy;
 use crate::driver::markers::Markers;
@@ -54,6 +55,8 @@ pub struct Device {
     pub notices: Mutex<Notices>,
     /// The host's queues, each behind one lock however many ids it has.
     handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
+    /// The driver's last answers about buffers.
+    pub(crate) buffers_told: BuffersTold,
     /// Buffers that are made twice, if the GPU has memory for which they must be.
     pub dual_buffers: Option<DualBuffers>,
     /// True if addresses of buffers and memory can be had again: the host has `bufferDeviceAddressCaptureReplay`, and the guest has enabled
@@ -132,6 +135,7 @@ impl Device {
             queues,
             notices,
             handles,
+            buffers_told: BuffersTold::default(),
             dual_buffers: (own != 0 || exported).then(|| DualBuffers::new(own)),
             replays_addresses: false,
             mapped_devices,
@@ -155,7 +159,7 @@ impl Device {
     /// Notes that the guest has something that must not be bound to memory which others can have. What was made before stays as it is:
     /// drivers do not ask at binding, as they make no other memory of it.
     pub fn export_no_more(&self) {
-        if !self.exports_no_more.swap(true, Ordering::Relaxed) {
+        if self.exports.is_some() && !self.exports_no_more.swap(true, Ordering::Relaxed) {
             log::debug!(
                 "the driver's memory is not made for a successor from now on: an image or buffer may not be in it"
             );

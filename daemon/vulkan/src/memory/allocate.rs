@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::request::{Brought, Request};
+use super::request::{Brought, Request, clear};
 use super::reuse_key::reuse_key;
 use super::{dma_buf, memfd};
 use crate::backing::memory::{Made, Memory};
@@ -13,7 +13,6 @@ use crate::driver::back_end::BackEnd;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
 use crate::objects::object::{Handle as _, StateOf};
-use crate::programs::alias::Part;
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
@@ -63,7 +62,7 @@ fn find_or_make(
         && brought.is_nothing()
         && let Some((raw, memory)) = pool.take(device, &key)
     {
-        clear(&memory, device, raw, &key)?;
+        clear_again(&memory, device, raw, &key)?;
         memory.set_size(request.size);
         return Ok((raw, memory));
     }
@@ -84,15 +83,14 @@ fn find_or_make(
 }
 
 /// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.
-fn clear(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Result<(), Fault> {
-    let Some(cleaner) = &device.cleaner else { return Ok(()) };
-    if let Made::Pages(pages, _) = &memory.made {
-        pages.clear();
-        return Ok(());
+fn clear_again(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Result<(), Fault> {
+    match &memory.made {
+        Made::Pages(pages, _) if device.cleaner.is_some() => pages.clear(),
+        Made::Pages(..) => {}
+        // SAFETY: the memory was taken out of the pool, of what has this key; nobody else knows it.
+        made => unsafe { clear(device, raw, (key.size, key.type_index), made.kinds()) }?,
     }
-    let whole = Part::whole(raw, key.size, key.type_index, memory.made.kinds());
-    // SAFETY: the memory was taken out of the pool, of what has this key; nobody else knows it.
-    Ok(unsafe { cleaner.clear(&device.ash, &whole) }?)
+    Ok(())
 }
 
 /// Returns whether a result says that something is scarce, so that the call may succeed once less is in use.

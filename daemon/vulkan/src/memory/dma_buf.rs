@@ -6,14 +6,13 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::request::{Request, alike, call_driver, lowered};
+use super::request::{Request, alike, call_driver, clear, lowered};
 use crate::backing::memory::Made;
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
 use crate::driver::memory_fds::{DMA_BUF, MemoryFds};
 use crate::execution::call::Call;
 use crate::logical::device::Device;
-use crate::programs::alias::Part;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
@@ -64,16 +63,11 @@ pub(super) fn allocate(
     copy.map(IntoRawFd::into_raw_fd);
     if request.visible && request.import.is_none() {
         // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
-        unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
-    } else if let (Some(cleaner), None, false) = (&device.cleaner, &request.import, dedicated) {
-        let whole = Part::whole(
-            raw,
-            lowered.allocation_size,
-            request.type_index,
-            vk::ExternalMemoryHandleTypeFlags::empty(),
-        );
-        // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(&device.ash, &whole) }?;
+        unsafe { clear_mapped(&device.ash, raw, lowered.allocation_size) }?;
+    } else if request.import.is_none() && !dedicated {
+        let none = vk::ExternalMemoryHandleTypeFlags::empty();
+        // SAFETY: the driver has just made it, and it is in no use.
+        unsafe { clear(device, raw, (lowered.allocation_size, request.type_index), none) }?;
     }
     let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
         Some(piece) if exportable => piece,
@@ -104,7 +98,7 @@ fn page_multiple(size: u64) -> Result<u64, vk::Result> {
 /// # Safety
 ///
 /// `raw` is unmapped memory of this live device, of `size` bytes and a coherent, host-visible type, in no use.
-unsafe fn clear(device: &ash::Device, raw: u64, size: u64) -> Result<(), vk::Result> {
+unsafe fn clear_mapped(device: &ash::Device, raw: u64, size: u64) -> Result<(), vk::Result> {
     let memory = vk::DeviceMemory::from_raw(raw);
     let flags = vk::MemoryMapFlags::empty();
     // SAFETY: the caller's promise.

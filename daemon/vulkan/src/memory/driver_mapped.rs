@@ -7,14 +7,13 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::dedicated;
-use super::request::{Request, call_driver, lowered};
+use super::request::{Request, call_driver, clear, lowered};
 use crate::backing::capture::{map_of, watching};
 use crate::backing::memory::{GRAIN, Made};
 use crate::context::allowance::MemoryFile;
 use crate::context::error::Fault;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
-use crate::programs::alias::Part;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
@@ -37,15 +36,10 @@ pub(super) fn allocate(
     // SAFETY: `lowered` and its chain live in the arena, and import nothing.
     let (raw, caught) = watching(lowered.allocation_size, || unsafe { call_driver(device, lowered) });
     let raw = raw?;
-    if let (Some(cleaner), false) = (&device.cleaner, dedicated) {
-        let whole = Part::whole(
-            raw,
-            lowered.allocation_size,
-            request.type_index,
-            vk::ExternalMemoryHandleTypeFlags::empty(),
-        );
-        // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(&device.ash, &whole) }?;
+    if !dedicated {
+        let none = vk::ExternalMemoryHandleTypeFlags::empty();
+        // SAFETY: the driver has just made it, and it is in no use.
+        unsafe { clear(device, raw, (lowered.allocation_size, request.type_index), none) }?;
     }
     // SAFETY: as above; it was not mapped by a call, and is of a type that can be.
     let caught = caught.or_else(|| unsafe { map_of(&device.ash, raw, lowered.allocation_size) });

@@ -6,8 +6,10 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::error::Fault;
+use crate::driver::buffers_told::Look;
 use crate::driver::physical_device::PhysicalDevice;
 use crate::execution::call::Call;
+use crate::logical::device::Device;
 use crate::lowering::handle_types::{OWN_MEMORY, host_types, is_dma_buf};
 use crate::lowering::lower::raise_pointer;
 use crate::shape::formats::Asked;
@@ -18,17 +20,33 @@ use protocol::venus::generated::{
     ExternalMemoryHandleTypeFlags as HandleTypes,
 };
 
-/// Returns whether the driver lets a buffer declare that it may be bound to such memory.
+/// Returns whether the driver lets a buffer declare that it may be bound to such memory. It is asked once for many buffers that are alike.
 pub(crate) fn takes_buffer(
+    call: &Call<'_>,
+    device: &Device,
+    info: &venus::BufferCreateInfo<'_>,
+    which: HandleTypes,
+) -> Result<bool, Fault> {
+    let usage = info.p_next.iter().find(|next| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_)));
+    let more = match usage {
+        Some(ChainStruct::BufferUsageFlags2CreateInfo(usage)) => Some(usage.usage.0),
+        _ => None,
+    };
+    let look = Look { flags: info.flags.0, usage: info.usage.0, more, which: which.0 };
+    device.buffers_told.of(look, || ask_of_buffer(call, &device.physical, info, usage, which))
+}
+
+/// Asks the driver about a buffer whose chain has this description of its usage, if it has one.
+fn ask_of_buffer(
     call: &Call<'_>,
     physical: &PhysicalDevice,
     info: &venus::BufferCreateInfo<'_>,
+    usage: Option<&ChainStruct<'_>>,
     which: HandleTypes,
 ) -> Result<bool, Fault> {
     let Some(function) = physical.instance.table.get_physical_device_external_buffer_properties else {
         return Ok(false);
     };
-    let usage = info.p_next.iter().find(|next| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_)));
     let asked = venus::PhysicalDeviceExternalBufferInfo {
         p_next: usage.map_or(&[][..], std::slice::from_ref),
         flags: info.flags,

@@ -7,14 +7,13 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::dedicated;
-use super::request::{Request, call_driver, lowered};
+use super::request::{Request, call_driver, clear, lowered};
 use crate::backing::memory::{Exported, Made};
 use crate::backing::pages::rounded;
 use crate::context::error::Fault;
 use crate::driver::memory_fds::OPAQUE_FD;
 use crate::execution::call::Call;
 use crate::logical::device::Device;
-use crate::programs::alias::Part;
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd, OwnedFd};
@@ -53,10 +52,9 @@ pub(super) fn allocate(
     // With success the descriptor is the driver's.
     file.map(IntoRawFd::into_raw_fd);
     let made = Made::Private { credit, exported };
-    if let (Some(cleaner), false) = (&device.cleaner, dedicated || request.filled) {
-        let whole = Part::whole(raw, lowered.allocation_size, request.type_index, made.kinds());
-        // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(&device.ash, &whole) }?;
+    if !dedicated && !request.filled {
+        // SAFETY: the driver has just made it, and it is in no use.
+        unsafe { clear(device, raw, (lowered.allocation_size, request.type_index), made.kinds()) }?;
     }
     Ok((raw, made))
 }

@@ -12,6 +12,7 @@ use crate::execution::call::Call;
 use crate::logical::device::Device;
 use crate::lowering::handle_types;
 use crate::lowering::lower::Lowering;
+use crate::programs::alias::Part;
 use ash::vk;
 use config::Heap;
 use protocol::venus::generated::{self as venus, ChainStruct};
@@ -210,6 +211,22 @@ pub(super) unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo
     // SAFETY: the device is live; the rest is the caller's promise.
     let result = unsafe { function(device.raw(), info, std::ptr::null(), &raw mut raw) };
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(raw) }
+}
+
+/// Clears memory that the driver has just made or that was used before, if the device clears any; frees it if that fails.
+///
+/// # Safety
+///
+/// `raw` is unmapped memory of the live device, of so many bytes, this type and made for these handle types, and in no use.
+pub(super) unsafe fn clear(
+    device: &Device,
+    raw: u64,
+    (size, type_index): (u64, u32),
+    kinds: vk::ExternalMemoryHandleTypeFlags,
+) -> Result<(), Fault> {
+    let Some(cleaner) = &device.cleaner else { return Ok(()) };
+    // SAFETY: the caller's promise.
+    Ok(unsafe { cleaner.clear(&device.ash, &Part::whole(raw, size, type_index, kinds)) }?)
 }
 
 /// Returns those of the types with these bits whose visibility to the guest is that of a resource; all of them if there are none.

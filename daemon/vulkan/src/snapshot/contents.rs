@@ -20,6 +20,7 @@ use crate::programs::copy::{Staged, Way, start_copy};
 use crate::programs::own_queue::Running;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,8 +33,9 @@ use std::sync::Arc;
 pub(super) fn save(context: &Context, saved: &mut Saved) -> Result<(), NotMovable> {
     let table = context.objects.read();
     let mut all = Vec::new();
+    let handed_over: FxHashSet<u64> = saved.steps.iter().filter_map(Step::handed_over).collect();
     for (id, object, _) in table.objects().filter(|(.., result)| result.is_none()) {
-        let Some(memory) = private(object).filter(|memory| !saved.carry.hands_over(memory)) else { continue };
+        let Some(memory) = private(object).filter(|_| !handed_over.contains(&id)) else { continue };
         let bytes = copied_bytes(memory);
         let bytes = bytes.ok_or_else(|| NotMovable::ever("there is memory for one image or buffer alone"))?;
         if object.device.as_ref().and_then(|device| device.own_queue()).is_none() {

@@ -107,6 +107,17 @@ fn what_a_successor_cannot_have_itself_is_copied() {
 }
 
 #[test]
+fn memory_that_the_driver_does_not_export_after_all_is_copied() {
+    let world = world();
+    fuzzing::refuse_exports(true);
+    let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    assert_eq!(Step::contents(&saved.steps), Some(&[(10, SIZE), (12, 4096)][..]));
+    assert!(!saved.steps.iter().any(|step| step.handed_over().is_some()));
+    drop(successor(&saved, |_| ()).unwrap());
+    assert_eq!(fuzzing::imports(), 0);
+}
+
+#[test]
 fn memory_is_given_to_the_same_driver_on_the_same_gpu_only() {
     let world = world();
     let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();

@@ -38,7 +38,7 @@ pub(super) fn step(
     let (memory, pages) = match memory.map(|memory| (memory, &memory.made)) {
         Some((memory, Made::Pages(pages, _))) => (memory, pages),
         Some((memory, Made::Private { .. })) if is_used && saved.carry.hands_over(memory) => {
-            return exported(id, object, memory, saved).map(Some);
+            return Ok(exported(id, object, memory, saved));
         }
         Some((_, Made::Private { .. })) => return Ok(None),
         _ => return Err(NotMovable::ever("the driver holds memory that cannot be given away")),
@@ -55,22 +55,19 @@ pub(super) fn step(
     Ok(Some(Step::Memory { id, file: index, size, address, shown: context.pool.shown(memory) }))
 }
 
-/// Returns the step before an allocation that a successor takes as it is, whose descriptor joins the files.
-fn exported(id: u64, object: &Object, memory: &Memory, saved: &mut Saved) -> Result<Step, NotMovable> {
+/// Returns the step before an allocation that a successor takes as it is, whose descriptor joins the files; none if the driver makes no
+/// descriptor: the contents are copied then.
+fn exported(id: u64, object: &Object, memory: &Memory, saved: &mut Saved) -> Option<Step> {
     let file = match &memory.made {
         Made::Private { exported: Some(Exported::Imported(file)), .. } => Arc::clone(file),
         _ => {
-            let device = object.device.as_ref().and_then(|device| device.exports.as_ref());
-            let made =
-                device.ok_or(vk::Result::ERROR_FEATURE_NOT_PRESENT).and_then(|fds| fds.export(object.raw));
-            let made = made.map_err(|why| {
-                NotMovable::for_now(format!("the driver gives its memory to no other: {why}"))
-            })?;
-            Arc::new(MemoryFile::new(made, Piece::uncounted()))
+            let made = object.device.as_ref()?.exports.as_ref()?.export(object.raw);
+            let said = |why: &vk::Result| log::debug!("the driver gives memory {id} to no other: {why}");
+            Arc::new(MemoryFile::new(made.inspect_err(said).ok()?, Piece::uncounted()))
         }
     };
     saved.files.push(file);
-    Ok(Step::Exported { id, file: saved.files.len() as u32 - 1 })
+    Some(Step::Exported { id, file: saved.files.len() as u32 - 1 })
 }
 
 /// Returns whether a buffer or image is bound to memory that is there still.

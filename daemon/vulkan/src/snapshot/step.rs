@@ -124,6 +124,14 @@ impl Step {
         })
     }
 
+    /// Returns the allocation that a successor takes as it is, if the step says so of one.
+    pub(super) fn handed_over(&self) -> Option<u64> {
+        match self {
+            Self::Exported { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
     /// Returns how many bytes of contents come apart from these steps; none if none do.
     pub fn contents_bytes(steps: &[Self]) -> Option<u64> {
         let all = Self::contents(steps)?;
