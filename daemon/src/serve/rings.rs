@@ -1,8 +1,8 @@
-//! Keeps where the rings of each context report their status, so that the driver learns of a worker that died without a word.
+//! This file keeps where the rings of each context have their status words, and writes these for a worker that has died by itself.
 //!
-//! Drivers look at the FATAL bit whenever they submit and while they wait; without it they rely on a bit that the worker may have
-//! set just before it died, and notice ten seconds later. Workers are not believed: only a resource that the context sees is
-//! written to, and only a word that drivers take bits away from.
+//! Drivers look for FATAL whenever they submit and while they wait. A worker sets and they clear ALIVE; without FATAL they would wait
+//! until ALIVE was missing for ten seconds. Workers are not believed: only a resource that the context sees is written to, and only a word
+//! that drivers take bits away from.
 
 use super::blobs::Blobs;
 use protocol::ids::{ContextId, ResourceId};
@@ -49,7 +49,8 @@ impl Rings {
         self.contexts.remove(&ctx_id);
     }
 
-    /// Marks all rings of a context ALIVE, whose worker is dead and has a successor that does not serve them yet. That looks at their tails first.
+    /// Marks all rings of a context ALIVE, while its worker is dead and its successor does not serve them yet. IDLE is lost with that, which does no
+    /// harm: the successor looks at the tail of each ring before it sleeps.
     pub(super) fn keep_alive(&self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
         let all = self.contexts.get(&ctx_id).into_iter().flat_map(FxHashMap::values);
         all.for_each(|status| status.write(ctx_id, RingStatusFlagsMESA::ALIVE, blobs, &sees));
@@ -72,8 +73,7 @@ impl Status {
         sees: &impl Fn(ResourceId) -> bool,
     ) {
         let memory = blobs.get(self.resource_id).filter(|_| sees(self.resource_id));
-        // Nobody but the driver shares the word any more, and it only takes bits away. Beyond the end nothing is written:
-        // the file cannot grow.
+        // The worker is dead, and the driver only takes bits away. Beyond the end nothing is written: the file cannot grow.
         let written = memory.map(|memory| rustix::io::pwrite(memory, &flags.0.to_le_bytes(), self.offset));
         if !matches!(written, Some(Ok(_))) {
             log::debug!(context = ctx_id.0; "status of a ring of context {ctx_id} not written: {written:?}");

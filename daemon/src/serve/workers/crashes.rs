@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub(super) enum Life {
     /// The process runs, or is told to end.
     Runs,
+    /// The process was killed, for a reason that is told.
+    Killed,
     /// The process has died by itself, and its context waits for a successor; how it ended is not known yet.
     Gone,
     /// The process has died by itself, and how it ended.
@@ -36,7 +38,7 @@ pub(super) struct Kept {
 impl Worker {
     /// Returns whether its process has died by itself, so that its context waits for a successor.
     pub(super) fn is_gone(&self) -> bool {
-        !matches!(self.life, Life::Runs)
+        matches!(self.life, Life::Gone | Life::Ended(_))
     }
 
     /// Returns whether its process is gone, but not known to have ended.
@@ -96,7 +98,7 @@ impl Workers {
     pub(in crate::serve) fn may_be_recovered(&self, ctx_id: ContextId) -> bool {
         let is_complete = |kept: &Kept| kept.is_written && kept.mark.is_current();
         let kept = |worker: &Worker| worker.kept.as_ref().is_some_and(is_complete);
-        self.running.get(&ctx_id).is_some_and(|worker| !worker.killed && !worker.is_gone() && kept(worker))
+        self.running.get(&ctx_id).is_some_and(|worker| matches!(worker.life, Life::Runs) && kept(worker))
     }
 
     /// Returns whether a context's worker has died by itself, and the context waits for a successor.

@@ -103,8 +103,6 @@ struct Worker {
     process: Process,
     /// Messages the socket had no room for, in order.
     outbox: Outbox<ToWorker>,
-    /// The worker was killed, for a reason that is told.
-    killed: bool,
     /// The worker's `debug_name` and its gate, for a successor.
     name: String,
     gate: Option<Gate>,
@@ -270,7 +268,6 @@ impl Workers {
             channel,
             process,
             outbox: Outbox::default(),
-            killed: false,
             name,
             gate,
             placement,
@@ -486,8 +483,7 @@ impl Workers {
     /// Ends a context's worker at once.
     pub(super) fn kill(&mut self, ctx_id: ContextId) {
         if let Some(worker) = self.running.get_mut(&ctx_id) {
-            worker.killed = true;
-            worker.process.kill();
+            worker.kill();
             self.end(ctx_id);
         }
     }
@@ -504,10 +500,12 @@ impl Workers {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
-        if let Life::Ended(_) = worker.life {
-            return self.ended.push(worker.number);
-        }
-        let Worker { serial, number, process, killed, name, .. } = worker;
+        let killed = match worker.life {
+            Life::Ended(_) => return self.ended.push(worker.number),
+            Life::Killed => true,
+            Life::Runs | Life::Gone => false,
+        };
+        let Worker { serial, number, process, name, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
         self.ending.push_back(Ending {
             serial,
@@ -610,7 +608,7 @@ impl Worker {
         message: ToWorker,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), &'static str> {
-        if self.killed || self.is_gone() {
+        if !matches!(self.life, Life::Runs) {
             return Ok(());
         }
         let was_empty = self.outbox.is_empty();
@@ -625,9 +623,8 @@ impl Worker {
                 log::debug!(serial = self.serial, error:%; "cannot send to a worker");
             }
             Err(OutboxError::Limit(limit)) => {
-                self.killed = true;
                 self.forget_backlog(backlogs);
-                self.process.kill();
+                self.kill();
                 return Err(limit);
             }
         }
@@ -643,6 +640,14 @@ impl Worker {
         while self.outbox.flush(&self.channel, &mut bound).is_err() {}
         let out = if self.outbox.is_empty() { Events::empty() } else { Events::EPOLLOUT };
         watch_again(epoll, self, Events::EPOLLIN | out);
+    }
+
+    /// Ends its process at once, for a reason that is told elsewhere.
+    fn kill(&mut self) {
+        self.process.kill();
+        if !matches!(self.life, Life::Ended(_)) {
+            self.life = Life::Killed;
+        }
     }
 
     fn forget_backlog(&mut self, backlogs: &mut Backlogs) {
@@ -686,10 +691,10 @@ fn how_it_ended(status: Result<ExitStatus, String>, out_of_memory: bool, killed:
     }
 }
 
-fn watch_again(epoll: &OwnedFd, worker: &Worker, events: Events) {
+fn watch_again(epoll: &OwnedFd, worker: &mut Worker, events: Events) {
     let token = CHANNEL_TOKEN | u64::from(worker.serial);
     if let Err(error) = readiness::watch_for(epoll, &worker.channel, token, events) {
         log::error!("cannot watch a worker: {error}; it is killed");
-        worker.process.kill();
+        worker.kill();
     }
 }

@@ -149,8 +149,7 @@ impl Workers {
             Ok(()) => self.awaited.push(ctx_id),
             Err(limit) => {
                 log::warn!(context = ctx_id.0, program = worker.name.as_str(); "context {ctx_id} is lost: limit {limit} reached, its worker is killed");
-                worker.killed = true;
-                worker.process.kill();
+                worker.kill();
             }
         }
         None
@@ -315,8 +314,7 @@ impl Workers {
         // What waited for it counts for the context, as what was held back does.
         old.outbox.give_back(&mut self.backlogs.of(new.owner()));
         old.keep_no_more(&mut self.backlogs, new.owner());
-        old.killed = true;
-        old.process.kill();
+        old.kill();
         self.put_away(old, None, false);
         // There is room: it has read all.
         let _ = new.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None);
@@ -345,8 +343,7 @@ impl Workers {
             let _ = readiness::unwatch(&self.epoll, reads);
         }
         if !has_gone {
-            worker.killed = true;
-            worker.process.kill();
+            worker.kill();
         }
         self.put_away(worker, Some(ctx_id), true);
         holds_back.then_some(held)
