@@ -83,7 +83,7 @@ impl Inherited {
         taken.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Those that a test or a fuzz target has made, by the numbers in a text.
+    /// The descriptors that a test or a fuzz target has made, by the numbers in a text.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::broker) fn played(descriptors: BTreeMap<RawFd, OwnedFd>) -> Self {
         Self(descriptors)

@@ -195,8 +195,8 @@ impl Broker {
         if let Some(process) = process? {
             self.resume_process(index, process)?;
         }
-        let contexts = passed.contexts.into_iter();
-        contexts.map(|context| self.resume_context(index, context, inherited, now)).collect()
+        let mut contexts = passed.contexts.into_iter();
+        contexts.try_for_each(|context| self.resume_context(index, context, inherited, now))
     }
 
     fn resume_process(&mut self, index: usize, mut process: Process) -> io::Result<()> {
