@@ -21,7 +21,8 @@ pub struct Stage {
     pub(super) work: Work,
     /// The tools that it needs beyond a compiler.
     pub(super) tools: &'static [&'static [Tool]],
-    /// The time that its part of the gate should take on two processors that do nothing else; a stage that takes longer is warned of.
+    /// The time that its part of the gate should take, beside other stages, on two processors that do nothing else; a stage that takes
+    /// longer is warned of.
     pub(super) budget: Duration,
     pub(super) needs_gpu: bool,
     /// The stage compiles more than it waits, and runs beside those that wait.
@@ -63,10 +64,10 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         cargo("fmt", 20, &["fmt", "--all", "--check"]),
         Stage::new("build", 120, Work::Build),
         tests("sources", 30, 1, 2, |test| test.is("sources")),
-        cargo("clippy", 90, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).beside(),
+        cargo("clippy", 200, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).beside(),
         cargo(
             "doc",
-            60,
+            120,
             &[
                 "doc",
                 "--workspace",
@@ -90,8 +91,8 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         tests("patched", 120, 1, 2, |test| test.is("patched")).needing(&[tools::SYSTEMS]),
         // An emulated machine has one processor, so two machines keep two busy; more would starve each other, and take memory.
         tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]),
-        tests("package", 300, 1, 2, |test| test.is("package")).needing(package).beside(),
-        program("instructions", 180, "instructions", &[]).needing(&[&[tools::VALGRIND]]).beside(),
+        tests("package", 600, 1, 2, |test| test.is("package")).needing(package).beside(),
+        program("instructions", 300, "instructions", &[]).needing(&[&[tools::VALGRIND]]).beside(),
         Stage { needs_gpu: true, ..tests("gpu", 120, 1, 1, |test| test.is("gpu_smoke")) },
     ];
     if extent == Extent::All {

@@ -14,6 +14,7 @@ mod staging;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -145,10 +146,15 @@ fn build(
 }
 
 /// Returns the commit that is built, by which the program names itself, with a `+` if files were changed since; none outside a git checkout.
-pub fn commit(repository: &Path) -> Option<String> {
-    let mut git = Command::new("git");
-    git.args(["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]).current_dir(repository);
-    succeed(git, LIMIT).ok().map(|commit| commit.trim().to_owned())
+/// It is the same for as long as this process runs, whatever is committed meanwhile.
+pub fn commit(repository: &Path) -> Option<&'static str> {
+    static COMMIT: OnceLock<Option<String>> = OnceLock::new();
+    let ask = || {
+        let mut git = Command::new("git");
+        git.args(["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]).current_dir(repository);
+        succeed(git, LIMIT).ok().map(|commit| commit.trim().to_owned())
+    };
+    COMMIT.get_or_init(ask).as_deref()
 }
 
 /// Returns the compiler to take if the usual one has no standard library for the target.
