@@ -118,10 +118,11 @@ impl Shared {
         self.ring_doorbell();
     }
 
-    /// The message thread rests until it is told otherwise. Returns whether it is to listen again.
+    /// The message thread rests until it is told otherwise, unless the halt was called off meanwhile. Returns whether it is to listen again.
     pub(super) fn rest(&self) -> bool {
         let mut listening = self.listening.lock();
-        if *listening == Listening::Listens {
+        let is_halted = rustix::io::read(&self.halt, &mut [0; 8]).is_ok();
+        if is_halted && *listening == Listening::Listens {
             *listening = Listening::Rests;
         }
         self.ring_doorbell();
