@@ -51,7 +51,7 @@ fn next() -> Option<Next> {
 
 macro_rules! function {
     ($function:ident: $kind:ident) => {
-        // SAFETY: functions are cast back by who calls them, by their names.
+        // SAFETY: the caller casts each function back to the type that its name has.
         unsafe { transmute::<vk::$kind, vk::PFN_vkVoidFunction>($function) }
     };
 }
@@ -117,14 +117,11 @@ unsafe extern "system" fn create_instance(
 ) -> vk::Result {
     // SAFETY: the loader calls it with what it has filled in.
     unsafe {
-        let get = match loader::create_instance(info, allocator, instance) {
-            Ok(get) => get,
-            Err(failed) => return failed,
-        };
-        let next = Next { instance: *instance, of_instances: get, of_devices: None };
-        *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        loader::create_instance(info, allocator, instance, |of_instances| {
+            let next = Next { instance: *instance, of_instances, of_devices: None };
+            *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        })
     }
-    vk::Result::SUCCESS
 }
 
 unsafe extern "system" fn create_device(

@@ -38,7 +38,7 @@ unsafe extern "system" fn get_instance_proc_addr(
     instance: vk::Instance,
     name: *const c_char,
 ) -> vk::PFN_vkVoidFunction {
-    // SAFETY: the caller passes a string; functions are cast back by who calls them, by their names.
+    // SAFETY: the caller passes a string; it casts each function back to the type that its name has.
     unsafe {
         match CStr::from_ptr(name).to_bytes() {
             b"vkGetInstanceProcAddr" => {
@@ -66,13 +66,10 @@ unsafe extern "system" fn create_instance(
 ) -> vk::Result {
     // SAFETY: the loader calls it with what it has filled in.
     unsafe {
-        let get = match loader::create_instance(info, allocator, instance) {
-            Ok(get) => get,
-            Err(failed) => return failed,
-        };
-        *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some((get, *instance));
+        loader::create_instance(info, allocator, instance, |get| {
+            *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some((get, *instance));
+        })
     }
-    vk::Result::SUCCESS
 }
 
 unsafe extern "system" fn get_features(

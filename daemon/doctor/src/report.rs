@@ -1,4 +1,4 @@
-//! The outcome of checks: what each found, and how that is printed. Knows no check.
+//! The outcome of checks: what each found, and how that is printed. This file knows no check.
 
 use serde::Serialize;
 use std::fmt::Write;

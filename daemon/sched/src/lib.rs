@@ -8,7 +8,7 @@
 //!
 //! A context that is alone is given a *lease*: its worker need not ask until another has work.
 //!
-//! Knows no clock, no process and no memory: time is passed in, and so is what the workers say. They may say anything: nothing that a
+//! This crate knows no clock, no process and no memory: time is passed in, and so is what the workers say. They may say anything: nothing that a
 //! worker says makes others lose their share, or the scheduler fail. What the scheduler sees for itself is for how long a submission was the
 //! first in the driver, from its grant to the completion that the worker tells of: workers of a tenant may leave an eighth of that unexplained
 //! ([`Tuning::doubt`]), and pay for the rest. Two things are taken as they are: a worker that was taken over can dispatch what was

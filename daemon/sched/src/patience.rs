@@ -1,4 +1,4 @@
-//! The GPU time that may be idled away while a context is waited for, and the wait itself. Knows no tenants.
+//! The GPU time that may be idled away while a context is waited for, and the wait itself. This file knows no tenants.
 
 use super::time::{SECOND, scaled};
 use super::{ContextKey, Nanos, Tuning};

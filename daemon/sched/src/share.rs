@@ -1,4 +1,4 @@
-//! The part of the GPU that a tenant is to have. Knows no tenant.
+//! The part of the GPU that a tenant is to have. This file knows no tenant.
 
 /// The priority of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

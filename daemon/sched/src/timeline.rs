@@ -1,4 +1,4 @@
-//! The record of which context used the GPU when, so that each context pays its part of the time that several had together. Knows no tenants and no
+//! The record of which context used the GPU when, so that each context pays its part of the time that several had together. This file knows no tenants and no
 //! clock.
 //!
 //! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in any

@@ -1,4 +1,4 @@
-//! The contents of the driver: the units that were granted, or dispatched under a lease, and have not completed. Knows no tenants.
+//! The contents of the driver: the units that were granted, or dispatched under a lease, and have not completed. This file knows no tenants.
 
 use super::{ContextKey, Nanos, Tuning};
 

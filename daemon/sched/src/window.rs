@@ -1,4 +1,4 @@
-//! The GPU time that a tenant had lately. Knows no tenants.
+//! The GPU time that a tenant had lately. This file knows no tenants.
 
 use super::Nanos;
 use std::collections::VecDeque;

@@ -4,7 +4,7 @@
 //! Below the group that the system *delegates* to the daemon lie `broker` and `vm-NAME` for each VM, or nothing of these for a daemon of
 //! one VM; and below a VM's group `device` with the device process and its launcher, and `workers` with everything that a guest can make
 //! grow. Only `workers` is limited, so no limit hits a process that serves others. Processes never lie beside groups, which the kernel
-//! forbids. Knows no VMs and no contexts: groups have names.
+//! forbids. This file knows no VMs and no contexts: groups have names.
 
 use clap::ValueEnum;
 use doctor::control_groups::{self, Mount};

@@ -1,4 +1,4 @@
-//! The device process's side of its launcher. Knows no contexts: children have numbers.
+//! The device process's side of its launcher. This file knows no contexts: children have numbers.
 
 use super::Options;
 use super::this_program::this_program;

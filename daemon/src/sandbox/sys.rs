@@ -1,4 +1,4 @@
-//! The unsafe corner of starting and confining processes: system calls that no library offers safely. Knows no policy.
+//! The unsafe corner of starting and confining processes: system calls that no library offers safely. This file knows no policy.
 
 #![expect(unsafe_code, reason = "fork, exec and filters of system calls, and descriptors named by number")]
 

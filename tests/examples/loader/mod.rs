@@ -54,10 +54,7 @@ pub unsafe fn link(first: *const c_void, s_type: vk::StructureType) -> *mut Link
     }
 }
 
-/// Has the next layer create an instance, and returns its way to functions.
-///
-/// # Errors
-/// The driver creates none.
+/// Has the next layer create an instance, and `keep` its way to functions.
 ///
 /// # Safety
 /// The loader calls `vkCreateInstance` of the layer with these parameters.
@@ -65,14 +62,19 @@ pub unsafe fn create_instance(
     info: *const vk::InstanceCreateInfo<'_>,
     allocator: *const vk::AllocationCallbacks<'_>,
     instance: *mut vk::Instance,
-) -> Result<vk::PFN_vkGetInstanceProcAddr, vk::Result> {
+    keep: impl FnOnce(vk::PFN_vkGetInstanceProcAddr),
+) -> vk::Result {
     // SAFETY: the loader chains the link, and the driver has this function.
     unsafe {
         let link = link((*info).p_next, vk::StructureType::LOADER_INSTANCE_CREATE_INFO);
         let get = (*link).get_instance_proc_addr;
         let create: Option<vk::PFN_vkCreateInstance> =
             transmute(get(vk::Instance::null(), c"vkCreateInstance".as_ptr()));
-        let create = create.ok_or(vk::Result::ERROR_INITIALIZATION_FAILED)?;
-        create(info, allocator, instance).result().map(|()| get)
+        let Some(create) = create else { return vk::Result::ERROR_INITIALIZATION_FAILED };
+        let result = create(info, allocator, instance);
+        if result == vk::Result::SUCCESS {
+            keep(get);
+        }
+        result
     }
 }

@@ -12,6 +12,7 @@ mod stages;
 mod tally;
 mod watch;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,7 +42,12 @@ pub fn run(extent: Extent, names: &[String]) -> Result<Report> {
     let stages = selected(extent, names)?;
     prerequisites::provide(stages.iter().flat_map(|stage| stage.tools).copied().flatten())?;
     let [first, then, beside] = lanes(stages);
-    let run = Run { extent, report: Mutex::new(Report::begin(extent)?), built: OnceLock::new() };
+    let run = Run {
+        extent,
+        report: Mutex::new(Report::begin(extent)?),
+        built: OnceLock::new(),
+        is_over: AtomicBool::new(false),
+    };
     run.lane(&first)?;
     thread::scope(|scope| {
         let beside = scope.spawn(|| run.lane(&beside));
@@ -57,13 +63,15 @@ struct Run {
     extent: Extent,
     report: Mutex<Report>,
     built: OnceLock<Built>,
+    /// A stage has failed, or could not be started: no lane begins another.
+    is_over: AtomicBool,
 }
 
 impl Run {
     /// Runs stages one after the other, until one fails here or in another lane.
     fn lane(&self, stages: &[Stage]) -> Result<()> {
         for stage in stages {
-            if self.report().tally().failed > 0 {
+            if self.is_over.load(Ordering::Relaxed) {
                 break;
             }
             println!("== {}", stage.name);
@@ -73,8 +81,11 @@ impl Run {
                 continue;
             }
             let started = Instant::now();
-            let outcomes = stage.run(self).with_context(|| format!("stage {}", stage.name))?;
-            self.report().add(stage, started.elapsed(), &outcomes);
+            let outcomes = stage.run(self).with_context(|| format!("stage {}", stage.name));
+            let outcomes = outcomes.inspect_err(|_| self.is_over.store(true, Ordering::Relaxed))?;
+            let mut report = self.report();
+            report.add(stage, started.elapsed(), &outcomes);
+            self.is_over.fetch_or(report.tally().failed > 0, Ordering::Relaxed);
         }
         Ok(())
     }

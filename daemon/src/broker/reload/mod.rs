@@ -36,7 +36,7 @@ pub struct Reloaded {
     pub notes: Vec<String>,
 }
 
-/// An operator who waits for the result of a reading; no peer where none wants it, as with SIGHUP.
+/// The operator that asked for a reading and waits for its result. There is no peer if SIGHUP asked.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::broker) struct Asker<P> {
     pub(in crate::broker) peer: Option<P>,

@@ -8,7 +8,7 @@
 //!              that took long                   Waits
 //! ```
 //!
-//! Whatever else happens, or lasts too long, calls the hand-over off. Knows no process, no socket and no clock: time is passed in.
+//! Whatever else happens, or lasts too long, calls the hand-over off. This file knows no process, no socket and no clock: time is passed in.
 
 pub(super) mod idle;
 pub(super) mod restless;

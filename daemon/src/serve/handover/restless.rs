@@ -1,6 +1,6 @@
 //! For tests: has each context restarted or swapped out again and again, at moments that nobody foresees and every run repeats.
 //!
-//! Knows no clock: time is passed in.
+//! This file knows no clock: time is passed in.
 
 use super::Purpose;
 use protocol::ids::ContextId;

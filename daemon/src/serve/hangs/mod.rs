@@ -2,7 +2,7 @@
 //!
 //! Each worker watches its own submissions and ends itself; here is decided how long they may run, and that a worker which does not
 //! watch any more is killed all the same. What a worker says of itself is believed: one that was taken over can hold the GPU for
-//! longer. Knows no clock: time is passed in.
+//! longer. This file knows no clock: time is passed in.
 //!
 //! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
 //! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.

@@ -38,12 +38,12 @@ fn addressed<'a>(
     if flags == info.flags.0 && address.is_none() && !info.p_next.iter().any(chosen) {
         return Ok((info, replays));
     }
-    let mut chain: Vec<_> = info.p_next.iter().filter(|next| !chosen(next)).copied().collect();
-    if let Some(opaque_capture_address) = address.filter(|address| *address != 0) {
+    let again = address.filter(|address| *address != 0).map(|opaque_capture_address| {
         let again = venus::BufferOpaqueCaptureAddressCreateInfo { p_next: &[], opaque_capture_address };
-        chain.push(ChainStruct::BufferOpaqueCaptureAddressCreateInfo(call.arena.value(again)?));
-    }
-    let (p_next, flags) = (call.arena.slice_copy(&chain)?, venus::BufferCreateFlags(flags));
+        Ok::<_, Fault>(ChainStruct::BufferOpaqueCaptureAddressCreateInfo(call.arena.value(again)?))
+    });
+    let p_next = call.chain_with(info.p_next, chosen, again.transpose()?)?;
+    let flags = venus::BufferCreateFlags(flags);
     Ok((call.arena.value(venus::BufferCreateInfo { p_next, flags, ..*info })?, replays))
 }
 
@@ -61,8 +61,8 @@ fn described<'a>(
     }
     let external = venus::ExternalMemoryBufferCreateInfo { p_next: &[], handle_types };
     let external = ChainStruct::ExternalMemoryBufferCreateInfo(call.arena.value(external)?);
-    let chain: Vec<_> = info.p_next.iter().filter(|next| !says(next)).copied().chain([external]).collect();
-    Ok(Some(venus::BufferCreateInfo { p_next: call.arena.slice_copy(&chain)?, ..*info }))
+    let p_next = call.chain_with(info.p_next, says, Some(external))?;
+    Ok(Some(venus::BufferCreateInfo { p_next, ..*info }))
 }
 
 /// The description of the buffer beside that for pages; none if one will do. Where the driver's own memory is given to successors, it says so.

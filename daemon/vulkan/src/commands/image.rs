@@ -44,8 +44,8 @@ fn described<'a>(
     }
     let external = venus::ExternalMemoryImageCreateInfo { p_next: &[], handle_types };
     let external = ChainStruct::ExternalMemoryImageCreateInfo(call.arena.value(external)?);
-    let chain = [info.p_next, &[external]].concat();
-    let described = venus::ImageCreateInfo { p_next: call.arena.slice_copy(&chain)?, ..*info };
+    let p_next = call.chain_with(info.p_next, says, Some(external))?;
+    let described = venus::ImageCreateInfo { p_next, ..*info };
     let same = requirements(call, device, &described)? == Some(alone);
     Ok(same.then_some(described))
 }

@@ -18,7 +18,7 @@ use crate::objects::table::Unplaced;
 use crate::objects::usage::{Usage, Uses};
 use ash::vk;
 use protocol::cursor::Arena;
-use protocol::venus::generated as venus;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -66,6 +66,17 @@ impl<'a> Call<'a> {
     ) -> Self {
         let (owner, families, records) = Default::default();
         Self { context, arena, bytes, cancel, heard, owner, families, records }
+    }
+
+    /// Returns a chain in which one struct, or none, has the place of those that are replaced.
+    pub(crate) fn chain_with(
+        &self,
+        chain: &[ChainStruct<'a>],
+        is_replaced: impl Fn(&ChainStruct<'_>) -> bool,
+        with: Option<ChainStruct<'a>>,
+    ) -> Result<&'a [ChainStruct<'a>], Fault> {
+        let kept = chain.iter().filter(|next| !is_replaced(next)).copied();
+        Ok(self.arena.slice_copy(&kept.chain(with).collect::<Vec<_>>())?)
     }
 
     /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure, which is returned then.
