@@ -129,7 +129,7 @@ impl Renderer {
         Ok(exported)
     }
 
-    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and nobody has it mapped; or one of other memory, which nobody else
+    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and no process has it mapped; or one of other memory, which no other process
     /// holds.
     pub fn blob_gone(&self, memory: MemoryId) {
         if !self.0.pool.blob_gone(memory) {
@@ -192,7 +192,7 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// It has not completed, or cannot, as it waits for what nobody has signalled yet.
+    /// It has not completed, or cannot, as it waits for what is not signalled yet.
     pub fn drain(&self, patience: Duration) -> Result<(), NotMovable> {
         drain::drain(&self.0, patience)
     }

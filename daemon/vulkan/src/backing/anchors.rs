@@ -1,7 +1,7 @@
 //! Descriptors that keep the memory of a driver alive when its process is gone.
 //!
 //! A kernel's driver frees what a process has when the last holder of its control node's descriptors closes them. What others have mapped
-//! of that memory would be somebody else's from then on, so whoever maps it is given these descriptors first. The driver is not asked which
+//! of that memory would belong to another process from then on, so a process that maps it is given these descriptors first. The driver is not asked which
 //! they are: of its devices that are open in this process, and that nothing is mapped out of, the control node has the highest number.
 
 #![allow(unsafe_code, reason = "looks at descriptors of the driver")]

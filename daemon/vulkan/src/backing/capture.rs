@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 thread_local! {
-    /// Bytes that a mapping has to have; 0 while nobody watches. The cell has no destructor, so that it can be read at any time: threads
+    /// Bytes that a mapping has to have; 0 while no thread watches. The cell has no destructor, so that it can be read at any time: threads
     /// map memory before they run and when they end.
     static WANTED: Cell<usize> = const { Cell::new(0) };
     /// The descriptors that were found. They are used while this thread watches, and only then.
@@ -42,7 +42,7 @@ pub(crate) fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<Own
 ///
 /// # Safety
 ///
-/// `raw` is unmapped memory of this live device, of `size` bytes and a host-visible type, which nobody else knows.
+/// `raw` is unmapped memory of this live device, of `size` bytes and a host-visible type, which no other code knows.
 pub(crate) unsafe fn map_of(device: &ash::Device, raw: u64, size: u64) -> Option<OwnedFd> {
     let (memory, flags) = (vk::DeviceMemory::from_raw(raw), vk::MemoryMapFlags::empty());
     // SAFETY: the caller's promise.
@@ -128,7 +128,7 @@ mod tests {
         let zero = found(|| mapped("/dev/zero", SIZE, BOTH, SHARED, 0)).expect("a copy");
         let device = File::from(zero).metadata().unwrap().st_rdev();
         assert_eq!(device, rustix::fs::makedev(1, 5));
-        // What was mapped before is nobody's.
+        // What was mapped before belongs to no memory object.
         assert!(mapped("/dev/zero", SIZE, BOTH, SHARED, 0));
         assert!(found(|| true).is_none());
     }

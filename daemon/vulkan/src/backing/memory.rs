@@ -24,7 +24,7 @@ pub struct Memory {
 /// The backing of device memory.
 #[derive(Debug)]
 pub enum Made {
-    /// Memory that nobody but the driver can use.
+    /// Memory that only the driver can use.
     Private {
         /// The lease for which it counts, if it does.
         credit: Option<Lease>,

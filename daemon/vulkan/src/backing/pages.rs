@@ -49,7 +49,7 @@ impl Pages {
         Ok(Self { file: Arc::clone(file), mapping })
     }
 
-    /// Makes the pages zero again, while nobody uses them.
+    /// Makes the pages zero again, while they are in no use.
     pub fn clear(&self) {
         for start in (0..self.size()).step_by(ZEROS.len()) {
             let zeros = &ZEROS[..ZEROS.len().min((self.size() - start) as usize)];

@@ -160,7 +160,7 @@ pub(crate) fn free_descriptor_sets<'a>(
     }
     let result = match raws.is_empty() {
         true => 0,
-        // SAFETY: device, pool and sets are live, nobody can name the sets any more, and the pool is locked.
+        // SAFETY: device, pool and sets are live, no command can name the sets any more, and the pool is locked.
         false => unsafe { function(device.raw(), pool.raw, raws.len() as u32, raws.as_ptr()) },
     };
     Ok(venus::FreeDescriptorSetsReply { result: venus::VkResult(result) })

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// An answer to a request for memory: none means that a limit is reached, or that nobody answers any more; the reason is logged. It is an
+/// An answer to a request for memory: none means that a limit is reached, or that the device process is gone; the reason is logged. It is an
 /// error if the wait was interrupted: what is granted later goes back.
 pub type Asked<T> = Result<Option<T>, Interrupted>;
 
@@ -18,7 +18,7 @@ pub trait Allowance: Send + Sync {
     /// Permission to allocate memory that can be exported.
     fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Piece>;
 
-    /// Permission to allocate memory that nobody else will see.
+    /// Permission to allocate memory that only this context will see.
     fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease>;
 
     /// Returns how much memory the context has, and how much it could come to have now.
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Lease {
 /// Memory that others may come to see, under the name that the device process knows it by.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The number by which the device process knows the memory; none in a trial, which nobody counts.
+    /// The number by which the device process knows the memory; none in a trial, whose memory is not counted.
     pub memory: Option<MemoryId>,
     lease: Option<Arc<Lease>>,
 }
@@ -106,7 +106,7 @@ impl Piece {
         self.lease.as_ref().is_none_or(|lease| Arc::strong_count(lease) == 1)
     }
 
-    /// Memory that nobody counts.
+    /// Memory that is not counted.
     pub fn uncounted() -> Self {
         Self { memory: None, lease: None }
     }

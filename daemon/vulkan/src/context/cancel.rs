@@ -12,7 +12,7 @@ pub struct Cancel(Arc<AtomicU8>);
 /// The reason why a wait has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// For good: nobody wants the outcome any more.
+    /// For good: the outcome is not needed any more.
     Cancelled,
     /// For now: the command leaves no trace, and is executed again from its start.
     Interrupted,

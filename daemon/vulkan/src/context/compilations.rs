@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(all.look(after(0)), (false, None));
         let first = all.begin();
         assert_eq!(all.look(after(150)), (true, None));
-        // Another one does not count for it, nor the time in which nobody looked.
+        // Another one does not count for it, nor the time between two looks.
         let second = all.begin();
         assert_eq!(all.look(after(60_000)), (true, None));
         drop(first);

@@ -1,7 +1,7 @@
 //! Memory that a guest has given back while it could still be mapped.
 //!
-//! Memory that the driver maps by itself is somebody else's as soon as the driver has freed it, whoever has it mapped. So such memory is
-//! lent: for each blob that was made of it the device process says when nobody has it mapped any more and nobody will, and until then the
+//! Memory that the driver maps by itself belongs to another allocation as soon as the driver has freed it, even while a process has it mapped. So such
+//! memory is lent: for each blob that was made of it the device process says when it is not mapped any more and never will be, and until then the
 //! driver's memory stays, and with it its device and its place in the limits.
 
 use crate::objects::object::Object;

@@ -73,7 +73,7 @@ impl Pool {
         }))
     }
 
-    /// Takes memory of this device that agrees with `key` and is nobody else's; returns the driver's handle and the memory.
+    /// Takes memory of this device that agrees with `key` and is in no use; returns the driver's handle and the memory.
     pub fn take(&self, device: &Arc<Device>, key: &ReuseKey) -> Option<(u64, Arc<Memory>)> {
         let mut state = self.0.state.lock();
         let State { free_list, shown, .. } = &mut *state;
@@ -124,7 +124,7 @@ impl Pool {
         shown.map_or(0, |blobs| u32::try_from(blobs).unwrap_or(u32::MAX))
     }
 
-    /// Takes note that a blob of memory is gone, and nobody else holds the memory. Returns false if it was not shown, or is freed.
+    /// Takes note that a blob of memory is gone, and no other process holds the memory. Returns false if it was not shown, or is freed.
     pub fn blob_gone(&self, memory: MemoryId) -> bool {
         let mut state = self.0.state.lock();
         match state.shown.get_mut(&memory) {
@@ -185,7 +185,7 @@ impl Drop for Pool {
 }
 
 impl State {
-    /// Drops the numbers of blobs of what is freed, for which nobody will ask.
+    /// Drops the numbers of blobs of what is freed, for which the device process will not ask.
     fn forget(&mut self, gone: &[Object]) {
         for piece in gone.iter().filter_map(|object| memory(object)?.piece()) {
             self.shown.remove(&piece);
@@ -233,7 +233,7 @@ fn memory(object: &Object) -> Option<&Memory> {
     object.get::<venus::DeviceMemory>()
 }
 
-/// Memory that nobody else has.
+/// Memory that no other process has.
 fn sole_memory<'o>(object: &'o Object, shown: &FxHashMap<MemoryId, usize>) -> Option<&'o Memory> {
     let is_shown = |memory: &Memory| memory.piece().is_some_and(|piece| shown.contains_key(&piece));
     memory(object).filter(|memory| memory.is_sole() && !is_shown(memory))
@@ -250,7 +250,7 @@ fn is_live(object: &Object) -> bool {
 /// Frees an object: the driver's memory first, then what it was made of.
 fn free(object: Object) {
     if let Some(device) = &object.device {
-        // SAFETY: a live handle of this device, since its object holds both; nothing used it when it was kept, and nobody knew it since.
+        // SAFETY: a live handle of this device, since its object holds both; nothing used it when it was kept, and only the pool knew it since.
         unsafe { device.destroy(object.kind(), object.raw) };
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use venus::{ChainStruct, Command};
 
-/// The longest time that a test may take: whoever takes longer hangs.
+/// The longest time that a test may take: one that takes longer hangs.
 const LONG: Duration = Duration::from_secs(600);
 
 /// The driver's handle of a memory.

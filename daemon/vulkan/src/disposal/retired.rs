@@ -2,7 +2,7 @@
 //!
 //! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. The first is known by
 //! epochs: a command enters the current one and leaves it; an object retired in one epoch is out of everybody's hands two epochs
-//! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits. Memory that is
+//! later, and an epoch ends when no thread is left in the one before. With one ring there is no other thread, and nothing waits. Memory that is
 //! lent waits longer ([`Lent`]), and memory that may be wanted again is kept for a moment ([`Pool`]).
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
@@ -73,7 +73,7 @@ impl Retired {
 
     /// Destroys an object that was taken out of the table, now or later. Called by a command in flight.
     pub fn destroy(&self, object: Object) -> Result<(), ContextLost> {
-        // Whoever enters from now on does not find it in the table.
+        // A thread that enters from now on does not find it in the table.
         let alone = self.active.iter().map(|active| active.load(Ordering::SeqCst)).sum::<usize>() <= 1;
         if alone && is_idle(&object) {
             self.finish(object);
@@ -130,7 +130,7 @@ impl Retired {
         &self.active[(epoch & 1) as usize]
     }
 
-    /// Goes on to the next epoch if nobody is left in the one before, then destroys from the oldest on.
+    /// Goes on to the next epoch if no thread is left in the one before, then destroys from the oldest on.
     fn collect(&self) {
         // Another command collects already, then.
         let Some(mut waiting) = self.waiting.try_lock() else { return };

@@ -72,7 +72,7 @@ impl Markers {
         status != Ok(false)
     }
 
-    /// Logs the first answer by which the driver says that it has lost the device. The guest may never submit again, and nobody but us
+    /// Logs the first answer by which the driver says that it has lost the device. The guest may never submit again, and only the worker
     /// would tell the operator.
     fn hear(&self, error: Option<vk::Result>) {
         if error == Some(vk::Result::ERROR_DEVICE_LOST) && !self.is_lost.swap(true, Ordering::Relaxed) {

@@ -268,7 +268,7 @@ impl<'a> Call<'a> {
             Err(Unplaced::Lost(lost)) => Err(lost.into()),
             Err(Unplaced::Full(limit, object)) => {
                 self.context.env.allowance.reached(limit);
-                // SAFETY: the driver has just made it, and nobody else knows it.
+                // SAFETY: the driver has just made it, and no other code knows it.
                 unsafe { device.destroy(object.kind(), object.raw) };
                 let full = vk::Result::ERROR_OUT_OF_HOST_MEMORY.as_raw();
                 self.note_failure(full);

@@ -189,12 +189,12 @@ pub fn renderer_that_exports(limits: ContextLimits) -> Renderer {
     renderer_on(gpus, limits, Arc::new(NoResources))
 }
 
-/// Returns whether something was refused or failed that nobody has heard of, which makes all that names it cost less.
+/// Returns whether something was refused or failed that the guest has not heard of, which makes all that names it cost less.
 pub fn has_failed(renderer: &Renderer) -> bool {
     renderer.context().failures.take().is_some()
 }
 
-/// Memory for whoever asks, but for much at once, or while waits are interrupted.
+/// Grants each request for memory, but for much at once, or while waits are interrupted.
 struct Allowed;
 
 fn uninterrupted(cancel: &Cancel) -> Result<(), Interrupted> {
@@ -415,7 +415,7 @@ impl World {
             self.is_over.set(true);
         }
         if outcome.is_err() && (frees || null_state::live() > before) {
-            // An error in the middle of a command ends the context, and with the process all that nobody knows of any more.
+            // An error in the middle of a command ends the context, and with the process all that is in no table any more.
             null_state::leak();
         }
         outcome?;

@@ -691,7 +691,7 @@ unsafe extern "system" fn signal_semaphore(
     0
 }
 
-/// Everything is complete, or nothing for as long as anybody waits.
+/// Everything is complete, or nothing is for as long as a caller waits.
 unsafe extern "system" fn wait_for_fences(device: u64, _: u32, _: *const u64, _: u32, _: u64) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     if state::is_stalled() { vk::Result::TIMEOUT.as_raw() } else { 0 }

@@ -83,7 +83,7 @@ static TAKEN: Mutex<()> = Mutex::new(());
 /// The version of the newest instance that the driver makes.
 pub(super) static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// The first query whose result is not available, if whoever asks for results asks for that as well.
+/// The first query whose result is not available, if the caller that asks for results asks for that as well.
 pub(super) static AVAILABLE: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
@@ -115,7 +115,7 @@ pub fn at_barriers(tell: impl Fn(u32) + Send + Sync + 'static) {
     *AT_BARRIERS.lock() = Some(Arc::new(tell));
 }
 
-/// Takes note that a barrier is recorded, and tells whoever asked for it.
+/// Takes note that a barrier is recorded, and tells the one that asked for it.
 pub(super) fn barrier(at: u32) {
     if !is_trusting() {
         // Others may record meanwhile.

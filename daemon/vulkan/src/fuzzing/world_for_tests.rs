@@ -17,7 +17,7 @@ const GPU: venus::PhysicalDevice = venus::PhysicalDevice(2);
 pub(crate) const DEVICE: venus::Device = venus::Device(3);
 /// Bytes of an allocation.
 pub(crate) const SIZE: u64 = 0x10_000;
-/// A type that nobody can map.
+/// A type that cannot be mapped.
 pub(crate) const PRIVATE: u32 = 0;
 /// A type that is made of pages.
 pub(crate) const PAGES: u32 = 1;

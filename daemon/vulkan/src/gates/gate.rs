@@ -179,7 +179,7 @@ impl Gate {
         self.let_pass(1, 1)
     }
 
-    /// Takes the turn, which nobody else has until the end of the returned value.
+    /// Takes the turn, which no other thread has until the end of the returned value.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -246,7 +246,7 @@ impl Gate {
         // A grant that nothing needed so far is not given again.
         let is_granted = || standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
         if standing.unready || standing.free || self.is_open() || is_granted() {
-            // Its thread has to look: again and again, whether there is room in the driver, or because nobody has to grant it.
+            // Its thread has to look: again and again, whether there is room in the driver, or because no grant is needed.
             self.page.poke();
         }
     }
@@ -281,7 +281,7 @@ impl Gate {
         let mut counts = self.counts.lock();
         counts.counters.ready = standing.ready;
         self.page.tell(counts.counters);
-        // A lease may end right now: then the gate's thread is poked, and finds that nobody has rung.
+        // A lease may end right now: then the gate's thread is poked, and finds that no queue has rung.
         let rings =
             !self.is_open() && std::mem::replace(&mut counts.rung_ready, standing.ready) != standing.ready;
         drop(counts);
@@ -292,10 +292,10 @@ impl Gate {
         standing
     }
 
-    /// The time to sleep, unless somebody pokes, after a look at all held queues left something in them.
+    /// The time to sleep, unless it is poked, after a look at all held queues left something in them.
     fn until_next_look(&self) -> Option<Duration> {
         let standing = self.announce();
-        // It has become ready behind that look: nobody tells when a semaphore is signalled, and nobody has to grant it any more.
+        // It has become ready behind that look: no event tells when a semaphore is signalled, and it needs no grant any more.
         let passes = standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
         if passes || standing.free {
             return Some(Duration::ZERO);
@@ -374,7 +374,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::time::Instant;
 
-    /// The longest time that a test waits: whoever waits for longer waits for ever.
+    /// The longest time that a test waits: one that waits for longer waits for ever.
     const LONG: Duration = Duration::from_secs(600);
 
     /// A queue before which so many submissions stand.
@@ -471,7 +471,7 @@ mod tests {
         let mut world = World::new();
         world.scheduler.lease(true);
         world.arrives();
-        assert!(!world.rings(Duration::ZERO), "with a lease nobody has to be asked");
+        assert!(!world.rings(Duration::ZERO), "with a lease the scheduler need not be asked");
         world.scheduler.lease(false);
         world.start();
         assert!(world.rings(LONG));

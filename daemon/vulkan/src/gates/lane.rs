@@ -8,7 +8,7 @@ pub trait Lane: Send + Sync {
     fn advance(&self, gate: &Gate) -> Step;
     /// Returns how the held queue stands: how many submissions wait that are ready.
     fn standing(&self) -> Standing;
-    /// Has the driver watched, since somebody has to know at once when it completes something of this queue.
+    /// Has the driver watched, since the end of something of this queue has to be known at once.
     fn watch_driver(&self);
 }
 

@@ -1,6 +1,6 @@
 //! Descriptors as they were last written into a set, by the guest's ids, so that a successor can write it again.
 //!
-//! Drivers let nobody read descriptors. What is kept never exceeds what the layout has, and a binding costs nothing until something is
+//! No driver lets descriptors be read. What is kept never exceeds what the layout has, and a binding costs nothing until something is
 //! written into it. It is kept beside the set in its pool, under the pool's lock. Ids are not looked up: what they name may be gone.
 
 use super::layout::{Binding, SetFacts};

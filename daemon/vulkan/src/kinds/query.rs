@@ -104,7 +104,7 @@ impl QueryFacts {
     }
 }
 
-/// Results of queries that were available when a predecessor was written down. Drivers let nobody write them, so they are kept until the
+/// Results of queries that were available when a predecessor was written down. No driver lets them be written, so they are kept until the
 /// queries are reset or used again.
 #[derive(Debug)]
 pub struct KeptResults {

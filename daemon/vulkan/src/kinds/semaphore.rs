@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU8>);
 
-/// The driver has the submission. Before that, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
+/// The driver has the submission. Before that, no other thread may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
 pub(crate) const TAKEN: u8 = 1;
 /// The device is through with the submission.
 pub(crate) const COMPLETE: u8 = 2;

@@ -180,7 +180,7 @@ impl Device {
         if kind == venus::ObjectType::BUFFER
             && let Some(other) = self.dual_buffers.as_ref().and_then(|buffers| buffers.part(raw))
         {
-            // SAFETY: nobody but the table of dual buffers knew it.
+            // SAFETY: only the table of dual buffers knew it.
             unsafe { self.ash.destroy_buffer(vk::Buffer::from_raw(other), None) };
         }
         macro_rules! destroy {

@@ -42,7 +42,7 @@ impl DualBuffers {
         });
         if one != other {
             log::debug!("a buffer for imported memory needs {other:?}, another {one:?}");
-            // SAFETY: as above; nobody knows it.
+            // SAFETY: as above; no other code knows it.
             unsafe { device.destroy(venus::ObjectType::BUFFER, own) };
             device.export_no_more();
             return for_imports;

@@ -52,7 +52,7 @@ pub(crate) struct Lowering<'l> {
     pub owner: Option<*const Device>,
     /// The order of the device's queue families, which gives the host's number of each.
     pub families: FamilyOrder,
-    /// The uses that take what the command names: those of its recording, or of what it creates; none if nobody asks.
+    /// The uses that take what the command names: those of its recording, or of what it creates; none if the caller does not ask.
     pub uses: Option<&'l Uses>,
 }
 

@@ -87,7 +87,7 @@ fn clear_again(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Re
     match &memory.made {
         Made::Pages(pages, _) if device.cleaner.is_some() => pages.clear(),
         Made::Pages(..) => {}
-        // SAFETY: the memory was taken out of the pool, of what has this key; nobody else knows it.
+        // SAFETY: the memory was taken out of the pool, of what has this key; no other code knows it.
         made => unsafe { clear(device, raw, (key.size, key.type_index), made.kinds()) }?,
     }
     Ok(())

@@ -62,7 +62,7 @@ pub(super) fn allocate(
     // With success the descriptor is the driver's.
     copy.map(IntoRawFd::into_raw_fd);
     if request.visible && request.import.is_none() {
-        // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
+        // SAFETY: the driver has just made it, of a type that can be mapped, and no other code knows it.
         unsafe { clear_mapped(&device.ash, raw, lowered.allocation_size) }?;
     } else if request.import.is_none() && !dedicated {
         let none = vk::ExternalMemoryHandleTypeFlags::empty();
@@ -104,7 +104,7 @@ unsafe fn clear_mapped(device: &ash::Device, raw: u64, size: u64) -> Result<(), 
     // SAFETY: the caller's promise.
     match unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) } {
         Ok(start) => {
-            // SAFETY: the mapping is at least `size` bytes and nobody else uses it.
+            // SAFETY: the mapping is at least `size` bytes and no other code uses it.
             unsafe { start.cast::<u8>().write_bytes(0, size as usize) };
             // SAFETY: mapped above.
             unsafe { device.unmap_memory(memory) };

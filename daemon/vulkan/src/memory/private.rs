@@ -1,6 +1,6 @@
 //! Memory that only the driver uses.
 //!
-//! Where the driver can give it to another process, it is made so that a successor of this worker can have it: for whoever has its descriptor
+//! Where the driver can give it to another process, it is made so that a successor of this worker can have it: for the process that has its descriptor
 //! it stays what it is, in the GPU, whatever becomes of this process. Memory with an address is not, as a successor could not have it at the
 //! same address.
 

@@ -98,7 +98,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Creates an object of the kind `H` that nobody uses.
+    /// Creates an object of the kind `H` that nothing uses.
     pub fn new<H: Handle>(
         raw: u64,
         device: Option<Arc<Device>>,

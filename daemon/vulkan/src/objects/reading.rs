@@ -82,7 +82,7 @@ impl<'t> Recent<'t> {
         let (known, found) = self.found[id as usize % SLOTS].get();
         if known == id {
             // SAFETY: the id has its place here, so `look_up` has put it there with what `table` has, which is borrowed for at least
-            // `'t`: it is there, and nobody changes it.
+            // `'t`: it is there, and no thread changes it.
             let object = unsafe { &*found };
             if object.kind() == H::KIND {
                 return Ok(object);

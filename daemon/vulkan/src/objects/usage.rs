@@ -46,7 +46,7 @@ struct Lineage {
 }
 
 impl Usage {
-    /// Creates the usage of an object that was made of others, and that nobody uses.
+    /// Creates the usage of an object that was made of others, and that nothing uses.
     #[inline]
     pub fn of(made_of: MadeOf) -> Self {
         match made_of {
@@ -229,7 +229,7 @@ impl Uses {
     /// Adds an object.
     #[inline]
     pub fn add(&self, usage: &Arc<Usage>) {
-        // What carries the mark was added: nobody else knows it.
+        // What carries the mark was added: no other thread knows it.
         if usage.named_by.load(Ordering::Relaxed) != self.mark.get() {
             self.add_unmarked(usage);
         }

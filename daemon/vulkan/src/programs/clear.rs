@@ -50,13 +50,13 @@ impl Cleaner {
     ///
     /// # Safety
     ///
-    /// `whole` is unmapped memory of this live device, of this size and type, and nobody else knows it.
+    /// `whole` is unmapped memory of this live device, of this size and type, and no other code knows it.
     pub(crate) unsafe fn clear(&self, device: &ash::Device, whole: &Part) -> Result<(), vk::Result> {
         let Part { memory, size, type_index: ty, .. } = *whole;
         let cleared = match &self.queue {
             Some(queue) => {
                 let fill = |commands, buffers: &mut _| record(device, commands, whole, buffers);
-                // SAFETY: the queue is the device's; nobody else knows the memory.
+                // SAFETY: the queue is the device's; no other code knows the memory.
                 unsafe { queue.run(device, fill) }
             }
             // SAFETY: the caller's promise; the type can be mapped.
@@ -84,7 +84,7 @@ impl Cleaner {
 unsafe fn by_processor(device: &ash::Device, memory: vk::DeviceMemory, size: u64) -> Result<(), vk::Result> {
     // SAFETY: the caller's promise.
     let start = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }?;
-    // SAFETY: the mapping is at least `size` bytes and nobody else uses it.
+    // SAFETY: the mapping is at least `size` bytes and no other code uses it.
     unsafe { start.cast::<u8>().write_bytes(0, size as usize) };
     // SAFETY: mapped above.
     unsafe { device.unmap_memory(memory) };

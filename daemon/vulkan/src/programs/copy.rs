@@ -1,4 +1,4 @@
-//! Contents of device memory, copied by the device out of memory that nobody can map, and into it.
+//! Contents of device memory, copied by the device out of memory that cannot be mapped, and into it.
 //!
 //! Whatever a guest has bound to the memory, buffers of ours alias it: raw bytes are copied, those of images too.
 
@@ -35,7 +35,7 @@ pub(crate) enum Way {
 /// # Safety
 ///
 /// The device is live, the queue is its own, the allocations and the buffer are the device's and stay until the end, all parts are inside, and
-/// nobody else uses them meanwhile.
+/// no other code uses them meanwhile.
 pub(crate) unsafe fn start_copy(
     queue: &OwnQueue,
     device: &ash::Device,

@@ -295,7 +295,7 @@ mod tests {
             true
         };
         assert_eq!(wait(false, is_over, sleep), Err(vk::Result::TIMEOUT));
-        assert!(slept.get() && !looked.get(), "where processors are few nobody looks");
+        assert!(slept.get() && !looked.get(), "where processors are few no thread looks");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Time stamps of the GPU around the submissions of one queue, and what they are on the system's monotonic clock.
 //!
 //! Each submission gets a command buffer of ours before and behind its own. The device's clock is brought to the system's by the
-//! shortest time that was seen between a stamp and the moment somebody learned of it: there is always a completion that is noticed
+//! shortest time that was seen between a stamp and the moment at which a thread learned of it: there is always a completion that is noticed
 //! within microseconds while it matters.
 //!
-//! A stamp is not free: a software driver comes to a halt for it. So while nobody has to know exactly, few submissions are stamped, and the
+//! A stamp is not free: a software driver comes to a halt for it. So while the exact time is not needed, few submissions are stamped, and the
 //! others are taken to last as long.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
@@ -164,7 +164,7 @@ fn record(
     pool: vk::CommandPool,
 ) -> Result<Vec<Slot>, vk::Result> {
     let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(2 * SLOTS);
-    // SAFETY: device and pool are live, and nobody else knows the pool.
+    // SAFETY: device and pool are live, and no other code knows the pool.
     let buffers = unsafe { device.allocate_command_buffers(&info) }?;
     let (pairs, _) = buffers.as_chunks::<2>();
     for (index, [begin, end]) in (0..).zip(pairs) {
@@ -192,7 +192,7 @@ fn recorded(
     commands: vk::CommandBuffer,
     record: impl FnOnce(vk::CommandBuffer),
 ) -> Result<(), vk::Result> {
-    // SAFETY: the command buffer is live and known to nobody else.
+    // SAFETY: the command buffer is live and known to no other code.
     unsafe { device.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default()) }?;
     record(commands);
     // SAFETY: as above.

@@ -447,12 +447,12 @@ impl<'i> Bench<'i> {
         // SAFETY: the device was created with this queue.
         let queue = unsafe { device.get_device_queue(self.family, 0) };
         let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
-        // SAFETY: as above; nobody else uses the queue.
+        // SAFETY: as above; no other code uses the queue.
         let done = unsafe { device.queue_submit(queue, &submit, fence) }
             // SAFETY: as above.
             .and_then(|()| unsafe { device.wait_for_fences(&[fence], true, PATIENCE_NS) });
         if done == Err(vk::Result::TIMEOUT) {
-            // Whoever waits for this process ends it.
+            // The parent, which waits for this process, ends it.
             return Err(vk::Result::TIMEOUT);
         }
         // SAFETY: the fence is in no use.

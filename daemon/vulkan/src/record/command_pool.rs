@@ -134,7 +134,7 @@ pub(crate) fn free_command_buffers<'a>(
         let submitted = object.usage.submitted();
         // One that stays pending ends with the pool.
         if device.completed(&submitted) {
-            // SAFETY: device, pool and command buffer are live, the pool is locked, and nobody can name the command buffer any more.
+            // SAFETY: device, pool and command buffer are live, the pool is locked, and no command can name the command buffer any more.
             unsafe { function(device.raw(), pool.raw, 1, &raw const object.raw) };
         } else {
             recordings.leave(&submitted);

@@ -3,7 +3,7 @@
 //! Programs record thousands of commands into one command buffer before another, and Mesa sends them at once. What all of a run need is
 //! found and locked once: the command buffer, its pool, the table of objects. What each of them names is looked up and checked each time.
 //!
-//! Lock order: the pool, then the table. The pool stays locked from the first command of a run to its last, so nobody frees, resets, begins
+//! Lock order: the pool, then the table. The pool stays locked from the first command of a run to its last, so no other thread frees, resets, begins
 //! or ends the command buffer between two of them. The table stays locked for reading, also while the driver records, except that a thread
 //! that waits to change it gets it between two commands; the next command finds what that thread has left.
 

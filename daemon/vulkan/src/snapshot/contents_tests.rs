@@ -91,7 +91,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     }
     old.finish().unwrap();
     new.write(ahead, ahead_at).unwrap();
-    // Whoever drops it waits.
+    // Its drop waits.
     drop(new);
     let mut begin = 0;
     for (id, size) in ALL {
@@ -118,7 +118,7 @@ fn memory_whose_contents_come_is_not_cleared_and_does_not_stay_without_them() {
     };
     assert_eq!(rebuilt(&|_| ()), (0, true));
     assert_eq!(rebuilt(&|steps| steps.retain(|step| !matches!(step, Step::Filled { .. }))), (3, true));
-    // A snapshot of somebody else.
+    // A snapshot of another context.
     assert_eq!(rebuilt(&|steps| steps.retain(|step| !matches!(step, Step::Contents(_)))), (0, false));
     assert!(!rebuilt(&|steps| steps.insert(0, Step::Filled { id: 4711 })).1);
     let all_but_one = |steps: &mut Vec<Step>| {

@@ -16,7 +16,7 @@ const LOOKS: u32 = 10;
 ///
 /// # Errors
 ///
-/// It has not completed in the time of `patience`, or cannot complete, as it waits for what nobody has signalled yet.
+/// It has not completed in the time of `patience`, or cannot complete, as it waits for what is not signalled yet.
 pub(crate) fn drain(context: &Context, patience: Duration) -> Result<(), NotMovable> {
     let (start, mut stuck) = (Instant::now(), 0);
     loop {
@@ -32,7 +32,7 @@ pub(crate) fn drain(context: &Context, patience: Duration) -> Result<(), NotMova
         stuck = if pending.contains(&Standing::Going) { 0 } else { stuck + 1 };
         if stuck >= LOOKS {
             return Err(NotMovable::for_now(
-                "a submission waits for a semaphore that nobody has signalled yet",
+                "a submission waits for a semaphore that is not signalled yet",
             ));
         }
         if start.elapsed() > patience {

@@ -1,4 +1,4 @@
-//! Results of queries that are available. Drivers let nobody write them, so a successor keeps them beside its own pool, until the queries
+//! Results of queries that are available. No driver lets them be written, so a successor keeps them beside its own pool, until the queries
 //! are reset or used again.
 //!
 //! Only the processor is answered out of what is kept: a GPU that copies results (`vkCmdCopyQueryPoolResults`) copies those of its own

@@ -123,7 +123,7 @@ fn settled(
     })
 }
 
-/// Executes commands whose replies nobody wants.
+/// Executes commands whose replies are not needed.
 fn execute_all(
     context: &Context,
     mut bytes: &[u8],

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// One step on the way to the context as it was. Ids are the guest's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// Commands, one behind the other, whose replies nobody wants. A command that fails leaves what it left with the guest.
+    /// Commands, one behind the other, whose replies are not needed. One that fails leaves what it left when the guest sent it.
     Commands(Vec<u8>),
     /// The memory of the allocation with this id, which a later command makes.
     Memory {
@@ -51,7 +51,7 @@ pub enum Step {
         /// The id.
         id: u64,
     },
-    /// Results of queries that are available, which drivers let nobody write.
+    /// Results of queries that are available, which no driver lets be written.
     Queries {
         /// The `VkQueryPool`.
         pool: u64,
@@ -90,7 +90,7 @@ pub enum Step {
     /// Allocations that only the driver uses, each with its bytes in whole pages, in the order of their ids. Their contents come apart from the
     /// steps.
     Contents(Vec<(u64, u64)>),
-    /// The next allocation with this id is one of [`Self::Contents`]: nobody sees what is in it before.
+    /// The next allocation with this id is one of [`Self::Contents`]: its contents are not seen before.
     Filled {
         /// The `VkDeviceMemory`.
         id: u64,

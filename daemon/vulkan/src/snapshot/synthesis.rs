@@ -9,7 +9,7 @@ use protocol::venus::stream::Header;
 const ROOM: usize = 256;
 const ROOM_EACH: usize = 16;
 
-/// The flags of a command whose reply nobody wants.
+/// The flags of a command whose reply is not needed.
 pub(super) const NO_REPLY: venus::CommandFlagsEXT = venus::CommandFlagsEXT(0);
 
 /// Returns the encoding of a command that names `count` things, which `encode` writes: so nothing but what commands of ours need is in the

@@ -22,7 +22,7 @@ pub struct Group {
     pub uses: Uses,
     /// True if programs hear of its progress, or hold it up, by events and queries.
     pub is_heard: bool,
-    /// True if the group takes no time of the GPU, so that nobody has to allow it.
+    /// True if the group takes no time of the GPU, so that it needs no grant.
     pub is_free: bool,
     waits: Vec<Used>,
     signals: Vec<(Arc<Mutex<Signal>>, u64)>,
@@ -120,7 +120,7 @@ impl Group {
         }
     }
 
-    /// Returns whether the group signals semaphores: somebody may learn of its end then.
+    /// Returns whether the group signals semaphores: a guest or another queue may learn of its end then.
     pub fn signals(&self) -> bool {
         !self.signals.is_empty()
     }
@@ -139,7 +139,7 @@ impl Group {
         }
     }
 
-    /// Returns whether what the group waits for is there, or will be without anybody's help.
+    /// Returns whether what the group waits for is there, or will be without further commands.
     pub fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|used| match &*used.signal.lock() {
             Signal::Timeline { promised } => {

@@ -40,7 +40,7 @@ impl Queue {
         !is_heard && submissions.spares_marker(run) && self.scheduled.as_ref().is_none_or(may)
     }
 
-    /// Has the end marked of all that the driver has up to a number, unless somebody submits just now: the caller has to ask again then.
+    /// Has the end marked of all that the driver has up to a number, unless another thread submits just now: the caller has to ask again then.
     /// Waits for no lock of a queue, as others may be held.
     pub(super) fn mark_up_to(&self, device: &Device, number: Number) {
         if let Some(handle) = self.handle.try_lock() {
@@ -70,7 +70,7 @@ impl Queue {
             return;
         }
         let marker = device.markers.take(&device.ash).and_then(|marker| {
-            // SAFETY: queue and marker are live, the queue is locked, and nobody else knows the marker.
+            // SAFETY: queue and marker are live, the queue is locked, and no other code knows the marker.
             match unsafe { device.ash.queue_submit(handle, &[], vk::Fence::from_raw(marker)) } {
                 // A lost device says so of any fence, which is an end.
                 Ok(()) | Err(vk::Result::ERROR_DEVICE_LOST) => Ok(marker),

@@ -235,7 +235,7 @@ impl Queue {
         }
     }
 
-    /// Frees our markers of submissions that are not pending any more, unless somebody waits for them.
+    /// Frees our markers of submissions that are not pending any more, unless a thread waits for them.
     fn settle(&self, device: &Device, submissions: &[Arc<Submission>]) {
         submissions.iter().for_each(|submission| self.account(device, submission));
         let free =
@@ -295,7 +295,7 @@ impl Queue {
         let Some(device) = self.device.upgrade() else { return done() };
         let (last, number) = {
             let mut submissions = self.submissions.lock();
-            // What is short is over by the time that anybody asks: no other thread has to wake up for it.
+            // What is short is over by the time of the next question: no other thread has to wake up for it.
             self.collect(&device, &mut submissions);
             (submissions.await_last(), submissions.last())
         };
@@ -311,7 +311,7 @@ impl Queue {
         }
     }
 
-    /// Notes that a submission that was waited for has ended; its marker is freed if nobody else waits for it.
+    /// Notes that a submission that was waited for has ended; its marker is freed if no other thread waits for it.
     pub(super) fn ended(queue: &Weak<Self>, device: &Device, submission: &Submission) {
         let is_free = match queue.upgrade() {
             Some(queue) => {

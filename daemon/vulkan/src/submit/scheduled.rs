@@ -230,7 +230,7 @@ impl Queue {
         }
     }
 
-    /// Has the driver watched, if necessary, after something was submitted at once: if the lease has just ended, nobody looks at it yet.
+    /// Has the driver watched, if necessary, after something was submitted at once: if the lease has just ended, no thread looks at it yet.
     pub(super) fn submitted_at_once(&self) {
         if self.scheduled.as_ref().is_some_and(|scheduled| scheduled.gate.wants_completions()) {
             self.watch_driver();
@@ -269,7 +269,7 @@ impl Queue {
         // What takes no time says nothing of how long others take.
         let stamps = stamps.as_ref().filter(|_| !group.is_free);
         let gate = &scheduled.gate;
-        // Where nothing is shared out, no submission halts a driver for figures that nobody has asked for.
+        // Where nothing is shared out, no submission halts a driver for figures that are not needed.
         let stamps = stamps.filter(|stamps| gate.holds() || gate.is_traced() || !stamps.is_software());
         let exactly = !gate.is_open() || gate.is_traced();
         let slot = stamps.and_then(|stamps| stamps.take(exactly, at));
@@ -304,7 +304,7 @@ impl Queue {
         if let Some(stamps) = stamps {
             match stamped {
                 Some(_) => stamps.sample(busy),
-                // With a lease nobody may have looked for long whether it is complete, and without one it may have had to wait for
+                // With a lease no thread may have looked for long whether it is complete, and without one it may have had to wait for
                 // others that were in the driver before it, or for the thread that learns of its end.
                 None => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
             }
@@ -312,7 +312,7 @@ impl Queue {
         if !dispatched.counts {
             busy = 0;
         }
-        // The next may be complete at the same moment as far as anybody knows, and has had time of its own.
+        // The next may be complete at the same moment as far as is known, and has had time of its own.
         ended.charged = if stamped.is_some() { end } else { begin + busy }.max(ended.charged);
         let family = device.physical.families.get(self.family as usize);
         let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;

@@ -24,14 +24,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The longest time that counts between two looks. A thread that looks later than that was stopped, or had no processor: then nobody knows
+/// The longest time that counts between two looks. A thread that looks later than that was stopped, or had no processor: then it is not known
 /// what ran meanwhile.
 const GAP_MAX: Duration = Duration::from_millis(200);
 
 /// The time from which on a submission is long: it is not to be one of several that nothing tells apart.
 const LONG: Duration = Duration::from_millis(10);
 
-/// One call to the driver, of batches that begin together and end together as far as anybody is told.
+/// One call to the driver, of batches that begin together and end together as far as the guest is told.
 #[derive(Debug)]
 pub(crate) struct Submission {
     /// The submission's number in its queue.
@@ -49,7 +49,7 @@ pub(crate) struct Submission {
     watched: AtomicBool,
     /// The number of threads that wait for its marker: the last of them frees it.
     waiters: AtomicU32,
-    /// True if the submission before it has no marker, and has to have one before this reaches the driver: nobody knows how long this
+    /// True if the submission before it has no marker, and has to have one before this reaches the driver: it is not known how long this
     /// takes.
     hides: AtomicBool,
     /// The record of when and how it was dispatched, if there is a scheduler.
@@ -79,7 +79,7 @@ pub(crate) struct Dispatched {
 /// The marker of a submission that has none.
 const NONE: u64 = 0;
 
-/// The marker of a submission that is being marked: nobody may name its marker yet.
+/// The marker of a submission that is being marked: no other thread may name its marker yet.
 const COMING: u64 = u64::MAX;
 
 /// Something that a submission waits for.
@@ -131,9 +131,9 @@ pub(crate) struct Submissions {
     /// The time for which the first has run, up to `counted`.
     ran: Duration,
     counted: Instant,
-    /// True if somebody wanted to know the end of the last.
+    /// True if the end of the last has to be known.
     wanted: bool,
-    /// True if the first was found to run for [`LONG`] and more when somebody last looked.
+    /// True if the first was found to run for [`LONG`] and more at the last look.
     is_long: bool,
     /// The results of the last look.
     learned: Learned,
@@ -233,7 +233,7 @@ impl Submission {
     /// Returns when the submission was submitted and when it was found ready, if a trace is taken of it and it was dispatched at that time.
     pub(crate) fn traced(&self, dispatched: u64) -> Option<(u64, u64)> {
         let submitted = Some(self.traced.submitted.load(Ordering::Relaxed)).filter(|at| *at != 0)?;
-        // Nobody looked at one that stood far behind in the held queue.
+        // No thread has looked at one that stood far behind in the held queue.
         let ready = Some(self.traced.ready.load(Ordering::Relaxed)).filter(|at| *at != 0);
         Some((submitted, ready.unwrap_or(dispatched)))
     }
@@ -303,7 +303,7 @@ impl Submission {
         })
     }
 
-    /// Returns whether what the submission waits for is there, or will be without anybody's help once the driver has it.
+    /// Returns whether what the submission waits for is there, or will be without further commands once the driver has it.
     pub(crate) fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, signal } => {
@@ -342,7 +342,7 @@ impl Submissions {
         self.pending.back().is_some_and(|last| !last.has_marker())
     }
 
-    /// Returns whether a submission up to `number` cannot have begun: it waits at the gate, or for what nobody has signalled yet.
+    /// Returns whether a submission up to `number` cannot have begun: it waits at the gate, or for what is not signalled yet.
     pub(crate) fn is_blocked(&self, driver: &impl Driver, number: Number) -> bool {
         let mut up_to = self.pending.iter().take_while(|submission| submission.number <= number);
         up_to.any(|submission| submission.is_blocked(driver))
@@ -369,7 +369,7 @@ impl Submissions {
         self.pending.len()
     }
 
-    /// Takes out what is complete, to be settled: the markers that nobody watches are free.
+    /// Takes out what is complete, to be settled: the markers that no thread watches are free.
     pub(crate) fn collect(&mut self, driver: &impl Driver, now: impl Fn() -> Instant) -> Few {
         let mut complete = Few::new();
         let is_complete = |marked: &Arc<Submission>| {
@@ -390,7 +390,7 @@ impl Submissions {
         self.pending.iter().take_while(|submission| !submission.has_marker()).count()
     }
 
-    /// Returns whether the next may go without a marker: fewer than `most` before it do, nobody wanted to know the end of the last, and
+    /// Returns whether the next may go without a marker: fewer than `most` before it do, the end of the last need not be known, and
     /// none was found to run long of late.
     pub(crate) fn spares_marker(&self, most: usize) -> bool {
         !self.wanted
@@ -410,7 +410,7 @@ impl Submissions {
         self.pending.get(taken - 1).cloned()
     }
 
-    /// Returns a submission that the driver has, if nobody watches any: the caller does from now on.
+    /// Returns a submission that the driver has, if no thread watches any: the caller does from now on.
     pub(crate) fn watch(&mut self, which: Watched) -> Option<Arc<Submission>> {
         let taken = self.taken();
         if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
@@ -448,7 +448,7 @@ impl Submissions {
         self.pending.front().map(AsRef::as_ref)
     }
 
-    /// Looks how long the first has run, which the device has `begun` as far as anybody knows. To be called after [`Self::collect`] for all
+    /// Looks how long the first has run, which the device has `begun` as far as is known. To be called after [`Self::collect`] for all
     /// queues, as they wait for each other.
     pub(crate) fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
         self.learn(now);

@@ -1,4 +1,4 @@
-//! The thread that waits for submissions of one queue while somebody has to know at once that they are complete.
+//! The thread that waits for submissions of one queue while their completion has to be known at once.
 
 use super::submission::Submission;
 use crossbeam_channel::{Sender, unbounded};
@@ -35,7 +35,7 @@ impl Watcher {
     }
 }
 
-/// Starts a thread that somebody comes to wait for. If it cannot be started this process ends, and its context is lost: half of it would
+/// Starts a thread that others will wait for. If it cannot be started this process ends, and its context is lost: half of it would
 /// leave the guest waiting for ever.
 pub(super) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::Builder::new().name(name.into()).spawn(run).unwrap_or_else(|error| {
