@@ -1,4 +1,4 @@
-//! The page of grants, written by anybody.
+//! The page of grants, written by any process.
 #![no_main]
 
 fuzz::target!(shm::fuzzing::fuzz_grants);

@@ -1,4 +1,4 @@
-//! What workers note for a trace, and whoever reads it.
+//! Notes of workers for a trace, and their reader.
 #![no_main]
 
 fuzz::target!(daemon::trace::fuzzing::fuzz_trace);

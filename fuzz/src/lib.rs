@@ -49,7 +49,7 @@ impl Counts {
         if let Some(file) = &self.file
             && self.written.elapsed() >= EVERY
         {
-            // Replaced as a whole, so that whoever reads it never sees half of it.
+            // Replaced as a whole, so that a reader never sees half of it.
             let aside = file.with_extension(format!("{}.new", std::process::id()));
             let text = format!("{} {}\n", self.runs, self.commands);
             if std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, file)).is_err() {

@@ -28,7 +28,7 @@ pub struct MemoryTrial {
     pub exportable_types: u32,
 }
 
-/// Memory types that a driver shares with nobody, but maps for the processor out of a device node that others can map as well. Such a
+/// Memory types that a driver exports to no other process, but maps for the processor out of a device node that others can map as well. Such a
 /// mapping keeps nothing alive: see `serve::lenders`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverMapped {
@@ -242,7 +242,7 @@ impl GpuNames<'_> {
     }
 }
 
-/// Returns the places of the GPUs that somebody means: of the first one with this UUID or PCI address, or else of all with this in their
+/// Returns the places of the GPUs that a name means: of the first one with this UUID or PCI address, or else of all with this in their
 /// names.
 pub fn meant<'a>(gpus: impl Iterator<Item = GpuNames<'a>> + Clone, selection: &str) -> Vec<usize> {
     let wanted = selection.to_lowercase();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The secret that authenticates pipeline caches which come back through a guest's files. Printed by nobody.
+/// The secret that authenticates pipeline caches which come back through a guest's files. It is never printed.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheKey(pub [u8; 32]);
 

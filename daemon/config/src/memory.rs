@@ -18,9 +18,9 @@ pub enum Heap {
 /// The memory that a worker asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
-    /// A memory file of so many bytes, made by the device process: counts as host memory until nobody holds it any more.
+    /// A memory file of so many bytes, made by the device process: counts as host memory until no process holds it any more.
     Pages(u64),
-    /// Memory of the driver that may be exported: counts until nobody holds it any more.
+    /// Memory of the driver that may be exported: counts until no process holds it any more.
     Piece {
         /// The heap that the memory is in.
         heap: Heap,

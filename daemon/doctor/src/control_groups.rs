@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_namespace_of_groups_hides_what_is_above_its_root() {
-        // The host's groups, which somebody has mounted into the container, begin above the root of the namespace.
+        // The host's groups, mounted into the container, begin above the root of the namespace.
         let host = "80 79 0:26 /../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
         let own = "31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
         for mounts in [format!("{host}{own}"), format!("{own}{host}")] {

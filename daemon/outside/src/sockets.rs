@@ -98,13 +98,15 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, NotBound> {
 ///
 /// # Errors
 ///
-/// Nobody listens there, nobody accepts in time ([`io::ErrorKind::TimedOut`]), or the system refuses.
+/// No process listens there, none accepts in time ([`io::ErrorKind::TimedOut`]), or the system refuses.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = stream(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     let address = SocketAddrUnix::new(path)?;
     match retry_on_intr(|| net::connect(&socket, &address)) {
-        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::TimedOut, "nobody accepts connections there")),
+        Err(Errno::AGAIN) => {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "no process accepts connections there"))
+        }
         connected => Ok(connected.map(|()| socket.into())?),
     }
 }

@@ -1,6 +1,6 @@
 //! The readiness of descriptors: the epoll instances that loops wait at, and a look at a single descriptor.
 //!
-//! The crate `epoll` takes descriptors as numbers, of which nobody knows whether they are open. This module takes borrowed descriptors, which
+//! The crate `epoll` takes descriptors as numbers, which may be closed. This module takes borrowed descriptors, which
 //! are. `rustix` makes the instances: the crate's `create` returns a number, which only unsafe code can turn into an owned descriptor.
 
 #![forbid(unsafe_code)]

@@ -20,7 +20,7 @@ pub struct Share {
     pub weight: u32,
     /// The tenant's priority.
     pub class: Class,
-    /// The part of the GPU that it may use of any 100 ms, even if nobody else does; above 0. A submission that alone takes more is
+    /// The part of the GPU that it may use of any 100 ms, even if no other does; above 0. A submission that alone takes more is
     /// granted all the same, and has to be made up for. Default none.
     pub ceiling: Option<f64>,
 }

@@ -184,7 +184,7 @@ impl Segment {
         self.users.iter().map(|(_, part)| part).sum()
     }
 
-    /// Returns the cost of `part` while all together want `total`: nobody pays for more than there is.
+    /// Returns the cost of `part` while all together want `total`: no tenant pays for more than there is.
     fn price(&self, part: u64, total: u64) -> Nanos {
         let length = u128::from(self.end - self.begin);
         let price = length * u128::from(part) / u128::from(total.max(WHOLE));

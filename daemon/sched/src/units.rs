@@ -134,7 +134,7 @@ impl Units {
         self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
     }
 
-    /// Returns the places that are taken. Units that are overdue, and those behind them in the same context, hold none, so that nobody can keep others
+    /// Returns the places that are taken. Units that are overdue, and those behind them in the same context, hold none, so that no context can keep others
     /// out with work that never ends. There are few of them, as a tenant has few contexts here.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
         let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Copies `into.len()` bytes at `from` out of shared memory.
 ///
 /// # Safety
-/// `from` is valid for reads of `into.len()` bytes for the whole call, and while it runs nobody in this process accesses these
+/// `from` is valid for reads of `into.len()` bytes for the whole call, and while it runs no other code of this process accesses these
 /// bytes other than atomically.
 pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     let mut at = 0;
@@ -45,7 +45,7 @@ pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
 /// Copies `from` into shared memory at `into`.
 ///
 /// # Safety
-/// `into` is valid for writes of `from.len()` bytes for the whole call, and while it runs nobody in this process accesses these
+/// `into` is valid for writes of `from.len()` bytes for the whole call, and while it runs no other code of this process accesses these
 /// bytes other than atomically.
 pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     let mut at = 0;

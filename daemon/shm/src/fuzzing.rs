@@ -1,4 +1,4 @@
-//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them somebody who has the page too
+//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them a third that has the page too
 //! and writes what it likes wherever it likes.
 //!
 //! Until that happens, each side gets exactly what the other said. From then on neither side takes more than there can be, takes
@@ -36,7 +36,7 @@ struct World {
     gate: GateSide,
     scheduler: SchedulerSide,
     page: Mapping,
-    /// Nobody else has written.
+    /// No third has written.
     honest: bool,
     counters: Counters,
     waiting: VecDeque<Work>,
@@ -201,7 +201,7 @@ impl World {
         assert!(!self.honest || self.gate.is_traced() == wanted, "a wish does not arrive");
     }
 
-    /// Writes into the page as whoever has it may.
+    /// Writes into the page as any process that has it may.
     fn forge(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         self.honest = false;
         let value: [u8; 4] = if u.arbitrary()? {

@@ -199,7 +199,7 @@ impl GateSide {
         told
     }
 
-    /// Returns whether somebody takes a trace.
+    /// Returns whether a trace is being taken.
     pub fn is_traced(&self) -> bool {
         self.0.traced.load(Relaxed) != 0
     }
@@ -232,7 +232,7 @@ impl GateSide {
         self.0.wake.load(SeqCst)
     }
 
-    /// Sleeps until somebody pokes, or has since [`Self::pokes`], or until the limit.
+    /// Sleeps until it is poked, or was since [`Self::pokes`], or until the limit.
     pub fn sleep(&self, pokes: u32, limit: Option<Duration>) {
         self.0.wake.wait(pokes, limit);
     }

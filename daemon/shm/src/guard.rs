@@ -76,7 +76,7 @@ pub fn guard_mappings() -> io::Result<()> {
 }
 
 extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t` (SA_SIGINFO), which is nobody else's while the handler runs.
+    // SAFETY: the kernel passes a valid `siginfo_t` (SA_SIGINFO), which no other code uses while the handler runs.
     let info = unsafe { &*info };
     // SAFETY: the field is set for a SIGBUS that an access has caused, and some number for others, for which it is not used.
     let address = unsafe { info.si_addr() }.addr();
@@ -103,7 +103,7 @@ fn mapping_at(address: usize) -> Option<(usize, usize)> {
 fn put_zeros(start: usize, end: usize) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let at = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: these addresses are those of a guarded mapping, which exists for as long as it is guarded, and of nothing else. Whoever accesses
+    // SAFETY: these addresses are those of a guarded mapping, which exists for as long as it is guarded, and of nothing else. Code that accesses
     // it expects its bytes to change at any time, and the new pages can be read and written as the old ones.
     unsafe { mmap_anonymous(at, end - start, ProtFlags::READ | ProtFlags::WRITE, flags) }.is_ok()
 }

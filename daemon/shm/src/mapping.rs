@@ -71,7 +71,7 @@ impl Mapping {
         }
     }
 
-    /// Maps the first `size` bytes of what a driver shows of a device's memory. For whoever has that memory, and until it is freed: what
+    /// Maps the first `size` bytes of what a driver shows of a device's memory. For the owner of that memory, and until it is freed: what
     /// the pages are later is not known.
     pub fn of_device(device: impl AsFd, size: u64) -> Result<Self, MapError> {
         Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
@@ -96,7 +96,7 @@ impl Mapping {
         self.len as u64
     }
 
-    /// The first byte, page aligned, for the driver's import of host pages. Valid while the mapping lives; whoever reads or
+    /// The first byte, page aligned, for the driver's import of host pages. Valid while the mapping lives; code that reads or
     /// writes through it races with the guest.
     pub fn as_ptr(&self) -> *mut c_void {
         self.start.as_ptr().cast()
@@ -165,7 +165,7 @@ fn map_at(file: impl AsFd, len: usize, address: u64) -> Result<*mut c_void, Errn
     let start = unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) }?;
     if start.addr() != wanted {
         // Linux before 4.17 does not know the flag, and takes the address for a hint.
-        // SAFETY: mapped just now, and nobody knows of it.
+        // SAFETY: mapped just now, and no other code knows of it.
         unsafe { munmap(start, len) }?;
         return Err(Errno::EXIST);
     }
@@ -203,12 +203,12 @@ impl Word {
         self.atomic().store(value, order);
     }
 
-    /// Sets bits, leaving the others to whoever changes them at the same time. Returns the value before.
+    /// Sets bits, without a change to others that another thread changes at the same time. Returns the value before.
     pub fn set_bits(&self, bits: u32, order: Ordering) -> u32 {
         self.atomic().fetch_or(bits, order)
     }
 
-    /// Clears bits, leaving the others to whoever changes them at the same time. Returns the value before.
+    /// Clears bits, without a change to others that another thread changes at the same time. Returns the value before.
     pub fn clear_bits(&self, bits: u32, order: Ordering) -> u32 {
         self.atomic().fetch_and(!bits, order)
     }

@@ -4,7 +4,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Makes a zeroed memory file of `size` bytes that nobody can shrink, grow or unseal any more.
+/// Makes a zeroed memory file of `size` bytes that no process can shrink, grow or unseal any more.
 ///
 /// `name` is for `/proc/*/maps` only. Fails when the system is out of descriptors or `size` exceeds what a file may hold.
 pub fn create(name: &str, size: u64) -> io::Result<OwnedFd> {

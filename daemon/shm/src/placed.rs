@@ -2,7 +2,7 @@
 //!
 //! They lie in a range of the address space that nothing else is put into: executables, heaps and stacks lie elsewhere, and so do the
 //! addresses that the kernel chooses. Each process begins at random within it, so that what a successor has placed of its own is seldom in
-//! the way of what it takes over. Knows addresses only; whoever maps says whether one is free.
+//! the way of what it takes over. Knows addresses only; the code that maps says whether one is free.
 
 use rustix::io::Errno;
 use std::collections::hash_map::RandomState;

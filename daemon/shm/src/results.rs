@@ -1,7 +1,7 @@
 //! The words in which a context's driver looks for the results of its fences, as its worker tells the device process.
 //!
 //! Mesa before 26.2 may poll such a word and nothing else (`vulkan::submit::lost` has the details). Once the worker is gone
-//! nobody would write it, so the device process does. Told in memory, because command buffers are recorded all the time and workers
+//! it would never be written, so the device process does that. Told in memory, because command buffers are recorded all the time and workers
 //! hardly ever die. Only the worker writes the table, and it is read when the worker is gone; one that was taken over can name any
 //! word, and the reader checks whether the context sees it.
 

@@ -1,6 +1,6 @@
-//! The notes that a worker writes of each submission while somebody takes a trace of its VM: records in the page of grants.
+//! The notes that a worker writes of each submission while a trace of its VM is taken: records in the page of grants.
 //!
-//! A record is a claim. It has no text and no length of its own; whoever reads it checks the order of its times.
+//! A record is a claim. It has no text and no length of its own; its reader checks the order of its times.
 
 /// Bytes of a record in the page.
 pub(super) const NOTE_BYTES: u64 = 64;

@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn the_end_of_the_submission_is_asked_for_that_it_was_last_time() {
         let asks = Asks::default();
-        assert!((0..10).all(|_| !asks.submitted()), "nobody has asked yet");
+        assert!((0..10).all(|_| !asks.submitted()), "no query has come yet");
         asks.asked();
         let expected = |submissions: u32| {
             let expected: Vec<bool> = (0..submissions).map(|_| asks.submitted()).collect();

@@ -2,7 +2,7 @@
 //!
 //! A kick is an exit of the guest, and a thread that sleeps is woken late. What comes next mostly comes soon: the second request of a
 //! submission right behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of it. So the
-//! thread looks for a moment for what it expects soon, if processors are not few, and while it looks no kick is needed. Nobody waits for the
+//! thread looks for a moment for what it expects soon, if processors are not few, and while it looks no kick is needed. No thread waits for the
 //! second request alone, so it needs no kick in any case.
 //!
 //! Knows no queue, no worker and no epoll instance; is told what happened.
@@ -75,7 +75,7 @@ impl Attention {
         self.fenced = header.context().filter(|_| is_stream && has_fence);
     }
 
-    /// Returns what is waited for, given whether somebody `owes` an answer.
+    /// Returns what is waited for, given whether a worker `owes` an answer.
     pub fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,

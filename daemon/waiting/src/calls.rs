@@ -1,6 +1,6 @@
-//! This file decides when to call a queue's driver: at once if somebody waits for an answer, otherwise along with the next answer, for a short time.
+//! This file decides when to call a queue's driver: at once if the guest waits for an answer, otherwise along with the next answer, for a short time.
 //!
-//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, of which nobody waits for the second: its answer only
+//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, and waits for the first only: the answer of the second only
 //! gives descriptors back. It is in the used ring at once and is told with the first's, which is the fence, or with the next submission's if that
 //! was told already. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
 
@@ -13,9 +13,9 @@ pub struct Calls {
     tunables: CallsTunables,
     /// Requests that were taken and not answered.
     open: u32,
-    /// Somebody waits for an answer that was given.
+    /// The guest waits for an answer that was given.
     urgent: bool,
-    /// Answers that nobody waits for, and when the first was given.
+    /// Answers that the guest does not wait for, and when the first was given.
     quiet: Option<(u32, Instant)>,
     /// The time when a program that waited was told last.
     told: Option<Instant>,
@@ -48,7 +48,7 @@ impl Calls {
         self.open > 0
     }
 
-    /// Notes that an answer was put into the used ring; `awaited` if somebody may wait for it.
+    /// Notes that an answer was put into the used ring; `awaited` if the guest may wait for it.
     pub fn put(&mut self, awaited: bool) {
         match (awaited, &mut self.quiet) {
             (true, _) => self.urgent = true,

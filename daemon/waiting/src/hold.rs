@@ -47,7 +47,7 @@ pub struct Holds {
     open: Vec<Open>,
     /// The time when the last query was answered, if with "not yet".
     answered: Option<Instant>,
-    /// The habit of a guest: when it was told "not yet", it asked again at once, the last time that somebody was.
+    /// The habit of a guest: the last time that it was told "not yet", it asked again at once.
     asks_again: bool,
 }
 
@@ -127,7 +127,7 @@ impl Holds {
         None
     }
 
-    /// Returns what is known of what a query is about. Nobody knows what the guest was told of a counter that is asked for the first time: it
+    /// Returns what is known of what a query is about. It is not known what the guest was told of a counter that is asked for the first time: it
     /// may wait for what the counter is.
     fn open(&mut self, about: About, now: Instant) -> &mut Open {
         match self.open.iter().position(|open| open.told.id == about.id) {

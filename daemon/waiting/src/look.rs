@@ -111,6 +111,6 @@ mod tests {
         }
         let mut slept = Vec::new();
         habit(Some(500 * US)).wait(|| true, |limit| slept.push(limit));
-        assert!(!slept.contains(&None), "nobody sleeps without an end for what is done");
+        assert!(!slept.contains(&None), "no thread sleeps without an end for what is done");
     }
 }

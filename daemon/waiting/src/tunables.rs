@@ -112,7 +112,7 @@ pub struct HoldTunables {
     pub looks_before_sleep: u32,
     /// The shortest time that Mesa sleeps.
     pub slept_min: Duration,
-    /// The longest time that Mesa sleeps, unless it has waited for longer already. Meanwhile nobody is held up: an answer that comes when
+    /// The longest time that Mesa sleeps, unless it has waited for longer already. Meanwhile no program is held up: an answer that comes when
     /// it asks next can as well come a little later.
     pub slept_max: Duration,
     /// From then on an answer is held for this part of the time that Mesa has waited. It sleeps while it waits for the answer, too, but

@@ -24,7 +24,7 @@ fn a_full_socket_in_place_of_the_brokers_holds_up_neither_vms_nor_the_end() -> R
     // An operator does not wait for ever either.
     let error = String::from_utf8(broker.operate(&["status"])?.stderr)?;
     ensure!(
-        error.contains("control: nobody accepts connections there; is vhost-user-vulkan running"),
+        error.contains("control: no process accepts connections there; is vhost-user-vulkan running"),
         "{error}"
     );
     drop(full);

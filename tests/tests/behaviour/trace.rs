@@ -252,7 +252,7 @@ fn what_cannot_be_had_is_refused_with_the_reason() -> Result<()> {
     ensure!(refused_by(2, "a", &["--seconds", "301"])?.contains("301 is not in 1..=300"));
     let taking = Taking::begin(&broker, "a", &[])?;
     let error = refused("a", &[])?;
-    ensure!(error.contains("a: somebody takes a trace of this VM already"), "{error}");
+    ensure!(error.contains("a: another operator takes a trace of this VM already"), "{error}");
     let (trace, said) = taking.end()?;
     ensure!(said.contains("no submission has ended"), "{said}");
     ensure!(trace.0["otherData"]["missing"][0].as_str().is_some_and(|lack| lack.contains("no submission")));

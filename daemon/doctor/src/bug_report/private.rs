@@ -8,7 +8,7 @@ use std::net::IpAddr;
 const PEOPLE: std::ops::RangeInclusive<u32> = 1000..=60_000;
 /// The folder of most users' homes.
 const HOMES: &str = "/home/";
-/// The shortest name that is replaced: letters alone name nobody.
+/// The shortest name that is replaced: letters alone name no person.
 const NAME_MIN: usize = 2;
 
 /// The kinds of what is replaced.

@@ -55,7 +55,7 @@ pub(super) fn parameter(node: BorrowedFd<'_>, parameter: Parameter) -> Result<u6
         GetParam { param: parameter as u64, value: (&raw mut value).expose_provenance() as u64 };
     // SAFETY: the opcode is of this struct, which the kernel reads and writes back.
     let update = unsafe { Updater::<GETPARAM, _>::new(&mut request) };
-    // SAFETY: the kernel writes at most eight bytes where the struct points, which is `value`, alive and borrowed by nobody.
+    // SAFETY: the kernel writes at most eight bytes where the struct points, which is `value`, alive and not borrowed.
     unsafe { ioctl(node, update) }?;
     Ok(value)
 }
@@ -71,7 +71,7 @@ pub(super) fn capability_set(node: BorrowedFd<'_>, set: u32, size: usize) -> Res
     let mut request = GetCaps { set, version: 0, address, size: u32::try_from(size).unwrap_or(0), pad: 0 };
     // SAFETY: the opcode is of this struct, which the kernel reads and writes back.
     let update = unsafe { Updater::<GET_CAPS, _>::new(&mut request) };
-    // SAFETY: the kernel writes at most `request.size` bytes where the struct points, which is all of `bytes`, borrowed by nobody.
+    // SAFETY: the kernel writes at most `request.size` bytes where the struct points, which is all of `bytes`, and not borrowed.
     unsafe { ioctl(node, update) }?;
     Ok(bytes)
 }

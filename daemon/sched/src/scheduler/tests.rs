@@ -131,7 +131,7 @@ fn a_span_that_comes_late_of_what_ran_during_a_lease_replaces_the_guess() {
     scheduler.see(A, seen(0, 1, 1), &[span(2 * MS, 9 * MS)], 11 * MS);
     assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS);
     scheduler.see(A, seen(0, 1, 1), &[span(9 * MS, 10 * MS)], 11 * MS);
-    assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS, "of a submission that nobody knows");
+    assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS, "of a submission that was never granted");
 }
 
 /// Spans are measured by the time for which the GPU was held, whenever a worker tells of them.

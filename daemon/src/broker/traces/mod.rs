@@ -107,7 +107,7 @@ impl<P: PartialEq> Traces<P> {
         }
         if self.is_taken_of(wanted.index) {
             return Err(format!(
-                "{vm}: somebody takes a trace of this VM already; try again when it is over"
+                "{vm}: another operator takes a trace of this VM already; try again when it is over"
             ));
         }
         if self.taken.len() >= TRACES_MAX {

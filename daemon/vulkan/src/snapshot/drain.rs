@@ -31,9 +31,7 @@ pub(crate) fn drain(context: &Context, patience: Duration) -> Result<(), NotMova
         }
         stuck = if pending.contains(&Standing::Going) { 0 } else { stuck + 1 };
         if stuck >= LOOKS {
-            return Err(NotMovable::for_now(
-                "a submission waits for a semaphore that is not signalled yet",
-            ));
+            return Err(NotMovable::for_now("a submission waits for a semaphore that is not signalled yet"));
         }
         if start.elapsed() > patience {
             return Err(NotMovable::for_now("a submission does not end"));

@@ -47,7 +47,10 @@ fn what_is_in_the_prelude_is_not_in_the_snapshot() {
         .map(|prelude| command_bytes(&world.renderer.save(prelude, Carry::Copied).unwrap().steps));
     assert_eq!(rest + command_bytes(&ahead), all);
     assert!(rest < all / 10, "{rest} of {all} bytes");
-    assert!(ahead.iter().any(|step| matches!(step, Step::Gpus(_))), "GPUs are compared before any ring rests");
+    assert!(
+        ahead.iter().any(|step| matches!(step, Step::Gpus(_))),
+        "GPUs are compared before any ring rests"
+    );
     let successor = hand_over_behind(&world, &ahead, &prelude);
     assert!((100..200).all(|id| has_layout(&successor, id)));
 }

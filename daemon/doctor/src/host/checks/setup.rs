@@ -101,7 +101,7 @@ pub(super) fn broker(facts: &Facts) -> Finding {
         Some((path, Ok(vms))) => Finding::ok(CHECK, format!("{} answers and has {vms} VMs", path.display())),
         Some((path, Err(reason))) => Finding::warning(
             CHECK,
-            format!("nobody answers at the control socket: {reason}"),
+            format!("no daemon answers at the control socket: {reason}"),
             format!(
                 "start the broker (systemctl start vhost-user-vulkan), which takes the place of {}; or name another with --control-socket",
                 path.display()
@@ -124,7 +124,7 @@ pub(super) fn clashes(facts: &Facts) -> Finding {
         .iter()
         .find(|socket| socket.is_served || socket.file.as_ref().is_some_and(occupied))
     {
-        None => Finding::ok(CHECK, "nobody else is at the sockets of the configured VMs"),
+        None => Finding::ok(CHECK, "no other process is at the sockets of the configured VMs"),
         Some(socket) if socket.is_served => Finding::fault(
             CHECK,
             format!("another process serves {}", socket.path.display()),

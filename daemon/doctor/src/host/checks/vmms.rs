@@ -104,7 +104,7 @@ pub(super) fn socket(facts: &Facts) -> Finding {
         ),
         Some(_) if !socket.is_served => Finding::fault(
             CHECK,
-            format!("nobody listens at {path}, which an ended daemon has left"),
+            format!("no process listens at {path}: a daemon that has ended left it behind"),
             format!("start the daemon with --socket-path {path}; it takes the file's place"),
         ),
         Some((true, file)) => match &facts.vmm_user {

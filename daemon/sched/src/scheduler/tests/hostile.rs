@@ -124,7 +124,7 @@ fn a_vm_that_comes_finds_two_contexts_of_another_in_the_driver() {
 }
 
 /// The contexts submit little, so that little is expected of them, and much then. Two of them are in the driver before that is known, and share the GPU with
-/// the other VM, which makes up for that afterwards; if they never end, nobody can.
+/// the other VM, which makes up for that afterwards; if they never end, it cannot.
 #[test]
 fn contexts_that_take_longer_than_they_used_to_have_their_vms_part_together() {
     for (length, least) in [(100 * MILLISECOND, 0.45), (SECOND, 0.45), (1000 * SECOND, 0.31)] {
@@ -220,7 +220,7 @@ impl Chaos {
         }
         let waits = self.scheduler.contexts.values().any(|context| context.held_back() > 0);
         let stuck = waits && self.scheduler.next_look().is_none() && self.scheduler.units.0.is_empty();
-        assert!(!stuck, "nobody would ever be served");
+        assert!(!stuck, "no tenant would ever be served");
         for key in 0..12 {
             let usage = self.scheduler.usage(ContextKey(key));
             assert!(usage.is_none_or(|usage| usage.waiting <= self.now - self.epoch));
