@@ -282,7 +282,8 @@ impl Broker {
             weight: vm.share.weight,
             class: class_name(vm.share.class).to_owned(),
             ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
-            share: gpus.iter().map(|on| on.share).sum(),
+            // Rust's sum of nothing is -0.
+            share: gpus.iter().fold(0.0, |sum, on| sum + on.share),
             used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
             device_memory_limit: bound(|limits| limits.device),
             device_memory_awaited: self.ledger.lacks(index),

@@ -57,7 +57,10 @@ fn one_vm_is_shown_with_what_is_in_force_for_it_and_the_memory_of_its_gpu() -> R
 #[test]
 fn a_daemon_of_one_vm_shows_the_options_of_its_command_line() -> Result<()> {
     let daemon = Daemon::start_with(&["--max-contexts", "7", "--queues=compute"])?;
-    let text = say(&daemon.control(), &["status", "socket"])?;
+    let text = || say(&daemon.control(), &["status", "socket"]);
+    // The control socket is there before the GPUs are known.
+    ensure!(eventually(PATIENCE, || text().is_ok_and(|text| text.contains("\nqueues "))), "{}", text()?);
+    let text = text()?;
     let options = fact(&text, "options")?;
     for option in ["max-contexts=7", "queues=compute"] {
         ensure!(options.split(' ').filter(|word| *word == option).count() == 1, "{text}");
