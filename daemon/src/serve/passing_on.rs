@@ -117,7 +117,9 @@ impl Server {
         let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
         let session = self.resumed(passed, &mut files)?;
         self.tell_launcher_of(session.connection()).map_err(|error| error.to_string())?;
-        await_turn(channel)?;
+        if !await_turn(channel)? {
+            return Ok(Some(End::Outdated));
+        }
         let path = self.listen.path();
         self.listen = Listen::Socket { listener, path };
         self.serves_on(session);

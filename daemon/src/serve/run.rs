@@ -498,8 +498,9 @@ impl Server {
     /// Frees everything that belongs to the frontend's VM.
     fn end_session(&mut self) {
         // First the connection, so that nothing is sent to the frontend any more.
-        self.world.session = None;
-        self.tell_frontend(false);
+        if self.world.session.take().is_some() {
+            self.tell_frontend(false);
+        }
         self.world.window = Window::default();
         (self.world.advised, self.world.advised_on_queues) = (false, false);
         self.device.reset(MapsAtReset::Forget, &mut self.world);

@@ -1,17 +1,19 @@
 //! Two device processes in one, of which the one follows the other, with a frontend that is played.
 
+use super::broker::Broker;
 use super::fuzzing::options;
+use super::outdated::End;
 use super::run::{Options, Server};
 use super::setup::Listen;
 use super::succession::{Passed, Succession, give, take};
-use crate::ipc::{Channel, Replaced, ToSuccessor, decode, encode};
+use crate::ipc::{Channel, Replaced, SUCCESSION, ToBroker, ToSuccessor, decode, encode};
 use crate::sandbox::Launcher;
 use crate::transport::Session;
 use outside::Access;
 use readiness::Reported;
 use rustix::event::PollFlags;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -56,9 +58,13 @@ struct Old {
 }
 
 fn server(listen: Listen) -> (Server, (UnixStream, Channel)) {
+    server_of(listen, None)
+}
+
+fn server_of(listen: Listen, broker: Option<Broker>) -> (Server, (UnixStream, Channel)) {
     let (ours, signals) = UnixStream::pair().unwrap();
     let (launcher, starter) = Channel::pair().unwrap();
-    let options = Options { listen, ..options(Launcher::played(launcher).unwrap()) };
+    let options = Options { listen, broker, ..options(Launcher::played(launcher).unwrap()) };
     (Server::new(options, &signals).unwrap(), (ours, starter))
 }
 
@@ -141,10 +147,57 @@ fn nothing_is_passed_on_when_the_socket_file_is_lost() {
     old.frontend.is_served();
 }
 
+/// The messages by which a device process is passed on, without those that have it served.
+fn messages(server: &Server) -> Vec<(ToSuccessor, Option<OwnedFd>)> {
+    let (passed, files) = server.all_of_it().unwrap();
+    let files = files.into_iter().map(|file| (ToSuccessor::File, Some(file)));
+    let state = [ToSuccessor::State(encode(&passed).unwrap()), ToSuccessor::Ends];
+    let begins = [(ToSuccessor::Begins { form: SUCCESSION }, None)].into_iter();
+    begins.chain(files).chain(state.map(|message| (message, None))).collect()
+}
+
 #[test]
-fn a_successor_that_hears_nothing_at_first_is_to_be_tried_again() {
-    let (ours, _theirs) = Channel::pair().unwrap();
-    assert!(take(&ours, Instant::now()).unwrap().is_none());
+fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
+    let mut old = old();
+    old.server.world.session.iter().for_each(|session| session.halt());
+    await_halt(old.server.world.session.as_ref().unwrap());
+    let all = messages(&old.server);
+    for count in 0..all.len() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let said = &all[..count];
+        said.iter().for_each(|(message, file)| {
+            theirs.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
+        });
+        assert!(take(&ours, Instant::now()).unwrap().is_none(), "after {count} messages");
+    }
+    old.server.world.session.as_mut().unwrap().go_on();
+    old.frontend.is_served();
+}
+
+#[test]
+fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_nothing() {
+    let mut old = old();
+    old.server.world.session.iter().for_each(|session| session.halt());
+    await_halt(old.server.world.session.as_ref().unwrap());
+    let all = messages(&old.server);
+    for count in 0..=all.len() {
+        let (broker, heard) = Channel::pair().unwrap();
+        let broker = Broker::connect(broker.into_socket());
+        let (mut new, others) = server_of(Listen::Successor("/nowhere".into()), Some(broker));
+        assert!(matches!(heard.try_receive(), Ok(Some((ToBroker::Ready { .. }, _)))));
+        let (ours, theirs) = Channel::pair().unwrap();
+        let not_now = (ToSuccessor::NotNow { reason: "test".into() }, None);
+        all[..count].iter().chain([&not_now]).for_each(|(message, file)| {
+            ours.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
+        });
+        new.world.succession = Succession::Wanted(theirs);
+        assert_eq!(new.succession_due().unwrap(), Some(End::Outdated), "after {count} messages");
+        drop(others);
+        new.end();
+        assert!(heard.try_receive::<ToBroker>().is_err(), "it says something after {count} messages");
+    }
+    old.server.world.session.as_mut().unwrap().go_on();
+    old.frontend.is_served();
 }
 
 #[test]

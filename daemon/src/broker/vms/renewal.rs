@@ -95,8 +95,7 @@ impl Broker {
                 }
             }
             Err(error) => {
-                vm.renew_at = None;
-                log::error!(vm = vm.name(); "cannot start a device process of the new program: {error}");
+                log::error!(vm = vm.name(); "cannot start a device process of the new program, which is tried again: {error}");
                 self.forget_left(index, now);
             }
         }

@@ -107,63 +107,60 @@ pub(super) fn give(
     send(channel, &ToSuccessor::Serve, None, until)
 }
 
-/// Receives everything; nothing if nothing can be passed on now.
+/// Receives everything; nothing if nothing is passed on now.
+///
+/// # Errors
+///
+/// This program cannot take over what the other passes on, now or later.
 pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, Vec<OwnedFd>)>, String> {
-    if !comes(channel, until) {
-        log::info!("the VM goes on with the old program for now: its device process has said nothing yet");
-        return Ok(None);
-    }
-    match receive(channel, until)? {
-        (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
-        (ToSuccessor::NotNow { reason }, _) => {
-            log::info!("the VM goes on with the old program for now: {reason}");
-            return Ok(None);
-        }
-        (ToSuccessor::Begins { form }, _) => {
+    match hear(channel, until) {
+        None => return Ok(None),
+        Some((ToSuccessor::Begins { form: SUCCESSION }, _)) => {}
+        Some((ToSuccessor::Begins { form }, _)) => {
             return Err(format!("it passes on form {form}, and this program knows {SUCCESSION}"));
         }
-        _ => return Err("it begins with something else".into()),
+        Some(_) => return Err("it begins with something else".into()),
     }
     let (mut files, mut state) = (Vec::new(), Vec::new());
     loop {
-        match receive(channel, until)? {
-            (ToSuccessor::File, Some(file)) if files.len() < FILES_MAX => files.push(file),
-            (ToSuccessor::State(piece), _) if state.len() + piece.len() <= STATE_BYTES_MAX => {
+        match hear(channel, until) {
+            None => return Ok(None),
+            Some((ToSuccessor::File, Some(file))) if files.len() < FILES_MAX => files.push(file),
+            Some((ToSuccessor::State(piece), _)) if state.len() + piece.len() <= STATE_BYTES_MAX => {
                 state.extend(piece)
             }
-            (ToSuccessor::Ends, _) => break,
-            _ => return Err("it passes on what is no state".into()),
+            Some((ToSuccessor::Ends, _)) => break,
+            Some(_) => return Err("it passes on what is no state".into()),
         }
     }
     let passed = ipc::decode(&state).map_err(|error| error.to_string())?;
     Ok(Some((passed, files)))
 }
 
-/// Says that this process can serve, and waits until it is told to.
+/// Says that this process can serve, and waits until it is told to. Returns whether it is told to; if not, the other process serves on.
 ///
 /// # Errors
 ///
-/// It is not told to: the other process serves on.
-pub(super) fn await_turn(channel: &Channel) -> Result<(), String> {
-    channel.send(&FromSuccessor::CanServe, None).map_err(|error| error.to_string())?;
-    match receive(channel, Instant::now() + TURN_PATIENCE)? {
-        (ToSuccessor::Serve, _) => Ok(()),
-        _ => Err("it is told not to serve".into()),
+/// The other process says something else.
+pub(super) fn await_turn(channel: &Channel) -> Result<bool, String> {
+    // Where the other end is gone, the next read says so.
+    let _ = channel.send(&FromSuccessor::CanServe, None);
+    match hear(channel, Instant::now() + TURN_PATIENCE) {
+        None => Ok(false),
+        Some((ToSuccessor::Serve, _)) => Ok(true),
+        Some(_) => Err("it passes on more than its state".into()),
     }
 }
 
-/// Returns whether something comes in time.
-fn comes(channel: &Channel, until: Instant) -> bool {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match readiness::within(channel, PollFlags::IN, left) {
-            Ok(none) if none.is_empty() && left.is_zero() => return false,
-            Ok(none) if none.is_empty() => {}
-            Err(Errno::INTR) => {}
-            // Reading tells what it is.
-            Ok(_) | Err(_) => return true,
-        }
-    }
+/// Receives a message of the process that serves; nothing if that goes on serving for now.
+fn hear(channel: &Channel, until: Instant) -> Option<(ToSuccessor, Option<OwnedFd>)> {
+    let reason = match receive(channel, until) {
+        Ok((ToSuccessor::NotNow { reason }, _)) => reason,
+        Ok(heard) => return Some(heard),
+        Err(reason) => reason,
+    };
+    log::info!("the VM goes on with the old program for now: {reason}");
+    None
 }
 
 /// Sends a message, when there is room for it.

@@ -263,6 +263,17 @@ fn a_successor_that_is_late_or_says_what_it_must_not_costs_the_vm_nothing() {
 }
 
 #[test]
+fn a_successor_that_cannot_be_started_is_tried_again_after_a_pause() {
+    let (mut world, _successor, _) = with_successor();
+    world.broker.end_successor(0, "test");
+    world.broker.successor_ended(0, world.now);
+    let vm = &mut world.broker.vms[0];
+    vm.renews(world.now);
+    world.broker.take_successor(0, Err(io::ErrorKind::OutOfMemory.into()), world.now);
+    assert_eq!(world.broker.next_renewal(), Some(world.now + 30 * SECOND));
+}
+
+#[test]
 fn pauses_between_successors_double_until_a_program_of_the_guest_has_ended() {
     let (mut world, _successor, _) = with_successor();
     let vm = &mut world.broker.vms[0];
