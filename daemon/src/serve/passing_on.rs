@@ -9,6 +9,7 @@ use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn,
 use super::window::Window;
 use crate::device::PassedDevice;
 use crate::ipc::Channel;
+use crate::transport::QUEUES;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -85,6 +86,9 @@ impl Server {
         let Listen::Socket { listener, .. } = &self.listen else {
             return Err("no other frontend can connect".into());
         };
+        if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
+            return Err("the driver resets the device".into());
+        }
         let (session, mut files) = session.pass_on()?;
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (strikes, cache_key) =

@@ -156,7 +156,7 @@ pub(super) struct Server {
     pub(super) world: World,
     pub(super) attention: Attention,
     /// Generations of the queues, as last heard.
-    generations: [u32; QUEUES],
+    pub(super) generations: [u32; QUEUES],
     /// Queues whose drivers broke the rules: left alone until something is heard of them.
     pub(super) broken: [bool; QUEUES],
     /// Bytes of the request at hand.
@@ -508,7 +508,7 @@ impl Server {
         self.world.order_keeper();
     }
 
-    fn run_queues(&mut self) {
+    pub(super) fn run_queues(&mut self) {
         for index in 0..QUEUES {
             if let Some(session) = self.world.session.as_ref().filter(|_| !self.broken[index]) {
                 let vring = Arc::clone(session.vring(index));

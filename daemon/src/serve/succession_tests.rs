@@ -24,6 +24,8 @@ const LONG: Duration = Duration::from_secs(300);
 /// Requests of vhost-user.
 const SET_FEATURES: u32 = 2;
 const SET_PROTOCOL_FEATURES: u32 = 16;
+const SET_VRING_BASE: u32 = 10;
+const GET_VRING_BASE: u32 = 11;
 const GET_QUEUE_NUM: u32 = 17;
 /// VIRTIO_F_VERSION_1 and VHOST_USER_F_PROTOCOL_FEATURES; VHOST_USER_PROTOCOL_F_MQ.
 const FEATURES: u64 = 1 << 32 | 1 << 30;
@@ -42,10 +44,22 @@ impl Frontend {
 
     /// A question that is answered only if the features are known.
     fn is_served(&mut self) {
-        self.say(GET_QUEUE_NUM, None);
+        assert_eq!(self.ask(GET_QUEUE_NUM, None), 2);
+    }
+
+    fn ask(&mut self, request: u32, value: Option<u64>) -> u64 {
+        self.say(request, value);
         let mut answer = [0; 20];
         self.0.read_exact(&mut answer).unwrap();
-        assert_eq!(answer[12..], 2u64.to_le_bytes());
+        u64::from_le_bytes(*answer.last_chunk().unwrap())
+    }
+
+    /// Stops the first queue, which had no request, and starts it again as a driver does that has reset the device.
+    fn resets(&mut self) {
+        assert_eq!(self.ask(GET_VRING_BASE, Some(0)), 0);
+        self.say(SET_FEATURES, Some(FEATURES | 1 << 29));
+        self.say(SET_VRING_BASE, Some(0));
+        self.is_served();
     }
 }
 
@@ -144,6 +158,19 @@ fn nothing_is_passed_on_when_the_socket_file_is_lost() {
     let (ours, theirs) = Channel::pair().unwrap();
     assert!(!old.hand_on(ours));
     assert!(matches!(theirs.try_receive(), Ok(Some((ToSuccessor::NotNow { .. }, _)))));
+    old.frontend.is_served();
+}
+
+#[test]
+fn nothing_is_passed_on_while_the_device_thread_has_not_heard_of_a_reset() {
+    let mut old = old();
+    old.frontend.resets();
+    let (ours, theirs) = Channel::pair().unwrap();
+    assert!(!old.hand_on(ours));
+    let Ok(Some((ToSuccessor::NotNow { reason }, _))) = theirs.try_receive() else { panic!("it is passed on") };
+    assert_eq!(reason, "the driver resets the device");
+    old.server.run_queues();
+    assert!(old.server.all_of_it().is_ok());
     old.frontend.is_served();
 }
 
