@@ -389,11 +389,10 @@ impl Vm {
         self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
     }
 
-    /// Notes that a context has ended: something that was in the way of a successor may be gone. The end of its worker is waited for.
-    pub(super) fn renews_soon(&mut self, now: Nanos) {
-        self.renew_pause = RENEW_FIRST;
-        let (soonest, latest) = (now.saturating_add(RENEW_SETTLES), now.saturating_add(RENEW_FIRST));
-        self.renew_at = self.renew_at.map(|at| at.clamp(soonest, latest));
+    /// Notes that a context has ended, the end of whose worker a successor waits for. The pause from the last successor on stays, or a guest whose
+    /// programs begin and end all day would have one started each time.
+    pub(super) fn renews_behind_worker(&mut self, now: Nanos) {
+        self.renew_at = self.renew_at.map(|at| at.max(now.saturating_add(RENEW_SETTLES)));
     }
 
     /// Notes that a successor is started, and when the next one is, unless something comes of it.

@@ -553,7 +553,7 @@ impl Broker {
     ) -> Result<(), String> {
         // One that was refused is not known.
         let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
-        self.vms[index].renews_soon(now);
+        self.vms[index].renews_behind_worker(now);
         self.context_ended(index, &context, now);
         self.restart_ends(index, ctx_id, Err("it has ended"), now);
         let kills = &mut self.vms[index].past.kills;

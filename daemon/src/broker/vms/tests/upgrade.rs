@@ -274,7 +274,7 @@ fn a_successor_that_cannot_be_started_is_tried_again_after_a_pause() {
 }
 
 #[test]
-fn pauses_between_successors_double_until_a_program_of_the_guest_has_ended() {
+fn pauses_between_successors_double_and_programs_that_end_shorten_none() {
     let (mut world, _successor, _) = with_successor();
     let vm = &mut world.broker.vms[0];
     let mut pause = |now| {
@@ -285,11 +285,11 @@ fn pauses_between_successors_double_until_a_program_of_the_guest_has_ended() {
     assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
     let now = 100_000 * SECOND;
     vm.renew_at = Some(now - 1);
-    vm.renews_soon(now);
+    vm.renews_behind_worker(now);
     assert_eq!(vm.renew_at, Some(now + SECOND), "its worker may still be there");
-    vm.renew_at = Some(now + 3600 * SECOND);
-    vm.renews_soon(now);
-    assert_eq!(vm.renew_at, Some(now + 30 * SECOND));
+    vm.renews(now);
+    vm.renews_behind_worker(now + 3000 * SECOND);
+    assert_eq!(vm.renew_at, Some(now + 3600 * SECOND));
     vm.awaits_successor = false;
 }
 
