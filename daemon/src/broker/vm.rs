@@ -80,7 +80,7 @@ pub(super) struct Successor {
     pub(super) offer: Option<Offer>,
     /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
     pub(super) serves: bool,
-    /// The time at which it is ended; [`Nanos::MAX`] if it is not, or is ended already.
+    /// Time at which it is killed, or the other process if this one serves; [`Nanos::MAX`] if none is to be, or was.
     pub(super) until: Nanos,
 }
 

@@ -16,14 +16,22 @@ use std::os::fd::AsFd;
 
 /// Time that a successor has to be ready, and then to take over, in nanoseconds.
 const PATIENCE: Nanos = 60_000_000_000;
+/// Time that the other device process has to end when the successor serves, in nanoseconds: longer than its launcher has for its workers.
+const END_PATIENCE: Nanos = 15_000_000_000;
 
 impl Broker {
     /// Starts a successor whose time has come, one at a time as each tries its GPUs, and ends those that are late.
     pub(in crate::broker) fn renew_due(&mut self, now: Nanos) {
         for index in self.vms.indices() {
             let vm = &mut self.vms[index];
-            if vm.successor.as_ref().is_some_and(|successor| successor.until <= now) {
-                self.end_successor(index, "it does not take over in time");
+            if let Some(successor) = vm.successor.as_mut().filter(|successor| successor.until <= now) {
+                match successor.serves {
+                    true => {
+                        successor.until = Nanos::MAX;
+                        self.disown(index, "one of the new program serves the VM in its place, and it does not end");
+                    }
+                    false => self.end_successor(index, "it does not take over in time"),
+                }
             } else if vm.renew_at.is_some_and(|at| at <= now) && vm.could_have_successor() && self.may_renew()
             {
                 self.start_successor(index, now);
@@ -111,7 +119,7 @@ impl Broker {
         let heard = match successor.process.receive() {
             Ok(None) => return,
             Ok(Some((ToBroker::Frontend { connected: true }, _))) if is_ready => {
-                (successor.serves, successor.until) = (true, Nanos::MAX);
+                (successor.serves, successor.until) = (true, now.saturating_add(END_PATIENCE));
                 // The end of the other process is near, and what else this one says is heard then.
                 let _ = unwatch(&self.epoll, successor.process.channel());
                 return;

@@ -306,15 +306,24 @@ fn only_one_vm_at_a_time_gets_a_successor() {
 }
 
 #[test]
-fn a_successor_that_serves_is_not_late() {
-    let (mut world, successor, _) = with_successor();
+fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
+    let (mut world, successor, pid) = with_successor();
     for message in [ready(), ToBroker::Frontend { connected: true }] {
         successor.send(&message, None).unwrap();
         world.broker.hear_successor(0, world.now);
     }
-    world.broker.renew_due(world.now + 3600 * SECOND);
-    assert!(!is_ended(&world));
-    assert!(world.broker.vms[0].successor.as_ref().is_some_and(|successor| successor.serves));
+    world.broker.renew_due(world.now + 10 * SECOND);
+    assert!(!world.is_dying(0));
+    let late = world.broker.next_renewal().unwrap();
+    world.broker.renew_due(late);
+    assert!(world.is_dying(0) && !is_ended(&world));
+    assert_eq!(world.broker.next_renewal(), None, "its end is heard of");
+    world.broker.child_ended(0, late);
+    let vm = &world.broker.vms[0];
+    assert_eq!(vm.process.as_ref().map(|process| (process.pid(), process.dying)), Some((pid, false)));
+    world.peers[0] = successor;
+    world.begin(0, 3);
+    assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
 }
 
 #[test]
