@@ -113,6 +113,8 @@ impl Broker {
     pub(in crate::broker) fn hear_successor(&mut self, index: usize, now: Nanos) {
         let Some(successor) = self.vms.get_mut(index).and_then(|vm| vm.successor.as_mut()) else { return };
         if successor.serves || successor.process.dying {
+            // It would be readable again and again.
+            let _ = unwatch(&self.epoll, successor.process.channel());
             return;
         }
         let is_ready = successor.offer.is_some();

@@ -327,6 +327,21 @@ fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
 }
 
 #[test]
+fn a_successor_that_was_killed_is_not_heard_any_more() {
+    for is_ended_with_its_vm in [true, false] {
+        let (mut world, successor, _) = with_successor();
+        match is_ended_with_its_vm {
+            true => world.broker.vms[0].end_process(world.now + SECOND),
+            false => world.broker.end_successor(0, "test"),
+        }
+        drop(successor);
+        world.broker.hear_successor(0, world.now);
+        let channel = world.broker.vms[0].successor.as_ref().unwrap().process.channel();
+        assert!(unwatch(&world.broker.epoll, channel).is_err(), "it is watched still");
+    }
+}
+
+#[test]
 fn a_vm_that_leaves_is_forgotten_when_its_successor_is_gone_too() {
     let (mut world, _successor, _) = with_successor();
     let vm = &mut world.broker.vms[0];
