@@ -22,6 +22,9 @@ const END_PATIENCE: Nanos = 15_000_000_000;
 impl Broker {
     /// Starts a successor whose time has come, one at a time as each tries its GPUs, and ends those that are late.
     pub(in crate::broker) fn renew_due(&mut self, now: Nanos) {
+        if !self.renews() {
+            return;
+        }
         for index in self.vms.indices() {
             let vm = &mut self.vms[index];
             if let Some(successor) = vm.successor.as_mut().filter(|successor| successor.until <= now) {
@@ -41,11 +44,19 @@ impl Broker {
 
     /// Returns when [`Self::renew_due`] has something to do, whatever happens until then.
     pub(in crate::broker) fn next_renewal(&self) -> Option<Nanos> {
+        if !self.renews() {
+            return None;
+        }
         let may_renew = self.may_renew();
         let starts = self.vms.iter().filter(|vm| may_renew && vm.could_have_successor());
         let starts = starts.filter_map(|vm| vm.renew_at);
         let ends = self.vms.iter().filter_map(|vm| vm.successor.as_ref()).map(|successor| successor.until);
         starts.chain(ends.filter(|until| *until < Nanos::MAX)).min()
+    }
+
+    /// Returns whether a VM has a successor, or is to have one.
+    fn renews(&self) -> bool {
+        self.vms.iter().any(|vm| vm.renew_at.is_some() || vm.successor.is_some())
     }
 
     /// Returns whether a successor can be started now.
