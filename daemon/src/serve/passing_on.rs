@@ -93,8 +93,9 @@ impl Server {
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (strikes, cache_key) =
             (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
-        let advised = (self.world.advised, self.world.advised_on_queues);
-        Ok((Passed { session, device, strikes, cache_key, advised }, files))
+        let (advised, table) =
+            ((self.world.advised, self.world.advised_on_queues), self.world.window.table);
+        Ok((Passed { session, device, strikes, cache_key, advised, table }, files))
     }
 
     /// Writes the device down, if nothing else is there that no other process can take over.

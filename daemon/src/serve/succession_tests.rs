@@ -6,6 +6,7 @@ use super::outdated::End;
 use super::run::{Options, Server};
 use super::setup::Listen;
 use super::succession::{Passed, Succession, give, take};
+use super::window::Table;
 use crate::ipc::{Channel, Replaced, SUCCESSION, ToBroker, ToSuccessor, decode, encode};
 use crate::sandbox::Launcher;
 use crate::transport::Session;
@@ -230,6 +231,7 @@ fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_no
 #[test]
 fn another_device_process_serves_the_frontend_from_now_on() {
     let mut old = old();
+    old.server.world.window.table = Table::Stays;
     let (ours, theirs) = Channel::pair().unwrap();
     let path = old.folder.path().join("socket");
     let (end, ends) = mpsc::channel::<()>();
@@ -238,6 +240,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
         new.world.succession = Succession::Wanted(theirs);
         assert!(new.succession_due().unwrap().is_none());
         assert_eq!(new.listen.made_at(), Some(path));
+        assert_eq!(new.world.window.table, Table::Stays, "its first mapping would be waited for again");
         ends.recv_timeout(LONG).unwrap();
         assert!(new.world.session.as_ref().is_some_and(|session| !session.has_ended()));
     });

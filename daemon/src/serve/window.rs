@@ -1,5 +1,7 @@
 //! The state in which the frontend has the window.
 
+use serde::{Deserialize, Serialize};
+
 /// The window, apart from what the device knows of it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
@@ -12,7 +14,7 @@ pub(super) struct Window {
 }
 
 /// The frontend's memory table, as far as it is known to follow the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Table {
     /// No mapping has been waited for yet.
     #[default]

@@ -7,6 +7,7 @@
 //! time. Nothing is passed on while a context is there: workers and their memory stay with their program.
 
 use super::hangs::strikes::PassedStrikes;
+use super::window::Table;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
 use crate::transport::PassedSession;
@@ -28,6 +29,8 @@ pub(super) struct Passed {
     pub(super) cache_key: CacheKey,
     /// The advice that the log has given about the VM already.
     pub(super) advised: (bool, bool),
+    /// The frontend's memory table as it is known to be.
+    pub(super) table: Table,
 }
 
 /// The stage of a succession.
