@@ -10,6 +10,7 @@ use super::window::Window;
 use crate::device::PassedDevice;
 use crate::ipc::Channel;
 use crate::transport::QUEUES;
+use outside::SocketFile;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -83,7 +84,7 @@ impl Server {
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
         let (device, session) =
             (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
-        let Listen::Socket { listener, .. } = &self.listen else {
+        let Listen::Socket { listener, file } = &self.listen else {
             return Err("no other frontend can connect".into());
         };
         if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
@@ -95,7 +96,8 @@ impl Server {
             (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
         let (advised, table) =
             ((self.world.advised, self.world.advised_on_queues), self.world.window.table);
-        Ok((Passed { session, device, strikes, cache_key, advised, table }, files))
+        let socket = file.as_ref().map(SocketFile::identity);
+        Ok((Passed { session, device, strikes, cache_key, advised, table, socket }, files))
     }
 
     /// Writes the device down, if nothing else is there that no other process can take over.
@@ -120,13 +122,15 @@ impl Server {
         let Some((passed, files)) = take(channel, until)? else { return Ok(Some(End::Outdated)) };
         let mut files = files.into_iter();
         let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
+        // Of what lies at the path now nothing is known.
+        let file = passed.socket.zip(self.listen.path());
+        let file = file.map(|(identity, path)| SocketFile::known(path, identity));
         let session = self.resumed(passed, &mut files)?;
         self.tell_launcher_of(session.connection()).map_err(|error| error.to_string())?;
         if !await_turn(channel)? {
             return Ok(Some(End::Outdated));
         }
-        let path = self.listen.path();
-        self.listen = Listen::Socket { listener, path };
+        self.listen = Listen::Socket { listener, file };
         self.serves_on(session);
         self.world.progress.begins();
         Ok(None)

@@ -234,12 +234,19 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     old.server.world.window.table = Table::Stays;
     let (ours, theirs) = Channel::pair().unwrap();
     let path = old.folder.path().join("socket");
+    let file = old.server.listen.made_at().unwrap();
+    // The launcher does not notice each file that takes the place of this one.
+    let other = old.folder.path().join("other");
+    std::fs::write(&other, "").unwrap();
+    std::fs::rename(other, &path).unwrap();
     let (end, ends) = mpsc::channel::<()>();
     let new = std::thread::spawn(move || {
         let (mut new, _others) = server(Listen::Successor(path.clone()));
         new.world.succession = Succession::Wanted(theirs);
         assert!(new.succession_due().unwrap().is_none());
-        assert_eq!(new.listen.made_at(), Some(path));
+        let made = new.listen.made_at().unwrap();
+        assert_eq!((made.path(), made.identity()), (path.as_path(), file.identity()));
+        assert!(!made.is_there(), "it would remove the other file at its end");
         assert_eq!(new.world.window.table, Table::Stays, "its first mapping would be waited for again");
         ends.recv_timeout(LONG).unwrap();
         assert!(new.world.session.as_ref().is_some_and(|session| !session.has_ended()));

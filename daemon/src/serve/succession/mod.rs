@@ -31,6 +31,8 @@ pub(super) struct Passed {
     pub(super) advised: (bool, bool),
     /// The frontend's memory table as it is known to be.
     pub(super) table: Table,
+    /// Device and inode of the socket file, if a device process has made it.
+    pub(super) socket: Option<(u64, u64)>,
 }
 
 /// The stage of a succession.
