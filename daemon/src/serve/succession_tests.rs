@@ -7,12 +7,13 @@ use super::run::{Options, Server};
 use super::setup::Listen;
 use super::succession::{Passed, Succession, give, take};
 use super::window::Table;
-use crate::ipc::{Channel, Replaced, SUCCESSION, ToBroker, ToSuccessor, decode, encode};
+use crate::ipc::{Channel, FromSuccessor, Replaced, SUCCESSION, ToBroker, ToSuccessor, decode, encode};
 use crate::sandbox::Launcher;
 use crate::transport::Session;
 use outside::Access;
 use readiness::Reported;
 use rustix::event::PollFlags;
+use serde::Serialize;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -297,6 +298,59 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
     assert!(matches!(heard.last(), Some((ToSuccessor::NotNow { .. }, _))));
     old.frontend.0.write_all(&FEATURES.to_le_bytes()).unwrap();
     old.frontend.is_served();
+}
+
+/// A state in which everything is there.
+const SAMPLE: &str = r#"{
+    "session": {
+        "features": 300, "protocol_features": 2, "announces_maps": true, "requests": true,
+        "stops": [{ "at": 3, "then": { "features": 4, "maps": 5 }, "probed": true }, null],
+        "regions": [{ "guest_addr": 6, "size": 7, "user_addr": 8, "offset": 9 }],
+        "vrings": [[
+            { "size": 10, "places": [11, 12, 13], "next_available": 14, "next_used": 15, "started": true, "enabled": false },
+            { "kick": true, "call": false }
+        ], [
+            { "size": 16, "places": [17, 18, 19], "next_available": 20, "next_used": 21, "started": false, "enabled": true },
+            { "kick": false, "call": true }
+        ]]
+    },
+    "device": {
+        "window_size": 22, "capset": [23, 24], "shown": [25, null], "next_owner": 30, "resources": [
+            { "id": 26, "size": 27, "owner": 28, "uuid": [29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29] }
+        ]
+    },
+    "strikes": {
+        "programs": { "p": { "count": 31, "since": { "secs": 32, "nanos": 33 }, "left": null } },
+        "together": { "count": 34, "since": null, "left": { "secs": 35, "nanos": 36 } }
+    },
+    "cache_key": [
+        37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37
+    ],
+    "advised": [true, false], "table": "Stays", "socket": [300, 38]
+}"#;
+
+/// Programs of one form understand each other as long as this holds.
+#[test]
+fn states_and_messages_that_change_have_another_form() {
+    fn hex<M: Serialize>(message: &M) -> String {
+        encode(message).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+    let passed: Passed = serde_json::from_str(SAMPLE).unwrap();
+    assert_eq!(decode::<Passed>(&encode(&passed).unwrap()).unwrap(), passed);
+    let messages = [
+        ToSuccessor::Begins { form: 300 },
+        ToSuccessor::NotNow { reason: "r".into() },
+        ToSuccessor::File,
+        ToSuccessor::State(vec![1, 2]),
+        ToSuccessor::Ends,
+        ToSuccessor::Serve,
+    ];
+    let [messages, answer] = [hex(&messages), hex(&FromSuccessor::CanServe)];
+    assert_eq!((SUCCESSION, messages.as_str(), answer.as_str()), (1, "00ac0201017202030201020405", "00"));
+    let state = "ac02020101010103040105010001060708090a0b0c0d0e0f01000100101112131415000100011602171802011900011a\
+         1b1c011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1e0101701f012021002200012324252525252525252525252525252525\
+         252525252525252525252525252525252501000201ac0226";
+    assert_eq!((SUCCESSION, hex(&passed).as_str()), (1, state));
 }
 
 #[test]
