@@ -72,7 +72,7 @@ impl Broker {
 
     fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
-        let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, group].concat();
+        let arguments = [self.settings.words(&vm.settings).as_slice(), group].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, false);
         vm.is_starting = true;

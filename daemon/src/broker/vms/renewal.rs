@@ -72,7 +72,7 @@ impl Broker {
             Err(error) => return self.take_successor(index, Err(error), now),
         };
         let follows = [FOLLOWS.into()];
-        let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, &group, &follows].concat();
+        let arguments = [self.settings.words(&vm.settings).as_slice(), &group, &follows].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, true);
         self.vms[index].renews(now);
