@@ -9,9 +9,8 @@ use std::ffi::OsString;
 
 /// Returns a sentence for each VM whose window is smaller than the memory that its guests could map.
 pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
-    let warning = |vm: &VmSettings| {
-        Some(format!("[{}] window-size: {}", vm.table(), warning(settings.words(vm))?))
-    };
+    let warning =
+        |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(settings.words(vm))?));
     settings.vms.iter().filter_map(warning).collect()
 }
 

@@ -353,8 +353,8 @@ fn control_group(options: &Serve, follows: bool) -> anyhow::Result<Option<(PathB
             delegated.path().to_owned()
         }
     };
-    let workers = sandbox::enter_vm(&group, &limits, follows)
-        .context("cannot make the control group of workers")?;
+    let workers =
+        sandbox::enter_vm(&group, &limits, follows).context("cannot make the control group of workers")?;
     Ok(Some((workers, limits.memory)))
 }
 

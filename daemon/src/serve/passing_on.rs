@@ -69,7 +69,7 @@ impl Server {
                     return true;
                 }
                 Err(reason) => {
-                    log::info!("the frontend is served on: {reason}");
+                    log::info!("this device process goes on serving the frontend: {reason}");
                     refuse(&channel, &reason);
                 }
             }
@@ -85,7 +85,7 @@ impl Server {
         let (device, session) =
             (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
         let Listen::Socket { listener, file } = &self.listen else {
-            return Err("no other frontend can connect".into());
+            return Err("this device process listens at no socket".into());
         };
         if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
             return Err("the driver resets the device".into());
@@ -94,8 +94,7 @@ impl Server {
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (strikes, cache_key) =
             (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
-        let (advised, table) =
-            ((self.world.advised, self.world.advised_on_queues), self.world.window.table);
+        let (advised, table) = ((self.world.advised, self.world.advised_on_queues), self.world.window.table);
         let socket = file.as_ref().map(SocketFile::identity);
         Ok((Passed { session, device, strikes, cache_key, advised, table, socket }, files))
     }
@@ -110,7 +109,7 @@ impl Server {
             return Err("workers of programs that have ended are still there");
         }
         if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
-            return Err("memory is mapped that the guest does not use any more");
+            return Err("the frontend still maps memory that the guest has given up");
         }
         self.device.pass_on()
     }

@@ -231,7 +231,7 @@ impl Server {
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
                 room: Room::default(),
-                // Other memory is gone with its worker.
+                // Memory of another back end ends with its worker, so a checkpoint would be of no use.
                 checkpoints: Checkpoints::new(
                     options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),
                 ),
@@ -416,7 +416,7 @@ impl Server {
         Ok(())
     }
 
-    /// The launcher keeps what is lent for as long as the frontend's process lives.
+    /// Tells the launcher which process the frontend is: it keeps lent memory while that lives.
     pub(super) fn tell_launcher_of(&self, frontend: impl AsFd) -> io::Result<()> {
         if self.world.lenders.devices().is_empty() {
             return Ok(());
@@ -450,11 +450,13 @@ impl Server {
         let socket = self.listen.made_at();
         let watched = launcher.remove_at_end(socket, Vec::new()).and_then(|()| launcher.watch(self.family));
         if let Err(error) = watched {
-            log::error!("files that are replaced are not noticed, and the socket file stays: {error}");
+            log::error!(
+                "replaced driver files will not be noticed, and the socket file will not be removed: {error}"
+            );
         }
         self.world.session.insert(session).go_on();
         self.tell_frontend(true);
-        log::info!("the frontend is served from now on, by a device process of another program until now");
+        log::info!("this device process now serves the frontend; one of another program did before");
     }
 
     /// A queue was started or stopped, the frontend is not listened to any more, or the session has ended.

@@ -169,7 +169,9 @@ fn nothing_is_passed_on_while_the_device_thread_has_not_heard_of_a_reset() {
     old.frontend.resets();
     let (ours, theirs) = Channel::pair().unwrap();
     assert!(!old.hand_on(ours));
-    let Ok(Some((ToSuccessor::NotNow { reason }, _))) = theirs.try_receive() else { panic!("it is passed on") };
+    let Ok(Some((ToSuccessor::NotNow { reason }, _))) = theirs.try_receive() else {
+        panic!("it is passed on")
+    };
     assert_eq!(reason, "the driver resets the device");
     old.server.run_queues();
     assert!(old.server.all_of_it().is_ok());

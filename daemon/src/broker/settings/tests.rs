@@ -119,9 +119,13 @@ fn a_whole_file_says_everything() {
     assert_eq!([a.device_memory(), b.device_memory()], device_memory);
     assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
     // What maps the GPU's memory cannot be swapped out.
-    let maps = |vm| settings.words(vm).into_iter().filter(|word| word.to_str().unwrap().contains("map-device"));
+    let maps =
+        |vm| settings.words(vm).into_iter().filter(|word| word.to_str().unwrap().contains("map-device"));
     let [a_maps, b_maps] = [a, b].map(|vm| maps(vm).collect::<Vec<_>>());
-    assert_eq!((a_maps, b_maps), (vec!["--map-device-memory=never".into()], vec!["--map-device-memory=auto".into()]));
+    assert_eq!(
+        (a_maps, b_maps),
+        (vec!["--map-device-memory=never".into()], vec!["--map-device-memory=auto".into()])
+    );
     assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
 }
 

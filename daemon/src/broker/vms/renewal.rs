@@ -31,7 +31,10 @@ impl Broker {
                 match successor.serves {
                     true => {
                         successor.until = Nanos::MAX;
-                        self.disown(index, "one of the new program serves the VM in its place, and it does not end");
+                        self.disown(
+                            index,
+                            "one of the new program serves the VM in its place, and it does not end",
+                        );
                     }
                     false => self.end_successor(index, "it does not take over in time"),
                 }
@@ -143,7 +146,7 @@ impl Broker {
                 self.have_handed_on(index)
             }
             Ok(Some(_)) => Err("it says something before it serves".to_owned()),
-            // Its end tells why.
+            // The reason is logged when its end is heard.
             Err(_) => {
                 let _ = unwatch(&self.epoll, successor.process.channel());
                 return;

@@ -3,8 +3,8 @@
 //!
 //! The one that serves stops between two messages of the frontend and two requests of its driver, writes down what it knows, and waits for a moment. The
 //! other builds that up, touches nothing, and says that it could serve. Only then is it told to, and from that message on the first does
-//! nothing any more. Whatever goes wrong before costs the other: the first serves on, and its frontend and guest have noticed nothing but
-//! time. Nothing is passed on while a context is there: workers and their memory stay with their program.
+//! nothing any more. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen a
+//! delay. Nothing is passed on while a context is there: workers and their memory stay with their program.
 
 use super::hangs::strikes::PassedStrikes;
 use super::window::Table;
@@ -48,7 +48,7 @@ pub(super) enum Succession {
 }
 
 impl Succession {
-    /// Returns when there is something to do, whatever happens until then.
+    /// Returns the time at which a halt is given up.
     pub(super) fn next_due(&self) -> Option<Instant> {
         match self {
             Self::Halts(_, until) => Some(*until),
@@ -56,7 +56,7 @@ impl Succession {
         }
     }
 
-    /// Returns the socket if this process comes to rest; it does not any more then.
+    /// Takes the socket out and ends the halt, if this process is coming to rest.
     pub(super) fn take_halts(&mut self) -> Option<Channel> {
         match std::mem::take(self) {
             Self::Halts(channel, _) => Some(channel),
@@ -68,7 +68,7 @@ impl Succession {
     }
 }
 
-/// Time in which a frontend completes the message that it has begun. Where a test sees it pass, the test says a shorter one.
+/// Time in which a frontend completes the message that it has begun.
 pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
 /// Time that the two processes have for everything else, during which the VM is not served: less than the 5 s that a guest's kernel waits for some
 /// answers at its start.
