@@ -94,9 +94,10 @@ impl Server {
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (strikes, cache_key) =
             (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
-        let (advised, table) = ((self.world.advised, self.world.advised_on_queues), self.world.window.table);
+        let (advised, table_follows) =
+            ((self.world.advised, self.world.advised_on_queues), self.world.window.table.follows());
         let socket = file.as_ref().map(SocketFile::identity);
-        Ok((Passed { session, device, strikes, cache_key, advised, table, socket }, files))
+        Ok((Passed { session, device, strikes, cache_key, advised, table_follows, socket }, files))
     }
 
     /// Writes the device down, if nothing else is there that no other process can take over.

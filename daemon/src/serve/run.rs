@@ -438,7 +438,7 @@ impl Server {
         self.world.strikes.resume(passed.strikes, Instant::now());
         self.world.workers.keep_key(passed.cache_key);
         (self.world.advised, self.world.advised_on_queues) = passed.advised;
-        self.world.window.table = passed.table;
+        self.world.window.table = passed.table_follows.into();
         let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
         Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| error.to_string())
     }

@@ -1,7 +1,5 @@
 //! The state in which the frontend has the window.
 
-use serde::{Deserialize, Serialize};
-
 /// The window, apart from what the device knows of it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
@@ -14,7 +12,7 @@ pub(super) struct Window {
 }
 
 /// The frontend's memory table, as far as it is known to follow the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Table {
     /// No mapping has been waited for yet.
     #[default]
@@ -25,7 +23,23 @@ pub(super) enum Table {
     Stays,
 }
 
+impl From<Option<bool>> for Table {
+    /// The table of which it is known whether it follows.
+    fn from(follows: Option<bool>) -> Self {
+        match follows {
+            None => Self::Unknown,
+            Some(true) => Self::Follows,
+            Some(false) => Self::Stays,
+        }
+    }
+}
+
 impl Table {
+    /// Returns whether it follows, as far as that is known.
+    pub(super) fn follows(self) -> Option<bool> {
+        (self != Self::Unknown).then_some(self == Self::Follows)
+    }
+
     /// Returns what is known after the table was waited for, and has changed or not.
     pub(super) fn after(self, has_changed: bool) -> Self {
         match self {

@@ -7,7 +7,6 @@
 //! delay. Nothing is passed on while a context is there: workers and their memory stay with their program.
 
 use super::hangs::strikes::PassedStrikes;
-use super::window::Table;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
 use crate::transport::PassedSession;
@@ -29,8 +28,8 @@ pub(super) struct Passed {
     pub(super) cache_key: CacheKey,
     /// The advice that the log has given about the VM already.
     pub(super) advised: (bool, bool),
-    /// The frontend's memory table as it is known to be.
-    pub(super) table: Table,
+    /// The frontend's memory table follows the window, as far as that is known.
+    pub(super) table_follows: Option<bool>,
     /// Device and inode of the socket file, if a device process has made it.
     pub(super) socket: Option<(u64, u64)>,
 }
