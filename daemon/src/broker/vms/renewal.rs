@@ -72,7 +72,10 @@ impl Broker {
         let vm = &self.vms[index];
         let group = match self.groups.arguments(vm) {
             Ok(group) => group,
-            Err(error) => return self.take_successor(index, Err(error), now),
+            Err(error) => {
+                self.vms[index].renews(now);
+                return self.take_successor(index, Err(error), now);
+            }
         };
         let follows = [FOLLOWS.into()];
         let arguments = [self.settings.words(&vm.settings).as_slice(), &group, &follows].concat();

@@ -271,6 +271,13 @@ fn a_successor_that_cannot_be_started_is_tried_again_after_a_pause() {
     vm.renews(world.now);
     world.broker.take_successor(0, Err(io::ErrorKind::OutOfMemory.into()), world.now);
     assert_eq!(world.broker.next_renewal(), Some(world.now + 30 * SECOND));
+    // No group can be made for the next one.
+    let mut groups = serde_json::to_value(&world.broker.groups).unwrap();
+    groups["delegated"] = serde_json::json!({ "path": "/nowhere/there", "lacks": [] });
+    world.broker.groups = serde_json::from_value(groups).unwrap();
+    let later = world.broker.next_renewal().unwrap();
+    world.broker.renew_due(later);
+    assert_eq!(world.broker.next_renewal(), Some(later + 60 * SECOND));
 }
 
 #[test]
