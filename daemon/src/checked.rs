@@ -5,15 +5,16 @@ use clap::FromArgMatches;
 use config::Amount;
 use daemon::broker::{Settings, VmSettings};
 use daemon::serve::small_window;
+use std::ffi::OsString;
 
 /// Returns a sentence for each VM whose window is smaller than the memory that its guests could map.
 pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
-    let warning = |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(vm)?));
+    let warning =
+        |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(settings.words(vm))?));
     settings.vms.iter().filter_map(warning).collect()
 }
 
-fn warning(vm: &VmSettings) -> Option<String> {
-    let words = vm.arguments.iter().chain(&vm.parts);
+fn warning(words: Vec<OsString>) -> Option<String> {
     let matches = Serve::command().no_binary_name(true).try_get_matches_from(words).ok()?;
     let serve = Serve::from_arg_matches(&matches).ok()?;
     // How much a percentage is depends on the GPU.

@@ -163,7 +163,10 @@ fn given(system: &System, options: &Doctor) -> Given {
         (None, Some(configured)) if configured.exists() => configured,
         _ => options.control.clone().path_of_broker(),
     };
-    let vms = |settings: Settings| settings.vms.iter().map(|vm| self::vm(vm, gpus.as_deref().ok())).collect();
+    let vms = |settings: Settings| {
+        let vm = |vm| self::vm(&settings, vm, gpus.as_deref().ok());
+        settings.vms.iter().map(vm).collect()
+    };
     let configuration = settings.map(|(path, settings)| Configuration { path, vms: settings.map(vms) });
     Given {
         sandbox,
@@ -198,9 +201,9 @@ fn descriptors() -> Descriptors {
     Descriptors { limit, wanted: wanted.resources, left: wanted.within_files(limit, true).resources }
 }
 
-fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
+fn vm(settings: &Settings, vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
     let name = vm.name.clone();
-    match read(vm.arguments.iter().chain(&vm.parts)) {
+    match read(settings.words(vm)) {
         // Read once already, as part of the file.
         Err(error) => Vm { name, socket: None, state: None, gpus: Err(error.to_string()), window: None },
         Ok(serve) => {
@@ -213,7 +216,7 @@ fn vm(vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
     }
 }
 
-fn read<'a>(words: impl Iterator<Item = &'a OsString>) -> Result<Serve, clap::Error> {
+fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Serve, clap::Error> {
     let matches = Serve::command().no_binary_name(true).try_get_matches_from(words)?;
     Serve::from_arg_matches(&matches)
 }

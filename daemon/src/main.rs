@@ -168,7 +168,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
     }
     let confinement = options.confinement.into();
-    let (workers, worker_memory) = control_group(&options)?.unzip();
+    let (workers, worker_memory) = control_group(&options, follows)?.unzip();
     if options.quotas.host_memory.is_none() {
         // What is more would end workers; this way programs are told that there is no more.
         let memory = worker_memory.flatten().unwrap_or(u64::MAX);
@@ -339,7 +339,7 @@ fn log_ready(gpus: &[Chosen], window_size: u64) {
 
 /// Makes the control group of the workers, if there is one to divide, and leaves it for one beside that. Where it is, and how much memory
 /// it has.
-fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
+fn control_group(options: &Serve, follows: bool) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
     let mut limits = options.quotas.group_limits();
     let group = match &options.vm_cgroup {
         Some(group) => group.clone(),
@@ -353,7 +353,8 @@ fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>
             delegated.path().to_owned()
         }
     };
-    let workers = sandbox::enter_vm(&group, &limits).context("cannot make the control group of workers")?;
+    let workers =
+        sandbox::enter_vm(&group, &limits, follows).context("cannot make the control group of workers")?;
     Ok(Some((workers, limits.memory)))
 }
 

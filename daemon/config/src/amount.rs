@@ -69,7 +69,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
-/// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.
+/// Shortest and longest time: shorter times are lost in scheduling delays; longer ones are taken for mistakes.
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 /// Reads a time, in ms, s or min.
@@ -90,7 +90,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     if TIMES.contains(&time) { Ok(time) } else { Err("not from 100ms to 60min".into()) }
 }
 
-/// Digits, and what follows them.
+/// Splits a text into its leading digits and its unit.
 fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }

@@ -204,7 +204,9 @@ pub fn upgrade(socket: &Path) -> Result<(), ClientError> {
                 say(&format!("{vm}: gets a device process of the new program\n"))?;
             }
             for vm in later {
-                say(&format!("{vm}: gets one when no program of its guest uses the GPU\n"))?;
+                say(&format!(
+                    "{vm}: gets a device process of the new program when no program of its guest uses the GPU\n"
+                ))?;
             }
             Ok(Followed::ToTheEnd)
         }

@@ -30,7 +30,7 @@ const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weigh
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
 /// Said of one whose device process is followed by another.
 const RENEWED: &str =
-    "the daemon was upgraded: the VM goes on with the new program when no program of its guest uses the GPU";
+    "the daemon was upgraded: the VM changes to the new program when no program of its guest uses the GPU";
 
 /// The answer to what is asked in the moment before another program follows.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";

@@ -76,11 +76,11 @@ pub(super) struct Vm {
 #[derive(Debug)]
 pub(super) struct Successor {
     pub(super) process: Process,
-    /// Since it is ready.
+    /// The offer that it makes, once it is ready.
     pub(super) offer: Option<Offer>,
     /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
     pub(super) serves: bool,
-    /// The time at which it is ended; [`Nanos::MAX`] if it is not, or is ended already.
+    /// Time at which it is killed, or the other process if this one serves; [`Nanos::MAX`] if none is to be, or was.
     pub(super) until: Nanos,
 }
 
@@ -181,10 +181,10 @@ const TELL_SOON: Nanos = 100_000_000;
 const RESTART_PATIENCE: Nanos = 600_000_000_000;
 /// Time that a device process has to end a context, in nanoseconds.
 const KILL_PATIENCE: Nanos = 20_000_000_000;
-/// Time until a successor is tried again where something was in the way that passes, in nanoseconds. It doubles each time, up to the longest.
+/// Pause before the next try after a passing obstacle, in nanoseconds. It doubles up to `RENEW_LONGEST`.
 pub(super) const RENEW_FIRST: Nanos = 30_000_000_000;
 const RENEW_LONGEST: Nanos = 3_600_000_000_000;
-/// Time that a worker has to be gone after its context, in nanoseconds.
+/// Time that a worker is given to end after its context, in nanoseconds.
 const RENEW_SETTLES: Nanos = 1_000_000_000;
 /// An answer that is not older is good enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
@@ -389,14 +389,13 @@ impl Vm {
         self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
     }
 
-    /// Notes that a context has ended: something that was in the way of a successor may be gone. The end of its worker is waited for.
-    pub(super) fn renews_soon(&mut self, now: Nanos) {
-        self.renew_pause = RENEW_FIRST;
-        let (soonest, latest) = (now.saturating_add(RENEW_SETTLES), now.saturating_add(RENEW_FIRST));
-        self.renew_at = self.renew_at.map(|at| at.clamp(soonest, latest));
+    /// Notes that a context has ended, the end of whose worker a successor waits for. The pause from the last successor on stays, or a guest whose
+    /// programs begin and end all day would have one started each time.
+    pub(super) fn renews_behind_worker(&mut self, now: Nanos) {
+        self.renew_at = self.renew_at.map(|at| at.max(now.saturating_add(RENEW_SETTLES)));
     }
 
-    /// Notes that a successor is started, and when the next one is, unless something comes of it.
+    /// Notes that a successor is started, and plans the next try in case this one fails.
     pub(super) fn renews(&mut self, now: Nanos) {
         self.awaits_successor = true;
         self.renew_at = Some(now.saturating_add(self.renew_pause));

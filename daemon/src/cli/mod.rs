@@ -59,7 +59,7 @@ pub(crate) struct Cli {
     /// Check the file given with --config, report what is wrong with it, and exit
     #[arg(long, requires = "config")]
     pub check_config: bool,
-    /// Follow the broker whose state is the standard input, or below a broker the device process that serves the VM
+    /// Take over from a running broker, whose state is on standard input; below a broker, from the VM's device process
     #[arg(long, hide = true)]
     pub take_over: bool,
     #[command(subcommand)]

@@ -1,5 +1,4 @@
-//! The state of the device, what begins and resets it, and how it is written down for another process: without contexts, as a guest has it that computes
-//! nothing now.
+//! The state of the device, what begins and resets it, and how it is written down for another process: this is done only while it has no contexts.
 
 use super::context::Context;
 use super::effects::Effects;
@@ -163,7 +162,7 @@ impl<T> Device<T> {
     ///
     /// # Errors
     ///
-    /// The thing that no other process can take over.
+    /// Names what another process cannot take over.
     pub(crate) fn pass_on(&self) -> Result<PassedDevice, &'static str> {
         if !self.contexts.is_empty() {
             return Err("programs of the guest use the GPU");
@@ -188,7 +187,7 @@ impl<T> Device<T> {
     ///
     /// # Errors
     ///
-    /// The thing in which this device is not like that one.
+    /// Names the difference between the two devices.
     pub(crate) fn resume(&mut self, passed: PassedDevice) -> Result<(), &'static str> {
         if passed.window_size != self.options.window_size {
             return Err("its window would have another size");

@@ -45,7 +45,7 @@ pub enum FromBroker {
         placement: Placement,
     },
     /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two
-    /// ([`super::ToSuccessor`]). It is said to both: the one that serves passes on what the other needs, unless something is in the way, and ends.
+    /// ([`super::ToSuccessor`]). Both are told: the one that serves passes its state on, unless something is in the way, and ends.
     HandOn,
     /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which also comes at each change from then on.
     Room {

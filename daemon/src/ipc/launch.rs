@@ -72,8 +72,8 @@ pub enum ToLauncher {
     },
     /// Remove these socket files when the device process is gone, if they are still the same. Once, before the device process hears of a guest.
     RemoveAtEnd {
-        /// The absolute path of the VM's socket, if the device process has made it.
-        socket: Option<PathBuf>,
+        /// The absolute path of the VM's socket, and the device and inode of its file, if a device process has made it.
+        socket: Option<(PathBuf, (u64, u64))>,
         /// The absolute paths of others.
         others: Vec<PathBuf>,
     },

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The form of what is passed on. It rises with each change of these messages and of what [`ToSuccessor::State`] holds.
 pub const SUCCESSION: u32 = 1;
 
-/// From the device process that serves to its successor.
+/// From the device process that serves to its successor. The first two keep their places in all forms, as programs of other forms read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToSuccessor {
     /// First message: what follows has this form.

@@ -210,12 +210,14 @@ pub fn set_weight(group: &Path, weight: u32) -> io::Result<()> {
     write(group, "cpu.weight", weight)
 }
 
-/// Moves this process, which has started no other, into the `device` group of a VM, and makes its group of workers, which is returned.
+/// Moves this process, which has started no other, into the `device` group of a VM, and makes its group of workers, which is returned. If the
+/// process `follows` another, whose workers may be in the group, no limit of the group is lowered.
 ///
 /// # Errors
 ///
 /// The system refuses.
-pub fn enter_vm(group: &Path, limits: &GroupLimits) -> io::Result<PathBuf> {
+pub fn enter_vm(group: &Path, limits: &GroupLimits, follows: bool) -> io::Result<PathBuf> {
+    let keeps = follows && group.join(WORKERS).exists();
     let (device, workers) = (make(group, DEVICE)?, make(group, WORKERS)?);
     enter(&device)?;
     let lacks = pass_on_controllers(group)?;
@@ -223,10 +225,19 @@ pub fn enter_vm(group: &Path, limits: &GroupLimits) -> io::Result<PathBuf> {
         [("memory", "memory.max", limits.memory), ("pids", "pids.max", limits.tasks)]
     {
         if !lacks.iter().any(|lacking| lacking == controller) {
-            write(&workers, file, limit.map_or("max".to_owned(), |limit| limit.to_string()))?;
+            let least = if keeps { limit_in(&workers, file)? } else { 0 };
+            match limit.unwrap_or(u64::MAX).max(least) {
+                u64::MAX => write(&workers, file, "max")?,
+                limit => write(&workers, file, limit)?,
+            }
         }
     }
     Ok(workers)
+}
+
+/// Returns the limit in a file of a group; [`u64::MAX`] means none.
+fn limit_in(group: &Path, file: &str) -> io::Result<u64> {
+    Ok(read(group, file)?.trim().parse().unwrap_or(u64::MAX))
 }
 
 /// The group of a VM's workers, as the launcher holds it.
@@ -379,6 +390,29 @@ mod tests {
     fn kills_are_counted_and_not_what_led_to_them() {
         assert_eq!(kills("low 0\nhigh 1\nmax 99\noom 7\noom_kill 3\noom_group_kill 0\n"), 3);
         assert_eq!(kills(""), 0);
+    }
+
+    #[test]
+    fn a_process_that_follows_another_lowers_no_limit_of_its_workers() {
+        let group = tempfile::tempdir().unwrap();
+        let made = |file: &str, text: &str| fs::write(group.path().join(file), text).unwrap();
+        fs::create_dir(group.path().join(DEVICE)).unwrap();
+        fs::create_dir(group.path().join(WORKERS)).unwrap();
+        made("cgroup.controllers", "memory pids\n");
+        ["cgroup.subtree_control", "device/cgroup.procs"].iter().for_each(|file| made(file, ""));
+        let after = |before: &str, memory, follows| {
+            made("workers/memory.max", before);
+            made("workers/pids.max", "7\n");
+            let workers = enter_vm(group.path(), &GroupLimits { memory, tasks: Some(9) }, follows).unwrap();
+            assert_eq!(limit_in(&workers, "pids.max").unwrap(), 9);
+            limit_in(&workers, "memory.max").unwrap()
+        };
+        // The values are equally long, as an ordinary file keeps what lies behind a write.
+        assert_eq!(after("200", Some(100), true), 200);
+        assert_eq!(after("200", Some(300), true), 300);
+        assert_eq!(after("max", Some(300), true), u64::MAX);
+        assert_eq!(after("200", None, true), u64::MAX);
+        assert_eq!(after("200", Some(100), false), 100);
     }
 
     #[test]

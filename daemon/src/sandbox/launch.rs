@@ -5,6 +5,7 @@ use super::this_program::this_program;
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, Replaced, SendError, ToLauncher,
 };
+use outside::SocketFile;
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -125,9 +126,10 @@ impl Launcher {
         }
     }
 
-    /// Tells the launcher to remove socket files when this process is gone: the VM's, if this process has made it, and others. What is said later
+    /// Tells the launcher to remove socket files when this process is gone: the VM's, if a device process has made it, and others. What is said later
     /// does not count.
-    pub fn remove_at_end(&self, socket: Option<PathBuf>, others: Vec<PathBuf>) -> io::Result<()> {
+    pub fn remove_at_end(&self, socket: Option<SocketFile>, others: Vec<PathBuf>) -> io::Result<()> {
+        let socket = socket.map(|file| (file.path().to_owned(), file.identity()));
         self.send(&ToLauncher::RemoveAtEnd { socket, others }, None)
     }
 

@@ -20,7 +20,6 @@ use rustix::process::{
 };
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Lives until the device process is gone.
@@ -62,8 +61,8 @@ struct Started {
 /// The files to remove in the end.
 struct AtEnd {
     /// The VM's socket, which is watched.
-    socket: Option<PathBuf>,
-    files: Vec<SocketFile>,
+    socket: Option<SocketFile>,
+    others: Vec<SocketFile>,
 }
 
 impl Launcher {
@@ -157,14 +156,15 @@ impl Launcher {
                 self.tell(FromLauncher::Released { set })?;
             }
             ToLauncher::Watch { family } => {
-                let socket = self.at_end.as_ref().and_then(|at_end| at_end.socket.as_deref());
+                let socket = self.at_end.as_ref().and_then(|at_end| at_end.socket.as_ref());
                 self.watch.begin(family, socket);
                 self.look()?;
             }
             // Once, and said before the device process hears of a guest.
             ToLauncher::RemoveAtEnd { socket, others } if self.at_end.is_none() => {
-                let files = socket.iter().cloned().chain(others).flat_map(SocketFile::at).collect();
-                self.at_end = Some(AtEnd { socket, files });
+                let socket = socket.map(|(path, identity)| SocketFile::known(path, identity));
+                self.at_end =
+                    Some(AtEnd { socket, others: others.into_iter().flat_map(SocketFile::at).collect() });
             }
             ToLauncher::RemoveAtEnd { .. } => {}
             ToLauncher::LeaveAtEnd => self.at_end = None,
@@ -221,7 +221,8 @@ impl Launcher {
         for child in &self.children {
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
-        self.at_end.iter().flat_map(|at_end| &at_end.files).for_each(SocketFile::remove);
+        let files = self.at_end.iter().flat_map(|at_end| at_end.socket.iter().chain(&at_end.others));
+        files.for_each(SocketFile::remove);
         for child in self.children {
             let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
         }

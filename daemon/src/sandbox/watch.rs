@@ -8,6 +8,7 @@ use super::this_program::{OWN, program_path};
 use crate::ipc::{DriverFamily, Replaced};
 use doctor::manifests;
 use doctor::system::System;
+use outside::SocketFile;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -53,9 +54,9 @@ impl Watch {
     }
 
     /// Has the files of this family's drivers watched, and this socket file.
-    pub(super) fn begin(&mut self, family: DriverFamily, socket: Option<&Path>) {
+    pub(super) fn begin(&mut self, family: DriverFamily, socket: Option<&SocketFile>) {
         self.drivers.retain(|file| is_of(family, &file.path));
-        self.socket = socket.map(|path| File::new(path.to_owned()));
+        self.socket = socket.map(File::known);
         self.is_wanted = true;
         match self.watch_folders() {
             Ok(events) => self.events = Some(events),
@@ -127,6 +128,13 @@ impl File {
         Self { was: identity(&path), path }
     }
 
+    /// The file of a socket, which another one may have replaced already.
+    fn known(file: &SocketFile) -> Self {
+        let (device, inode) = file.identity();
+        let now = identity(file.path()).filter(|now| (now.0, now.1) == (device, inode));
+        Self { path: file.path().to_owned(), was: now.or(Some((device, inode, 0, 0, 0))) }
+    }
+
     fn is_replaced(&self) -> bool {
         identity(&self.path) != self.was
     }
@@ -171,7 +179,7 @@ mod tests {
         let (driver, socket) = (folder.path().join("lvp_icd.json"), folder.path().join("socket"));
         fs::write(&socket, "").unwrap();
         let mut watch = watched(folder.path());
-        watch.begin(DriverFamily::Software, Some(&socket));
+        watch.begin(DriverFamily::Software, Some(&SocketFile::at(socket.clone()).unwrap()));
         fs::write(folder.path().join("beside"), "").unwrap();
         fs::write(folder.path().join("nvidia_icd.json"), "another").unwrap();
         assert_eq!(watch.look(), []);
@@ -182,6 +190,23 @@ mod tests {
         fs::remove_file(&socket).unwrap();
         assert_eq!(watch.look(), [Replaced::Socket(socket)]);
         assert_eq!(watch.look(), []);
+    }
+
+    #[test]
+    fn a_socket_file_that_was_replaced_or_removed_before_it_is_watched_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        for is_there in [true, false] {
+            fs::write(&socket, "").unwrap();
+            let (device, inode) = SocketFile::at(socket.clone()).unwrap().identity();
+            let made = SocketFile::known(socket.clone(), (device, inode + u64::from(is_there)));
+            if !is_there {
+                fs::remove_file(&socket).unwrap();
+            }
+            let mut watch = watched(folder.path());
+            watch.begin(DriverFamily::Software, Some(&made));
+            assert_eq!(watch.look(), [Replaced::Socket(socket.clone())]);
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn,
 use super::window::Window;
 use crate::device::PassedDevice;
 use crate::ipc::Channel;
+use crate::transport::QUEUES;
+use outside::SocketFile;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -67,7 +69,7 @@ impl Server {
                     return true;
                 }
                 Err(reason) => {
-                    log::info!("the frontend is served on: {reason}");
+                    log::info!("this device process goes on serving the frontend: {reason}");
                     refuse(&channel, &reason);
                 }
             }
@@ -82,15 +84,20 @@ impl Server {
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
         let (device, session) =
             (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
-        let Listen::Socket { listener, .. } = &self.listen else {
-            return Err("no other frontend can connect".into());
+        let Listen::Socket { listener, file } = &self.listen else {
+            return Err("this device process listens at no socket".into());
         };
+        if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
+            return Err("the driver resets the device".into());
+        }
         let (session, mut files) = session.pass_on()?;
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (strikes, cache_key) =
             (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
-        let advised = (self.world.advised, self.world.advised_on_queues);
-        Ok((Passed { session, device, strikes, cache_key, advised }, files))
+        let (advised, table_follows) =
+            ((self.world.advised, self.world.advised_on_queues), self.world.window.table.follows());
+        let socket = file.as_ref().map(SocketFile::identity);
+        Ok((Passed { session, device, strikes, cache_key, advised, table_follows, socket }, files))
     }
 
     /// Writes the device down, if nothing else is there that no other process can take over.
@@ -103,7 +110,7 @@ impl Server {
             return Err("workers of programs that have ended are still there");
         }
         if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
-            return Err("memory is mapped that the guest does not use any more");
+            return Err("the frontend still maps memory that the guest has given up");
         }
         self.device.pass_on()
     }
@@ -115,11 +122,15 @@ impl Server {
         let Some((passed, files)) = take(channel, until)? else { return Ok(Some(End::Outdated)) };
         let mut files = files.into_iter();
         let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
+        // Of what lies at the path now nothing is known.
+        let file = passed.socket.zip(self.listen.path());
+        let file = file.map(|(identity, path)| SocketFile::known(path, identity));
         let session = self.resumed(passed, &mut files)?;
         self.tell_launcher_of(session.connection()).map_err(|error| error.to_string())?;
-        await_turn(channel)?;
-        let path = self.listen.path();
-        self.listen = Listen::Socket { listener, path };
+        if !await_turn(channel)? {
+            return Ok(Some(End::Outdated));
+        }
+        self.listen = Listen::Socket { listener, file };
         self.serves_on(session);
         self.world.progress.begins();
         Ok(None)

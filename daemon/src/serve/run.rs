@@ -156,7 +156,7 @@ pub(super) struct Server {
     pub(super) world: World,
     pub(super) attention: Attention,
     /// Generations of the queues, as last heard.
-    generations: [u32; QUEUES],
+    pub(super) generations: [u32; QUEUES],
     /// Queues whose drivers broke the rules: left alone until something is heard of them.
     pub(super) broken: [bool; QUEUES],
     /// Bytes of the request at hand.
@@ -231,7 +231,7 @@ impl Server {
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
                 room: Room::default(),
-                // Other memory is gone with its worker.
+                // Memory of another back end ends with its worker, so a checkpoint would be of no use.
                 checkpoints: Checkpoints::new(
                     options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),
                 ),
@@ -416,7 +416,7 @@ impl Server {
         Ok(())
     }
 
-    /// The launcher keeps what is lent for as long as the frontend's process lives.
+    /// Tells the launcher which process the frontend is: it keeps lent memory while that lives.
     pub(super) fn tell_launcher_of(&self, frontend: impl AsFd) -> io::Result<()> {
         if self.world.lenders.devices().is_empty() {
             return Ok(());
@@ -438,6 +438,7 @@ impl Server {
         self.world.strikes.resume(passed.strikes, Instant::now());
         self.world.workers.keep_key(passed.cache_key);
         (self.world.advised, self.world.advised_on_queues) = passed.advised;
+        self.world.window.table = passed.table_follows.into();
         let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
         Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| error.to_string())
     }
@@ -449,11 +450,13 @@ impl Server {
         let socket = self.listen.made_at();
         let watched = launcher.remove_at_end(socket, Vec::new()).and_then(|()| launcher.watch(self.family));
         if let Err(error) = watched {
-            log::error!("files that are replaced are not noticed, and the socket file stays: {error}");
+            log::error!(
+                "replaced driver files will not be noticed, and the socket file will not be removed: {error}"
+            );
         }
         self.world.session.insert(session).go_on();
         self.tell_frontend(true);
-        log::info!("the frontend is served from now on, by a device process of another program until now");
+        log::info!("this device process now serves the frontend; one of another program did before");
     }
 
     /// A queue was started or stopped, the frontend is not listened to any more, or the session has ended.
@@ -498,8 +501,9 @@ impl Server {
     /// Frees everything that belongs to the frontend's VM.
     fn end_session(&mut self) {
         // First the connection, so that nothing is sent to the frontend any more.
-        self.world.session = None;
-        self.tell_frontend(false);
+        if self.world.session.take().is_some() {
+            self.tell_frontend(false);
+        }
         self.world.window = Window::default();
         (self.world.advised, self.world.advised_on_queues) = (false, false);
         self.device.reset(MapsAtReset::Forget, &mut self.world);
@@ -507,7 +511,7 @@ impl Server {
         self.world.order_keeper();
     }
 
-    fn run_queues(&mut self) {
+    pub(super) fn run_queues(&mut self) {
         for index in 0..QUEUES {
             if let Some(session) = self.world.session.as_ref().filter(|_| !self.broken[index]) {
                 let vring = Arc::clone(session.vring(index));

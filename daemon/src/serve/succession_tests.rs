@@ -1,17 +1,21 @@
 //! Two device processes in one, of which the one follows the other, with a frontend that is played.
 
+use super::broker::Broker;
 use super::fuzzing::options;
+use super::outdated::End;
 use super::run::{Options, Server};
 use super::setup::Listen;
 use super::succession::{Passed, Succession, give, take};
-use crate::ipc::{Channel, Replaced, ToSuccessor, decode, encode};
+use super::window::Table;
+use crate::ipc::{Channel, FromSuccessor, Replaced, SUCCESSION, ToBroker, ToSuccessor, decode, encode};
 use crate::sandbox::Launcher;
 use crate::transport::Session;
 use outside::Access;
 use readiness::Reported;
 use rustix::event::PollFlags;
+use serde::Serialize;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -22,6 +26,8 @@ const LONG: Duration = Duration::from_secs(300);
 /// Requests of vhost-user.
 const SET_FEATURES: u32 = 2;
 const SET_PROTOCOL_FEATURES: u32 = 16;
+const SET_VRING_BASE: u32 = 10;
+const GET_VRING_BASE: u32 = 11;
 const GET_QUEUE_NUM: u32 = 17;
 /// VIRTIO_F_VERSION_1 and VHOST_USER_F_PROTOCOL_FEATURES; VHOST_USER_PROTOCOL_F_MQ.
 const FEATURES: u64 = 1 << 32 | 1 << 30;
@@ -40,10 +46,22 @@ impl Frontend {
 
     /// A question that is answered only if the features are known.
     fn is_served(&mut self) {
-        self.say(GET_QUEUE_NUM, None);
+        assert_eq!(self.ask(GET_QUEUE_NUM, None), 2);
+    }
+
+    fn ask(&mut self, request: u32, value: Option<u64>) -> u64 {
+        self.say(request, value);
         let mut answer = [0; 20];
         self.0.read_exact(&mut answer).unwrap();
-        assert_eq!(answer[12..], 2u64.to_le_bytes());
+        u64::from_le_bytes(*answer.last_chunk().unwrap())
+    }
+
+    /// Stops the first queue, which had no request, and starts it again as a driver does that has reset the device.
+    fn resets(&mut self) {
+        assert_eq!(self.ask(GET_VRING_BASE, Some(0)), 0);
+        self.say(SET_FEATURES, Some(FEATURES | 1 << 29));
+        self.say(SET_VRING_BASE, Some(0));
+        self.is_served();
     }
 }
 
@@ -56,9 +74,13 @@ struct Old {
 }
 
 fn server(listen: Listen) -> (Server, (UnixStream, Channel)) {
+    server_of(listen, None)
+}
+
+fn server_of(listen: Listen, broker: Option<Broker>) -> (Server, (UnixStream, Channel)) {
     let (ours, signals) = UnixStream::pair().unwrap();
     let (launcher, starter) = Channel::pair().unwrap();
-    let options = Options { listen, ..options(Launcher::played(launcher).unwrap()) };
+    let options = Options { listen, broker, ..options(Launcher::played(launcher).unwrap()) };
     (Server::new(options, &signals).unwrap(), (ours, starter))
 }
 
@@ -142,22 +164,93 @@ fn nothing_is_passed_on_when_the_socket_file_is_lost() {
 }
 
 #[test]
-fn a_successor_that_hears_nothing_at_first_is_to_be_tried_again() {
-    let (ours, _theirs) = Channel::pair().unwrap();
-    assert!(take(&ours, Instant::now()).unwrap().is_none());
+fn nothing_is_passed_on_while_the_device_thread_has_not_heard_of_a_reset() {
+    let mut old = old();
+    old.frontend.resets();
+    let (ours, theirs) = Channel::pair().unwrap();
+    assert!(!old.hand_on(ours));
+    let Ok(Some((ToSuccessor::NotNow { reason }, _))) = theirs.try_receive() else {
+        panic!("it is passed on")
+    };
+    assert_eq!(reason, "the driver resets the device");
+    old.server.run_queues();
+    assert!(old.server.all_of_it().is_ok());
+    old.frontend.is_served();
+}
+
+/// The messages by which a device process is passed on, without those that have it served.
+fn messages(server: &Server) -> Vec<(ToSuccessor, Option<OwnedFd>)> {
+    let (passed, files) = server.all_of_it().unwrap();
+    let files = files.into_iter().map(|file| (ToSuccessor::File, Some(file)));
+    let state = [ToSuccessor::State(encode(&passed).unwrap()), ToSuccessor::Ends];
+    let begins = [(ToSuccessor::Begins { form: SUCCESSION }, None)].into_iter();
+    begins.chain(files).chain(state.map(|message| (message, None))).collect()
+}
+
+#[test]
+fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
+    let mut old = old();
+    old.server.world.session.iter().for_each(|session| session.halt());
+    await_halt(old.server.world.session.as_ref().unwrap());
+    let all = messages(&old.server);
+    for count in 0..all.len() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let said = &all[..count];
+        said.iter().for_each(|(message, file)| {
+            theirs.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
+        });
+        assert!(take(&ours, Instant::now()).unwrap().is_none(), "after {count} messages");
+    }
+    old.server.world.session.as_mut().unwrap().go_on();
+    old.frontend.is_served();
+}
+
+#[test]
+fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_nothing() {
+    let mut old = old();
+    old.server.world.session.iter().for_each(|session| session.halt());
+    await_halt(old.server.world.session.as_ref().unwrap());
+    let all = messages(&old.server);
+    for count in 0..=all.len() {
+        let (broker, heard) = Channel::pair().unwrap();
+        let broker = Broker::connect(broker.into_socket());
+        let (mut new, others) = server_of(Listen::Successor("/nowhere".into()), Some(broker));
+        assert!(matches!(heard.try_receive(), Ok(Some((ToBroker::Ready { .. }, _)))));
+        let (ours, theirs) = Channel::pair().unwrap();
+        let not_now = (ToSuccessor::NotNow { reason: "test".into() }, None);
+        all[..count].iter().chain([&not_now]).for_each(|(message, file)| {
+            ours.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
+        });
+        new.world.succession = Succession::Wanted(theirs);
+        assert_eq!(new.succession_due().unwrap(), Some(End::Outdated), "after {count} messages");
+        drop(others);
+        new.end();
+        assert!(heard.try_receive::<ToBroker>().is_err(), "it says something after {count} messages");
+    }
+    old.server.world.session.as_mut().unwrap().go_on();
+    old.frontend.is_served();
 }
 
 #[test]
 fn another_device_process_serves_the_frontend_from_now_on() {
     let mut old = old();
+    old.server.world.window.table = Table::Stays;
     let (ours, theirs) = Channel::pair().unwrap();
     let path = old.folder.path().join("socket");
+    let file = old.server.listen.made_at().unwrap();
+    // The launcher does not notice each file that takes the place of this one.
+    let other = old.folder.path().join("other");
+    std::fs::write(&other, "").unwrap();
+    std::fs::rename(other, &path).unwrap();
     let (end, ends) = mpsc::channel::<()>();
     let new = std::thread::spawn(move || {
         let (mut new, _others) = server(Listen::Successor(path.clone()));
         new.world.succession = Succession::Wanted(theirs);
         assert!(new.succession_due().unwrap().is_none());
-        assert_eq!(new.listen.made_at(), Some(path));
+        let made = new.listen.made_at().unwrap();
+        assert_eq!((made.path(), made.identity()), (path.as_path(), file.identity()));
+        assert!(!made.is_there(), "it would remove the other file at its end");
+        assert_eq!(new.world.window.table, Table::Stays, "its first mapping would be waited for again");
         ends.recv_timeout(LONG).unwrap();
         assert!(new.world.session.as_ref().is_some_and(|session| !session.has_ended()));
     });
@@ -207,6 +300,59 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
     assert!(matches!(heard.last(), Some((ToSuccessor::NotNow { .. }, _))));
     old.frontend.0.write_all(&FEATURES.to_le_bytes()).unwrap();
     old.frontend.is_served();
+}
+
+/// A state in which everything is there.
+const SAMPLE: &str = r#"{
+    "session": {
+        "features": 300, "protocol_features": 2, "announces_maps": true, "requests": true,
+        "stops": [{ "at": 3, "then": { "features": 4, "maps": 5 }, "probed": true }, null],
+        "regions": [{ "guest_addr": 6, "size": 7, "user_addr": 8, "offset": 9 }],
+        "vrings": [[
+            { "size": 10, "places": [11, 12, 13], "next_available": 14, "next_used": 15, "started": true, "enabled": false },
+            { "kick": true, "call": false }
+        ], [
+            { "size": 16, "places": [17, 18, 19], "next_available": 20, "next_used": 21, "started": false, "enabled": true },
+            { "kick": false, "call": true }
+        ]]
+    },
+    "device": {
+        "window_size": 22, "capset": [23, 24], "shown": [25, null], "next_owner": 30, "resources": [
+            { "id": 26, "size": 27, "owner": 28, "uuid": [29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29] }
+        ]
+    },
+    "strikes": {
+        "programs": { "p": { "count": 31, "since": { "secs": 32, "nanos": 33 }, "left": null } },
+        "together": { "count": 34, "since": null, "left": { "secs": 35, "nanos": 36 } }
+    },
+    "cache_key": [
+        37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37, 37
+    ],
+    "advised": [true, false], "table_follows": false, "socket": [300, 38]
+}"#;
+
+/// Programs of one form understand each other as long as this holds.
+#[test]
+fn states_and_messages_that_change_have_another_form() {
+    fn hex<M: Serialize>(message: &M) -> String {
+        encode(message).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+    let passed: Passed = serde_json::from_str(SAMPLE).unwrap();
+    assert_eq!(decode::<Passed>(&encode(&passed).unwrap()).unwrap(), passed);
+    let messages = [
+        ToSuccessor::Begins { form: 300 },
+        ToSuccessor::NotNow { reason: "r".into() },
+        ToSuccessor::File,
+        ToSuccessor::State(vec![1, 2]),
+        ToSuccessor::Ends,
+        ToSuccessor::Serve,
+    ];
+    let [messages, answer] = [hex(&messages), hex(&FromSuccessor::CanServe)];
+    assert_eq!((SUCCESSION, messages.as_str(), answer.as_str()), (1, "00ac0201017202030201020405", "00"));
+    let state = "ac02020101010103040105010001060708090a0b0c0d0e0f01000100101112131415000100011602171802011900011a\
+         1b1c011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1e0101701f012021002200012324252525252525252525252525252525\
+         25252525252525252525252525252525250100010001ac0226";
+    assert_eq!((SUCCESSION, hex(&passed).as_str()), (1, state));
 }
 
 #[test]

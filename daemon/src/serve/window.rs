@@ -23,7 +23,23 @@ pub(super) enum Table {
     Stays,
 }
 
+impl From<Option<bool>> for Table {
+    /// The table of which it is known whether it follows.
+    fn from(follows: Option<bool>) -> Self {
+        match follows {
+            None => Self::Unknown,
+            Some(true) => Self::Follows,
+            Some(false) => Self::Stays,
+        }
+    }
+}
+
 impl Table {
+    /// Returns whether it follows, as far as that is known.
+    pub(super) fn follows(self) -> Option<bool> {
+        (self != Self::Unknown).then_some(self == Self::Follows)
+    }
+
     /// Returns what is known after the table was waited for, and has changed or not.
     pub(super) fn after(self, has_changed: bool) -> Self {
         match self {

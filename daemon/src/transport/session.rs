@@ -287,7 +287,7 @@ impl Messages {
                 [PollFd::new(&self.shared.halt, PollFlags::IN), PollFd::new(&self.connection, PollFlags::IN)];
             match poll(&mut ready, None) {
                 Err(Errno::INTR) => {}
-                // Whatever it is, reading tells.
+                // The next read returns the error.
                 Err(_) => return true,
                 Ok(_) => return ready[0].revents().is_empty(),
             }

@@ -250,6 +250,11 @@ impl Vring {
         }
     }
 
+    /// Returns how often the queue was reset, modulo 2^32.
+    pub(crate) fn generation(&self) -> u32 {
+        self.state.lock().generation
+    }
+
     /// Returns whether the queue is started.
     pub(crate) fn is_started(&self) -> bool {
         self.state.lock().started

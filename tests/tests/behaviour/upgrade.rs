@@ -119,7 +119,12 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
         let said = broker.say(&["upgrade"])?;
         ensure!(said.contains(" contexts were taken over, in "), "{said}");
         ensure!(said.contains("\noff: gets a device process of the new program\n"), "{said}");
-        ensure!(said.contains("\na: gets one when no program of its guest uses the GPU\n"), "{said}");
+        ensure!(
+            said.contains(
+                "\na: gets a device process of the new program when no program of its guest uses the GPU\n"
+            ),
+            "{said}"
+        );
         ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
         ensure!(programs.iter().all(goes_on), "not all go on\n{}", broker.log());
         assert_eq!([possessions(broker, "a")?, possessions(broker, "b")?], before, "{}", broker.log());
@@ -160,7 +165,12 @@ fn a_vm_in_use_goes_on_with_the_new_program_when_none_of_its_programs_computes()
     let old = broker.device("a")?;
     installed.replace()?;
     let said = broker.say(&["upgrade"])?;
-    ensure!(said.contains("\na: gets one when no program of its guest uses the GPU\n"), "{said}");
+    ensure!(
+        said.contains(
+            "\na: gets a device process of the new program when no program of its guest uses the GPU\n"
+        ),
+        "{said}"
+    );
     gpu.call(&Request::GetDisplayInfo, None)?;
     ensure!(broker.device("a")? == old, "a VM whose program computes has lost its device process");
     gpu.destroy_context(context)?;

@@ -251,9 +251,6 @@ impl Settings {
         let own = |vm: &Draft<'_>| vm.value("host_memory").map(Amount::Bytes);
         found.right(share_memory(file, "host-memory", own, |text| size(text).map(Amount::Bytes), &mut vms));
         let room = found.right(RoomSettings::of_file(file)).unwrap_or_default();
-        if room.gpu_memory.is_some() {
-            vms.iter_mut().for_each(Draft::keep_movable);
-        }
         let settings = Self {
             policy,
             anticipation: found.right(anticipation).flatten(),
@@ -268,6 +265,12 @@ impl Settings {
         found.extend(settings.check_own_sockets(file));
         found.extend(settings.room.check(&settings.vms));
         settings
+    }
+
+    /// Returns the options of a VM's device process, apart from those of its control group.
+    #[must_use]
+    pub fn words(&self, vm: &VmSettings) -> Vec<OsString> {
+        [vm.arguments.as_slice(), &vm.parts, self.room.word(vm).as_slice()].concat()
     }
 
     /// Puts a VM in the place of the one with its name, or among the others by its name.
@@ -315,12 +318,6 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn value<T: Any + Clone + Send + Sync>(&self, id: &str) -> Option<T> {
         self.matches.try_get_one::<T>(id).ok().flatten().cloned()
-    }
-
-    /// Programs of the VM map none of the GPU's own memory unless the file says otherwise: those that do cannot be swapped out.
-    fn keep_movable(&mut self) {
-        let never = || vec!["--map-device-memory=never".into()];
-        self.arguments.entry("map-device-memory").or_insert_with(never);
     }
 
     fn finish(mut self, options: &VmOptions<'_>, level: &str) -> Result<VmSettings, Problem> {

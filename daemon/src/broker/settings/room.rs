@@ -5,6 +5,7 @@ use super::options::shown;
 use super::problem::Problem;
 use config::{Amount, time};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::time::Duration;
 use toml::{Table, Value};
 
@@ -41,6 +42,13 @@ impl RoomSettings {
             gpu_memory: gpu_memory.map_err(|what| wrong("gpu-memory", what))?,
             memory_wait: memory_wait.map_err(|what| wrong("memory-wait", what))?,
         })
+    }
+
+    /// Returns an option of a VM's device process: with `gpu-memory` programs of the VM map none of the GPU's own memory unless the file says
+    /// otherwise, as those that do cannot be swapped out.
+    pub(super) fn word(&self, vm: &VmSettings) -> Option<OsString> {
+        let says = vm.words().any(|word| word.starts_with("--map-device-memory="));
+        (self.gpu_memory.is_some() && !says).then(|| "--map-device-memory=never".into())
     }
 
     /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone.

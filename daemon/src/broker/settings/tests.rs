@@ -2,6 +2,7 @@
 //! written is tested beside the command line.
 
 use super::*;
+use crate::broker::reload::plan::{Action, plan};
 use clap::{Arg, ArgAction, value_parser};
 
 fn command() -> Command {
@@ -118,8 +119,13 @@ fn a_whole_file_says_everything() {
     assert_eq!([a.device_memory(), b.device_memory()], device_memory);
     assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
     // What maps the GPU's memory cannot be swapped out.
-    assert!(words(a).contains(&"--map-device-memory=never"));
-    assert!(words(b).contains(&"--map-device-memory=auto"), "as it says");
+    let maps =
+        |vm| settings.words(vm).into_iter().filter(|word| word.to_str().unwrap().contains("map-device"));
+    let [a_maps, b_maps] = [a, b].map(|vm| maps(vm).collect::<Vec<_>>());
+    assert_eq!(
+        (a_maps, b_maps),
+        (vec!["--map-device-memory=never".into()], vec!["--map-device-memory=auto".into()])
+    );
     assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
 }
 
@@ -361,4 +367,13 @@ fn vms_whose_paths_lead_to_the_same_socket_or_folder_are_refused() {
     let text = format!("[vm.a]\nsocket-path = {:?}", path("link/socket"));
     assert_eq!(parse(&text).unwrap().vms[0].socket_path(), std::path::Path::new(&path("link/socket")));
     assert_eq!(refused(&format!("socket-path = {:?}", path("link/other")), ""), None);
+}
+
+#[test]
+fn gpu_memory_that_does_not_hold_yet_changes_nothing_for_vms() {
+    let file = "[vm.a]\nsocket-path = \"/a\"";
+    let (before, after) = (parse(file).unwrap(), parse(&format!("gpu-memory = \"90%\"\n{file}")).unwrap());
+    assert_eq!(plan(&before, &after), [Action::NextBroker("gpu-memory")]);
+    let [now, then] = [&before, &after].map(|settings| settings.words(&after.vms[0]).len());
+    assert_eq!(then, now + 1, "programs of the VM map none of the GPU's memory when it holds");
 }

@@ -21,7 +21,7 @@ use super::run::Broker;
 use super::settings::share::effective;
 use super::source::Source;
 use super::starter::Started;
-use super::vm::{Asked, OnGpu, Vm, VmContext};
+use super::vm::{Asked, OnGpu, Successor, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, InForce, Placement, Replaced, SharedGpu, ToBroker};
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN, Passage};
@@ -72,7 +72,7 @@ impl Broker {
 
     fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
-        let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, group].concat();
+        let arguments = [self.settings.words(&vm.settings).as_slice(), group].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, false);
         vm.is_starting = true;
@@ -189,9 +189,9 @@ impl Broker {
         let cpu = process.cpu_time();
         self.unwatch(&process);
         let status = process.reap();
-        let is_followed =
-            self.vms[index].successor.as_ref().is_some_and(|successor| successor.offer.is_some());
-        let is_followed = is_followed && status.as_ref().is_ok_and(ExitStatus::success);
+        let is_over = status.as_ref().is_ok_and(ExitStatus::success);
+        let follows = |successor: &Successor| successor.serves || is_over && successor.offer.is_some();
+        let is_followed = self.vms[index].successor.as_ref().is_some_and(follows);
         let starts_again = status.as_ref().is_ok_and(|status| status.code() == Some(START_AGAIN.into()));
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let life = process.age();
@@ -553,7 +553,7 @@ impl Broker {
     ) -> Result<(), String> {
         // One that was refused is not known.
         let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
-        self.vms[index].renews_soon(now);
+        self.vms[index].renews_behind_worker(now);
         self.context_ended(index, &context, now);
         self.restart_ends(index, ctx_id, Err("it has ended"), now);
         let kills = &mut self.vms[index].past.kills;

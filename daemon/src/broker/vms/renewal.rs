@@ -16,14 +16,28 @@ use std::os::fd::AsFd;
 
 /// Time that a successor has to be ready, and then to take over, in nanoseconds.
 const PATIENCE: Nanos = 60_000_000_000;
+/// Time that the other device process has to end when the successor serves, in nanoseconds: longer than its launcher has for its workers.
+const END_PATIENCE: Nanos = 15_000_000_000;
 
 impl Broker {
     /// Starts a successor whose time has come, one at a time as each tries its GPUs, and ends those that are late.
     pub(in crate::broker) fn renew_due(&mut self, now: Nanos) {
+        if !self.renews() {
+            return;
+        }
         for index in self.vms.indices() {
             let vm = &mut self.vms[index];
-            if vm.successor.as_ref().is_some_and(|successor| successor.until <= now) {
-                self.end_successor(index, "it does not take over in time");
+            if let Some(successor) = vm.successor.as_mut().filter(|successor| successor.until <= now) {
+                match successor.serves {
+                    true => {
+                        successor.until = Nanos::MAX;
+                        self.disown(
+                            index,
+                            "one of the new program serves the VM in its place, and it does not end",
+                        );
+                    }
+                    false => self.end_successor(index, "it does not take over in time"),
+                }
             } else if vm.renew_at.is_some_and(|at| at <= now) && vm.could_have_successor() && self.may_renew()
             {
                 self.start_successor(index, now);
@@ -33,11 +47,19 @@ impl Broker {
 
     /// Returns when [`Self::renew_due`] has something to do, whatever happens until then.
     pub(in crate::broker) fn next_renewal(&self) -> Option<Nanos> {
+        if !self.renews() {
+            return None;
+        }
         let may_renew = self.may_renew();
         let starts = self.vms.iter().filter(|vm| may_renew && vm.could_have_successor());
         let starts = starts.filter_map(|vm| vm.renew_at);
         let ends = self.vms.iter().filter_map(|vm| vm.successor.as_ref()).map(|successor| successor.until);
         starts.chain(ends.filter(|until| *until < Nanos::MAX)).min()
+    }
+
+    /// Returns whether a VM has a successor, or is to have one.
+    fn renews(&self) -> bool {
+        self.vms.iter().any(|vm| vm.renew_at.is_some() || vm.successor.is_some())
     }
 
     /// Returns whether a successor can be started now.
@@ -50,10 +72,13 @@ impl Broker {
         let vm = &self.vms[index];
         let group = match self.groups.arguments(vm) {
             Ok(group) => group,
-            Err(error) => return self.take_successor(index, Err(error), now),
+            Err(error) => {
+                self.vms[index].renews(now);
+                return self.take_successor(index, Err(error), now);
+            }
         };
         let follows = [FOLLOWS.into()];
-        let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, &group, &follows].concat();
+        let arguments = [self.settings.words(&vm.settings).as_slice(), &group, &follows].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, true);
         self.vms[index].renews(now);
@@ -95,8 +120,7 @@ impl Broker {
                 }
             }
             Err(error) => {
-                vm.renew_at = None;
-                log::error!(vm = vm.name(); "cannot start a device process of the new program: {error}");
+                log::error!(vm = vm.name(); "cannot start a device process of the new program, which is tried again: {error}");
                 self.forget_left(index, now);
             }
         }
@@ -106,13 +130,15 @@ impl Broker {
     pub(in crate::broker) fn hear_successor(&mut self, index: usize, now: Nanos) {
         let Some(successor) = self.vms.get_mut(index).and_then(|vm| vm.successor.as_mut()) else { return };
         if successor.serves || successor.process.dying {
+            // It would be readable again and again.
+            let _ = unwatch(&self.epoll, successor.process.channel());
             return;
         }
         let is_ready = successor.offer.is_some();
         let heard = match successor.process.receive() {
             Ok(None) => return,
             Ok(Some((ToBroker::Frontend { connected: true }, _))) if is_ready => {
-                (successor.serves, successor.until) = (true, Nanos::MAX);
+                (successor.serves, successor.until) = (true, now.saturating_add(END_PATIENCE));
                 // The end of the other process is near, and what else this one says is heard then.
                 let _ = unwatch(&self.epoll, successor.process.channel());
                 return;
@@ -123,7 +149,7 @@ impl Broker {
                 self.have_handed_on(index)
             }
             Ok(Some(_)) => Err("it says something before it serves".to_owned()),
-            // Its end tells why.
+            // The reason is logged when its end is heard.
             Err(_) => {
                 let _ = unwatch(&self.epoll, successor.process.channel());
                 return;

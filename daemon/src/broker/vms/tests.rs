@@ -153,7 +153,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for process in self.broker.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {
+        let both = |vm: &mut Vm| [vm.process.take(), vm.successor.take().map(|successor| successor.process)];
+        for mut process in self.broker.vms.iter_mut().flat_map(both).flatten() {
             process.kill();
             let _ = process.reap();
         }

@@ -1,7 +1,7 @@
 //! The source of frontends: a socket file of ours, or a descriptor given by the process that started this one.
 
 use crate::sandbox;
-use outside::{Access, NotBound};
+use outside::{Access, NotBound, SocketFile};
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
 use std::io;
@@ -27,8 +27,8 @@ pub enum Listen {
     Socket {
         /// The socket at which frontends connect.
         listener: UnixListener,
-        /// The socket file to remove in the end; none if somebody else made it.
-        path: Option<PathBuf>,
+        /// The socket file to remove in the end; none if it was inherited.
+        file: Option<SocketFile>,
     },
     /// The only frontend there will be.
     Connected(Option<UnixStream>),
@@ -39,9 +39,10 @@ pub enum Listen {
 impl Listen {
     /// Listens at `path`, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
     pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
-        let listener =
-            outside::listen(path, access).map_err(|error| SocketError::Path(path.to_owned(), error))?;
-        Ok(Self::Socket { listener, path: Some(path.to_owned()) })
+        let failed = |error| SocketError::Path(path.to_owned(), error);
+        let listener = outside::listen(path, access).map_err(failed)?;
+        let file = SocketFile::at(path.to_owned()).map_err(|error| failed(error.into()))?;
+        Ok(Self::Socket { listener, file: Some(file) })
     }
 
     /// Serves an inherited descriptor: a listening socket (as from systemd) or a connected one (as from libvirt).
@@ -54,7 +55,7 @@ impl Listen {
         }
         let listener = UnixListener::from(socket);
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self::Socket { listener, path: None })
+        Ok(Self::Socket { listener, file: None })
     }
 
     /// Returns where frontends connect, in words.
@@ -74,16 +75,15 @@ impl Listen {
         if let Self::Successor(path) = self {
             return Some(path.clone());
         }
-        let Self::Socket { listener, path } = self else { return None };
-        path.clone().or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
+        let Self::Socket { listener, file } = self else { return None };
+        let made = file.as_ref().map(|file| file.path().to_owned());
+        made.or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
     /// The socket file that has to be removed in the end, if it is of our making. An absolute path.
-    pub fn made_at(&self) -> Option<PathBuf> {
-        match self {
-            Self::Socket { path: Some(path), .. } => std::path::absolute(path).ok(),
-            _ => None,
-        }
+    pub fn made_at(&self) -> Option<SocketFile> {
+        let Self::Socket { file: Some(file), .. } = self else { return None };
+        Some(SocketFile::known(std::path::absolute(file.path()).ok()?, file.identity()))
     }
 }
 
@@ -104,7 +104,8 @@ mod tests {
         let path = dir.path().join("socket");
         let live = Listen::at(&path, Access::default()).unwrap();
         // The launcher removes it, when all is over.
-        assert_eq!(live.made_at(), Some(path.clone()));
+        let made = live.made_at().unwrap();
+        assert!(made.path() == path && made.is_there());
         let error = Listen::at(&path, Access::default()).unwrap_err().to_string();
         let start = format!("{}: another process serves this socket; ", path.display());
         assert!(error.starts_with(&start), "{error}");

@@ -3,8 +3,8 @@
 //!
 //! The one that serves stops between two messages of the frontend and two requests of its driver, writes down what it knows, and waits for a moment. The
 //! other builds that up, touches nothing, and says that it could serve. Only then is it told to, and from that message on the first does
-//! nothing any more. Whatever goes wrong before costs the other: the first serves on, and its frontend and guest have noticed nothing but
-//! time. Nothing is passed on while a context is there: workers and their memory stay with their program.
+//! nothing any more. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen a
+//! delay. Nothing is passed on while a context is there: workers and their memory stay with their program.
 
 use super::hangs::strikes::PassedStrikes;
 use crate::device::PassedDevice;
@@ -28,6 +28,10 @@ pub(super) struct Passed {
     pub(super) cache_key: CacheKey,
     /// The advice that the log has given about the VM already.
     pub(super) advised: (bool, bool),
+    /// The frontend's memory table follows the window, as far as that is known.
+    pub(super) table_follows: Option<bool>,
+    /// Device and inode of the socket file, if a device process has made it.
+    pub(super) socket: Option<(u64, u64)>,
 }
 
 /// The stage of a succession.
@@ -43,7 +47,7 @@ pub(super) enum Succession {
 }
 
 impl Succession {
-    /// Returns when there is something to do, whatever happens until then.
+    /// Returns the time at which a halt is given up.
     pub(super) fn next_due(&self) -> Option<Instant> {
         match self {
             Self::Halts(_, until) => Some(*until),
@@ -51,7 +55,7 @@ impl Succession {
         }
     }
 
-    /// Returns the socket if this process comes to rest; it does not any more then.
+    /// Takes the socket out and ends the halt, if this process is coming to rest.
     pub(super) fn take_halts(&mut self) -> Option<Channel> {
         match std::mem::take(self) {
             Self::Halts(channel, _) => Some(channel),
@@ -63,7 +67,7 @@ impl Succession {
     }
 }
 
-/// Time in which a frontend completes the message that it has begun. Where a test sees it pass, the test says a shorter one.
+/// Time in which a frontend completes the message that it has begun.
 pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
 /// Time that the two processes have for everything else, during which the VM is not served: less than the 5 s that a guest's kernel waits for some
 /// answers at its start.
@@ -107,63 +111,60 @@ pub(super) fn give(
     send(channel, &ToSuccessor::Serve, None, until)
 }
 
-/// Receives everything; nothing if nothing can be passed on now.
+/// Receives everything; nothing if nothing is passed on now.
+///
+/// # Errors
+///
+/// This program cannot take over what the other passes on, now or later.
 pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, Vec<OwnedFd>)>, String> {
-    if !comes(channel, until) {
-        log::info!("the VM goes on with the old program for now: its device process has said nothing yet");
-        return Ok(None);
-    }
-    match receive(channel, until)? {
-        (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
-        (ToSuccessor::NotNow { reason }, _) => {
-            log::info!("the VM goes on with the old program for now: {reason}");
-            return Ok(None);
-        }
-        (ToSuccessor::Begins { form }, _) => {
+    match hear(channel, until) {
+        None => return Ok(None),
+        Some((ToSuccessor::Begins { form: SUCCESSION }, _)) => {}
+        Some((ToSuccessor::Begins { form }, _)) => {
             return Err(format!("it passes on form {form}, and this program knows {SUCCESSION}"));
         }
-        _ => return Err("it begins with something else".into()),
+        Some(_) => return Err("it begins with something else".into()),
     }
     let (mut files, mut state) = (Vec::new(), Vec::new());
     loop {
-        match receive(channel, until)? {
-            (ToSuccessor::File, Some(file)) if files.len() < FILES_MAX => files.push(file),
-            (ToSuccessor::State(piece), _) if state.len() + piece.len() <= STATE_BYTES_MAX => {
+        match hear(channel, until) {
+            None => return Ok(None),
+            Some((ToSuccessor::File, Some(file))) if files.len() < FILES_MAX => files.push(file),
+            Some((ToSuccessor::State(piece), _)) if state.len() + piece.len() <= STATE_BYTES_MAX => {
                 state.extend(piece)
             }
-            (ToSuccessor::Ends, _) => break,
-            _ => return Err("it passes on what is no state".into()),
+            Some((ToSuccessor::Ends, _)) => break,
+            Some(_) => return Err("it passes on what is no state".into()),
         }
     }
     let passed = ipc::decode(&state).map_err(|error| error.to_string())?;
     Ok(Some((passed, files)))
 }
 
-/// Says that this process can serve, and waits until it is told to.
+/// Says that this process can serve, and waits until it is told to. Returns whether it is told to; if not, the other process serves on.
 ///
 /// # Errors
 ///
-/// It is not told to: the other process serves on.
-pub(super) fn await_turn(channel: &Channel) -> Result<(), String> {
-    channel.send(&FromSuccessor::CanServe, None).map_err(|error| error.to_string())?;
-    match receive(channel, Instant::now() + TURN_PATIENCE)? {
-        (ToSuccessor::Serve, _) => Ok(()),
-        _ => Err("it is told not to serve".into()),
+/// The other process says something else.
+pub(super) fn await_turn(channel: &Channel) -> Result<bool, String> {
+    // Where the other end is gone, the next read says so.
+    let _ = channel.send(&FromSuccessor::CanServe, None);
+    match hear(channel, Instant::now() + TURN_PATIENCE) {
+        None => Ok(false),
+        Some((ToSuccessor::Serve, _)) => Ok(true),
+        Some(_) => Err("it passes on more than its state".into()),
     }
 }
 
-/// Returns whether something comes in time.
-fn comes(channel: &Channel, until: Instant) -> bool {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match readiness::within(channel, PollFlags::IN, left) {
-            Ok(none) if none.is_empty() && left.is_zero() => return false,
-            Ok(none) if none.is_empty() => {}
-            Err(Errno::INTR) => {}
-            // Reading tells what it is.
-            Ok(_) | Err(_) => return true,
-        }
-    }
+/// Receives a message of the process that serves; nothing if that goes on serving for now.
+fn hear(channel: &Channel, until: Instant) -> Option<(ToSuccessor, Option<OwnedFd>)> {
+    let reason = match receive(channel, until) {
+        Ok((ToSuccessor::NotNow { reason }, _)) => reason,
+        Ok(heard) => return Some(heard),
+        Err(reason) => reason,
+    };
+    log::info!("the VM goes on with the old program for now: {reason}");
+    None
 }
 
 /// Sends a message, when there is room for it.

@@ -263,7 +263,25 @@ fn a_successor_that_is_late_or_says_what_it_must_not_costs_the_vm_nothing() {
 }
 
 #[test]
-fn pauses_between_successors_double_until_a_program_of_the_guest_has_ended() {
+fn a_successor_that_cannot_be_started_is_tried_again_after_a_pause() {
+    let (mut world, _successor, _) = with_successor();
+    world.broker.end_successor(0, "test");
+    world.broker.successor_ended(0, world.now);
+    let vm = &mut world.broker.vms[0];
+    vm.renews(world.now);
+    world.broker.take_successor(0, Err(io::ErrorKind::OutOfMemory.into()), world.now);
+    assert_eq!(world.broker.next_renewal(), Some(world.now + 30 * SECOND));
+    // No group can be made for the next one.
+    let mut groups = serde_json::to_value(&world.broker.groups).unwrap();
+    groups["delegated"] = serde_json::json!({ "path": "/nowhere/there", "lacks": [] });
+    world.broker.groups = serde_json::from_value(groups).unwrap();
+    let later = world.broker.next_renewal().unwrap();
+    world.broker.renew_due(later);
+    assert_eq!(world.broker.next_renewal(), Some(later + 60 * SECOND));
+}
+
+#[test]
+fn pauses_between_successors_double_and_programs_that_end_shorten_none() {
     let (mut world, _successor, _) = with_successor();
     let vm = &mut world.broker.vms[0];
     let mut pause = |now| {
@@ -274,11 +292,11 @@ fn pauses_between_successors_double_until_a_program_of_the_guest_has_ended() {
     assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
     let now = 100_000 * SECOND;
     vm.renew_at = Some(now - 1);
-    vm.renews_soon(now);
+    vm.renews_behind_worker(now);
     assert_eq!(vm.renew_at, Some(now + SECOND), "its worker may still be there");
-    vm.renew_at = Some(now + 3600 * SECOND);
-    vm.renews_soon(now);
-    assert_eq!(vm.renew_at, Some(now + 30 * SECOND));
+    vm.renews(now);
+    vm.renews_behind_worker(now + 3000 * SECOND);
+    assert_eq!(vm.renew_at, Some(now + 3600 * SECOND));
     vm.awaits_successor = false;
 }
 
@@ -295,15 +313,39 @@ fn only_one_vm_at_a_time_gets_a_successor() {
 }
 
 #[test]
-fn a_successor_that_serves_is_not_late() {
-    let (mut world, successor, _) = with_successor();
+fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
+    let (mut world, successor, pid) = with_successor();
     for message in [ready(), ToBroker::Frontend { connected: true }] {
         successor.send(&message, None).unwrap();
         world.broker.hear_successor(0, world.now);
     }
-    world.broker.renew_due(world.now + 3600 * SECOND);
-    assert!(!is_ended(&world));
-    assert!(world.broker.vms[0].successor.as_ref().is_some_and(|successor| successor.serves));
+    world.broker.renew_due(world.now + 10 * SECOND);
+    assert!(!world.is_dying(0));
+    let late = world.broker.next_renewal().unwrap();
+    world.broker.renew_due(late);
+    assert!(world.is_dying(0) && !is_ended(&world));
+    assert_eq!(world.broker.next_renewal(), None, "its end is heard of");
+    world.broker.child_ended(0, late);
+    let vm = &world.broker.vms[0];
+    assert_eq!(vm.process.as_ref().map(|process| (process.pid(), process.dying)), Some((pid, false)));
+    world.peers[0] = successor;
+    world.begin(0, 3);
+    assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
+}
+
+#[test]
+fn a_successor_that_was_killed_is_not_heard_any_more() {
+    for is_ended_with_its_vm in [true, false] {
+        let (mut world, successor, _) = with_successor();
+        match is_ended_with_its_vm {
+            true => world.broker.vms[0].end_process(world.now + SECOND),
+            false => world.broker.end_successor(0, "test"),
+        }
+        drop(successor);
+        world.broker.hear_successor(0, world.now);
+        let channel = world.broker.vms[0].successor.as_ref().unwrap().process.channel();
+        assert!(unwatch(&world.broker.epoll, channel).is_err(), "it is watched still");
+    }
 }
 
 #[test]
