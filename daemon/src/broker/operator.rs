@@ -29,8 +29,7 @@ const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weigh
 /// Said of a VM whose device process is of an earlier program than the broker, and is not followed by another.
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
 /// Said of one whose device process is followed by another.
-const RENEWED: &str =
-    "the daemon was upgraded: the VM changes to the new program when no program of its guest uses the GPU";
+const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program when no program of its guest uses the GPU; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
 
 /// The answer to what is asked in the moment before another program follows.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
@@ -292,7 +291,7 @@ impl Broker {
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
             pending: vm.pending.as_ref().map(pending),
-            options: vm.settings.options().map(str::to_owned).collect(),
+            options: self.settings.options(&vm.settings),
             in_force: vm.process.as_ref().and_then(|process| process.in_force.clone()),
             replaced,
             kills: vm.past.kills,

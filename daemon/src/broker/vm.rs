@@ -76,11 +76,11 @@ pub(super) struct Vm {
 #[derive(Debug)]
 pub(super) struct Successor {
     pub(super) process: Process,
-    /// The offer that it makes, once it is ready.
+    /// Its `Ready` message; none before that.
     pub(super) offer: Option<Offer>,
     /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
     pub(super) serves: bool,
-    /// Time at which it is killed, or the other process if this one serves; [`Nanos::MAX`] if none is to be, or was.
+    /// Time at which this process is killed for being late, or the old one if this one serves. [`Nanos::MAX`]: no kill is planned.
     pub(super) until: Nanos,
 }
 
@@ -389,8 +389,8 @@ impl Vm {
         self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
     }
 
-    /// Notes that a context has ended, the end of whose worker a successor waits for. The pause from the last successor on stays, or a guest whose
-    /// programs begin and end all day would have one started each time.
+    /// Notes that a context has ended: the next try waits for the end of its worker. The pause since the last try is not shortened: a guest whose
+    /// programs begin and end all day would otherwise have a successor started each time.
     pub(super) fn renews_behind_worker(&mut self, now: Nanos) {
         self.renew_at = self.renew_at.map(|at| at.max(now.saturating_add(RENEW_SETTLES)));
     }

@@ -14,7 +14,7 @@ pub enum ToSuccessor {
         /// [`SUCCESSION`] of its program.
         form: u32,
     },
-    /// The first message where nothing can be taken over now, for a reason that passes.
+    /// At any time before [`Self::Serve`]: nothing is passed on now, for a reason that passes.
     NotNow {
         /// The reason.
         reason: String,

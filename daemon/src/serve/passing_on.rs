@@ -88,7 +88,7 @@ impl Server {
             return Err("this device process listens at no socket".into());
         };
         if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
-            return Err("the driver resets the device".into());
+            return Err("the driver has just reset the device".into());
         }
         let (session, mut files) = session.pass_on()?;
         files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
@@ -122,7 +122,7 @@ impl Server {
         let Some((passed, files)) = take(channel, until)? else { return Ok(Some(End::Outdated)) };
         let mut files = files.into_iter();
         let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
-        // Of what lies at the path now nothing is known.
+        // Another file may lie at the path by now: the launcher compares.
         let file = passed.socket.zip(self.listen.path());
         let file = file.map(|(identity, path)| SocketFile::known(path, identity));
         let session = self.resumed(passed, &mut files)?;

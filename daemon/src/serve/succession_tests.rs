@@ -172,7 +172,7 @@ fn nothing_is_passed_on_while_the_device_thread_has_not_heard_of_a_reset() {
     let Ok(Some((ToSuccessor::NotNow { reason }, _))) = theirs.try_receive() else {
         panic!("it is passed on")
     };
-    assert_eq!(reason, "the driver resets the device");
+    assert_eq!(reason, "the driver has just reset the device");
     old.server.run_queues();
     assert!(old.server.all_of_it().is_ok());
     old.frontend.is_served();
@@ -238,7 +238,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     let (ours, theirs) = Channel::pair().unwrap();
     let path = old.folder.path().join("socket");
     let file = old.server.listen.made_at().unwrap();
-    // The launcher does not notice each file that takes the place of this one.
+    // Where inotify is used up, the launcher does not notice that another file takes the place of this one.
     let other = old.folder.path().join("other");
     std::fs::write(&other, "").unwrap();
     std::fs::rename(other, &path).unwrap();
@@ -380,7 +380,7 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     let (ours, _theirs) = Channel::pair().unwrap();
     let (passed, files) = old.server.all_of_it().unwrap();
     let error = give(&ours, &passed, &files, Duration::from_millis(200)).unwrap_err();
-    assert!(error.starts_with("limit hand-on ("), "a successor that says nothing: {error}");
+    assert!(error.starts_with("limit hand-on reached: "), "a successor that says nothing: {error}");
     // None of these touched the frontend's connection.
     old.server.world.session.as_mut().unwrap().go_on();
     old.frontend.is_served();

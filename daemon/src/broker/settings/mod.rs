@@ -108,12 +108,6 @@ impl VmSettings {
         self.parts.iter().filter_map(|word| word.to_str())
     }
 
-    /// The options of its tables and for its part of what there is for all VMs, as `KEY=VALUE`, without its socket's path.
-    pub(super) fn options(&self) -> impl Iterator<Item = &str> {
-        let words = self.words().chain(self.part_words()).filter_map(|word| word.strip_prefix("--"));
-        words.filter(|option| !option.starts_with("socket-path="))
-    }
-
     /// The GPU memory that the VM may hold, if its tables or its part of what there is for all bound it.
     pub(super) fn device_memory(&self) -> Option<Amount> {
         let value = |word: &str| word.strip_prefix("--device-memory=")?.parse().ok();
@@ -271,6 +265,13 @@ impl Settings {
     #[must_use]
     pub fn words(&self, vm: &VmSettings) -> Vec<OsString> {
         [vm.arguments.as_slice(), &vm.parts, self.room.word(vm).as_slice()].concat()
+    }
+
+    /// Returns the options of a VM's device process as `KEY=VALUE`, without its socket's path.
+    pub(super) fn options(&self, vm: &VmSettings) -> Vec<String> {
+        let words = self.words(vm);
+        let options = words.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
+        options.filter(|option| !option.starts_with("socket-path=")).map(str::to_owned).collect()
     }
 
     /// Puts a VM in the place of the one with its name, or among the others by its name.

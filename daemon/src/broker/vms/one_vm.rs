@@ -183,7 +183,8 @@ mod tests {
             contexts: 1,
         };
         let settings = options.settings();
-        let words: Vec<_> = settings.options().collect();
+        let words = settings.words().chain(settings.part_words()).filter_map(|word| word.strip_prefix("--"));
+        let words: Vec<_> = words.filter(|word| !word.starts_with("socket-path=")).collect();
         assert_eq!(words, ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
         assert_eq!(
             (settings.socket_path(), settings.device_memory()),

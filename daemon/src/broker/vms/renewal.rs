@@ -16,8 +16,8 @@ use std::os::fd::AsFd;
 
 /// Time that a successor has to be ready, and then to take over, in nanoseconds.
 const PATIENCE: Nanos = 60_000_000_000;
-/// Time that the other device process has to end when the successor serves, in nanoseconds: longer than its launcher has for its workers.
-const END_PATIENCE: Nanos = 15_000_000_000;
+/// Time that the other device process has to end when the successor serves, in nanoseconds: longer than the 10 s that its launcher has to end.
+const LEAVE_PATIENCE: Nanos = 15_000_000_000;
 
 impl Broker {
     /// Starts a successor whose time has come, one at a time as each tries its GPUs, and ends those that are late.
@@ -33,7 +33,7 @@ impl Broker {
                         successor.until = Nanos::MAX;
                         self.disown(
                             index,
-                            "one of the new program serves the VM in its place, and it does not end",
+                            "a device process of the new program serves the VM, and this one does not end within 15 s",
                         );
                     }
                     false => self.end_successor(index, "it does not take over in time"),
@@ -120,7 +120,7 @@ impl Broker {
                 }
             }
             Err(error) => {
-                log::error!(vm = vm.name(); "cannot start a device process of the new program, which is tried again: {error}");
+                log::error!(vm = vm.name(); "cannot start a device process of the new program: {error}; the start is tried again later");
                 self.forget_left(index, now);
             }
         }
@@ -130,55 +130,57 @@ impl Broker {
     pub(in crate::broker) fn hear_successor(&mut self, index: usize, now: Nanos) {
         let Some(successor) = self.vms.get_mut(index).and_then(|vm| vm.successor.as_mut()) else { return };
         if successor.serves || successor.process.dying {
-            // It would be readable again and again.
+            // An end that is closed would wake the broker again and again.
             let _ = unwatch(&self.epoll, successor.process.channel());
             return;
         }
         let is_ready = successor.offer.is_some();
-        let heard = match successor.process.receive() {
-            Ok(None) => return,
+        match successor.process.receive() {
+            Ok(None) => {}
             Ok(Some((ToBroker::Frontend { connected: true }, _))) if is_ready => {
-                (successor.serves, successor.until) = (true, now.saturating_add(END_PATIENCE));
+                (successor.serves, successor.until) = (true, now.saturating_add(LEAVE_PATIENCE));
                 // The end of the other process is near, and what else this one says is heard then.
                 let _ = unwatch(&self.epoll, successor.process.channel());
-                return;
             }
             Ok(Some((ToBroker::Ready { gpus, limits, in_force }, _))) if !is_ready => {
                 successor.offer = Some(Offer { gpus, limits, in_force });
                 successor.until = now.saturating_add(PATIENCE);
-                self.have_handed_on(index)
+                return self.have_handed_on(index);
             }
-            Ok(Some(_)) => Err("it says something before it serves".to_owned()),
+            Ok(Some(_)) => {
+                self.vms[index].renew_at = None;
+                self.end_successor(index, "it says something before it serves");
+            }
             // The reason is logged when its end is heard.
             Err(_) => {
                 let _ = unwatch(&self.epoll, successor.process.channel());
-                return;
             }
-        };
-        if let Err(why) = heard {
-            self.vms[index].renew_at = None;
-            self.end_successor(index, &why);
         }
     }
 
-    /// Tells both device processes of a VM that the one follows the other.
-    fn have_handed_on(&mut self, index: usize) -> Result<(), String> {
+    /// Tells both device processes of a VM that the one follows the other, or ends the successor, whose VM gets another one later.
+    fn have_handed_on(&mut self, index: usize) {
         let vm = &mut self.vms[index];
         if !vm.could_have_successor() {
             let why = match vm.contexts.is_empty() {
                 true => NOT_NEEDED,
                 false => "programs of the guest use the GPU",
             };
-            self.end_successor(index, why);
-            return Ok(());
+            return self.end_successor(index, why);
         }
-        let (ours, theirs) = Channel::pair().map_err(|error| error.to_string())?;
-        let Some(successor) = &mut vm.successor else { return Ok(()) };
-        successor.process.send_with(FromBroker::HandOn, Some(theirs.as_fd()))?;
+        let Some(successor) = &mut vm.successor else { return };
+        let pair = Channel::pair().map_err(|error| error.to_string());
+        let told = pair.and_then(|(ours, theirs)| {
+            successor.process.send_with(FromBroker::HandOn, Some(theirs.as_fd()))?;
+            Ok(ours)
+        });
+        let ours = match told {
+            Ok(ours) => ours,
+            Err(why) => return self.end_successor(index, &why),
+        };
         let sent =
             vm.process.as_mut().map(|process| process.send_with(FromBroker::HandOn, Some(ours.as_fd())));
         self.sent(index, sent.unwrap_or(Ok(false)));
-        Ok(())
     }
 
     /// Ends the successor of a VM, if there is one.
@@ -194,7 +196,7 @@ impl Broker {
     /// A successor has ended.
     pub(in crate::broker) fn successor_ended(&mut self, index: usize, now: Nanos) {
         let Some(vm) = self.vms.get_mut(index) else { return };
-        let Some(Successor { mut process, .. }) = vm.successor.take() else { return };
+        let Some(Successor { mut process, serves, .. }) = vm.successor.take() else { return };
         let cpu = process.cpu_time();
         self.unwatch(&process);
         let status = process.reap();
@@ -207,10 +209,14 @@ impl Broker {
         } else {
             vm.renew_at = None;
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-            log::error!(
-                vm = vm.name();
-                "the device process of the new program has ended ({status}): the VM goes on with the old program until it is off"
-            );
+            let then = match serves {
+                true => "it served the VM, which gets another one",
+                false => "the VM goes on with the old program until it is off",
+            };
+            log::error!(vm = vm.name(); "the device process of the new program has ended ({status}): {then}");
+        }
+        if serves {
+            self.disown(index, "it has passed the VM to a device process that has ended");
         }
         self.forget_left(index, now);
     }

@@ -11,7 +11,6 @@ use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
 use crate::transport::PassedSession;
 use config::CacheKey;
-use outside::Span;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
@@ -115,7 +114,8 @@ pub(super) fn give(
 ///
 /// # Errors
 ///
-/// This program cannot take over what the other passes on, now or later.
+/// This program cannot take over what the other passes on, now or later. A channel that closes, and a message that cannot be read, count as a
+/// refusal that passes.
 pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, Vec<OwnedFd>)>, String> {
     match hear(channel, until) {
         None => return Ok(None),
@@ -196,10 +196,9 @@ fn receive<M: DeserializeOwned>(channel: &Channel, until: Instant) -> Result<(M,
 fn await_events(channel: &Channel, events: PollFlags, until: Instant) -> Result<(), String> {
     let left = until.saturating_duration_since(Instant::now());
     match readiness::within(channel, events, left) {
-        Ok(none) if left.is_zero() && none.is_empty() => Err(format!(
-            "limit hand-on ({}) reached: the other device process does not answer in time; it is tried again later, or power the VM off and on",
-            Span(PATIENCE)
-        )),
+        Ok(none) if left.is_zero() && none.is_empty() => Err(
+            "limit hand-on reached: the other device process does not answer in time; it is tried again later, and a VM that is powered off and on gets the new program at once".into()
+        ),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.to_string()),
     }

@@ -334,6 +334,19 @@ fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
 }
 
 #[test]
+fn a_vm_whose_successor_serves_and_ends_gets_another_device_process() {
+    let (mut world, successor, _) = with_successor();
+    for message in [ready(), ToBroker::Frontend { connected: true }] {
+        successor.send(&message, None).unwrap();
+        world.broker.hear_successor(0, world.now);
+    }
+    world.broker.successor_ended(0, world.now);
+    assert!(world.is_dying(0), "it has passed the VM on");
+    world.broker.child_ended(0, world.now);
+    assert!(world.broker.vms[0].start_at.is_some());
+}
+
+#[test]
 fn a_successor_that_was_killed_is_not_heard_any_more() {
     for is_ended_with_its_vm in [true, false] {
         let (mut world, successor, _) = with_successor();
