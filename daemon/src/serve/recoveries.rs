@@ -206,12 +206,13 @@ impl Written {
 /// Looks whether a worker has something to write down.
 fn look(page: &StatusPage) -> Seen {
     let mark = page.checkpoint();
+    // A ring that sleeps is woken up by a message. One that is awake may do something without one, or executes a command that waits, for memory for
+    // example, and must not be interrupted.
+    let sleeps = || page.activity().look().0 == 0;
     match mark.is_current() {
-        // A ring that sleeps is woken up by a message. One that is awake may do something without one.
-        true if page.activity().look().0 == 0 => Seen::Covered,
-        true => Seen::Busy,
-        false if mark.rests() && page.running().is_none() => Seen::Idle,
-        false => Seen::Busy,
+        true if sleeps() => Seen::Covered,
+        false if mark.rests() && page.running().is_none() && sleeps() => Seen::Idle,
+        _ => Seen::Busy,
     }
 }
 

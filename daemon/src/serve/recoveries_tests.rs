@@ -43,6 +43,10 @@ impl Rig {
         self.server.world.checkpoints.next_due()
     }
 
+    fn activity(&self) -> Arc<shm::Activity> {
+        Arc::clone(self.server.world.hangs.page(CONTEXT).unwrap().activity())
+    }
+
     fn mark(&self) -> Arc<shm::CheckpointMark> {
         Arc::clone(self.server.world.hangs.checkpoint(CONTEXT).unwrap())
     }
@@ -191,14 +195,28 @@ fn a_worker_that_stays_writes_another_checkpoint_behind_what_it_did_for_the_hand
 fn a_ring_that_is_awake_is_looked_at_as_it_needs_no_message_to_execute_something() {
     let mut rig = rig();
     rig.writes_checkpoint(OLD);
-    let activity = rig.server.world.hangs.page(CONTEXT).unwrap().activity().clone();
+    let activity = rig.activity();
     activity.wakes();
     rig.idles();
     rig.mark().changes();
-    let later = Instant::now() + Duration::from_secs(60);
-    (0..2).for_each(|seconds| rig.turn_at(later + Duration::from_secs(seconds)));
-    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
     activity.sleeps();
+    rig.idles_from(Instant::now() + Duration::from_secs(60));
+    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+}
+
+#[test]
+fn a_command_that_waits_is_not_interrupted_for_a_checkpoint() {
+    let mut rig = rig();
+    rig.hear(OLD);
+    rig.activity().wakes();
+    rig.mark().changes();
+    rig.idles();
+    rig.idles_from(Instant::now() + Duration::from_secs(60));
+    assert_eq!(rig.hear(OLD), []);
+    assert!(rig.next().is_some(), "it may end at any time");
+    rig.activity().sleeps();
+    rig.idles_from(Instant::now() + Duration::from_secs(120));
+    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
 }
 
 #[test]
