@@ -173,6 +173,12 @@ pub enum ToWorker {
         /// The number of the request, as in [`ToDevice::CatchUpWanted`].
         request: u32,
     },
+    /// The answer to [`ToDevice::MemoryWanted`] comes when other VMs have given memory up, or when the broker has the wait end: it may take long.
+    /// Handled ahead of what came before.
+    MemoryWaits {
+        /// The number of the request, as in [`ToDevice::MemoryWanted`].
+        request: u32,
+    },
     /// Come to rest, write a checkpoint, and go on: the context does nothing. Descriptor: the memory file that it is written into, whose size cannot
     /// change. Answered by [`ToDevice::CheckpointWritten`] or [`ToDevice::NoCheckpoint`].
     WriteCheckpoint,
@@ -185,6 +191,7 @@ impl ToWorker {
             self,
             Self::MemoryGranted { .. }
                 | Self::MemoryRefused { .. }
+                | Self::MemoryWaits { .. }
                 | Self::Budget { .. }
                 | Self::CaughtUp { .. }
         )

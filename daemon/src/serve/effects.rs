@@ -352,6 +352,10 @@ impl Effects for World {
         self.send(ctx_id, ToWorker::Budget { request, memory }, None);
     }
 
+    fn memory_waits(&mut self, ctx_id: ContextId, request: u32) {
+        self.send(ctx_id, ToWorker::MemoryWaits { request }, None);
+    }
+
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {
         if let Some(limit) = limit {
             let message = format_args!("limit {limit} reached: no more memory for context {ctx_id}");

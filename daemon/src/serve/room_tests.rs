@@ -67,7 +67,7 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     assert_eq!(rig.told(&broker, &may(0, false)), RoomState::default());
     rig.asks(OLD, 1, 100, 200);
     let wants = RoomState { wanted: 100, least: 100, waiter: number(1), ..RoomState::default() };
-    assert_eq!((rig.hear(OLD), state(&broker)), (vec![], wants));
+    assert_eq!((rig.hear(OLD), state(&broker)), (vec![ToWorker::MemoryWaits { request: 1 }], wants));
     let has = RoomState { most: 150, held: 150, wanted: 150, ..RoomState::default() };
     assert_eq!(rig.told(&broker, &may(150, false)), has);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 150 }]);
@@ -77,7 +77,9 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     rig.asks(OLD, 4, 50, 50);
     let next = RoomState { wanted: 200, least: 200, waiter: number(4), ..has };
     assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
-    assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 2 }]);
+    let (waits, refused) =
+        (|request| ToWorker::MemoryWaits { request }, ToWorker::MemoryRefused { request: 2 });
+    assert_eq!(rig.hear(OLD), [waits(2), waits(4), refused]);
     // A refusal is of one that waits, which it may not do any more.
     assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
     assert_eq!(rig.hear(OLD), []);

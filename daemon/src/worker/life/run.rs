@@ -245,6 +245,7 @@ impl<B: Backend> Worker<B> {
             | ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }
             | ToWorker::MemoryRefused { .. }
+            | ToWorker::MemoryWaits { .. }
             | ToWorker::Budget { .. }
             | ToWorker::CaughtUp { .. }
             | ToWorker::BlobGone { .. } => {}
@@ -442,6 +443,10 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::MemoryRefused { request } => {
             allowances.refused(request);
+            return None;
+        }
+        ToWorker::MemoryWaits { request } => {
+            allowances.waits(request);
             return None;
         }
         ToWorker::Budget { request, memory } => {
