@@ -645,6 +645,28 @@ fn one_that_waits_costs_as_much_as_ever_however_many_there_are() {
 }
 
 #[test]
+fn a_process_with_a_driver_holds_the_memory_of_its_context_until_it_ends() {
+    let ends: [&dyn Fn(&mut Rig); 3] = [
+        &|rig| assert_eq!(rig.call(1, Command::CtxDestroy), OK),
+        &|rig| rig.device.context_lost(ContextId(1), &mut rig.world),
+        &|rig| rig.device.reset(MapsAtReset::Forget, &mut rig.world),
+    ];
+    for ends in ends {
+        let mut rig = rig();
+        rig.device.set_room(20 * MIB, &mut rig.world);
+        rig.want(1, credit(10, 10));
+        let (worker, driver) = (rig.device.contexts[&ContextId(1)].owner().0, rig.device.successor_number());
+        rig.device.driver_holds(ContextId(1), driver);
+        ends(&mut rig);
+        assert_eq!(rig.device.present_memory(), 10 * MIB, "it counts once");
+        rig.device.worker_ended(worker, &mut rig.world);
+        assert_eq!(rig.device.present_memory(), 10 * MIB);
+        rig.device.worker_ended(driver, &mut rig.world);
+        assert_eq!(rig.device.present_memory(), 0);
+    }
+}
+
+#[test]
 fn what_a_context_that_is_swapped_out_leaves_is_on_no_gpu_and_what_a_reset_ends_is() {
     let mut rig = rig();
     rig.device.set_room(20 * MIB, &mut rig.world);

@@ -306,6 +306,7 @@ impl Effects for World {
             self.tell_end(ctx_id, None, false);
         }
         self.workers.end(ctx_id);
+        self.room.ends(ctx_id);
         self.lenders.ends(ctx_id);
         self.hangs.ends(ctx_id);
         self.rings.forget(ctx_id);

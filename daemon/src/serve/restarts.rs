@@ -129,6 +129,7 @@ impl Server {
         if purpose == Purpose::SwapIn {
             // At once: what comes from now on is for the successor alone.
             self.world.workers.swaps_in(ctx_id);
+            self.device.driver_holds(ctx_id, number);
             self.show_successor(ctx_id);
         }
         self.world.tell_stage(ctx_id, asker, RestartStage::Starts);
@@ -384,7 +385,7 @@ impl Server {
             return self.fail(ctx_id, "the successor has taken over what it has not read");
         }
         let how = self.world.workers.how_it_ended(ctx_id);
-        let leaves = self.world.workers.successor_number(ctx_id);
+        let old_number = self.world.workers.successor_number(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
         self.world.checkpoints.begins(ctx_id, Instant::now());
         self.world.hangs.succeeds(ctx_id, page);
@@ -394,7 +395,8 @@ impl Server {
         match hand_over.purpose {
             Purpose::Recover => self.world.recovered(ctx_id, &how, took),
             Purpose::SwapOut => {
-                self.world.room.leaves(ctx_id, leaves);
+                self.world.room.leaves(ctx_id, old_number);
+                old_number.into_iter().for_each(|number| self.device.driver_holds(ctx_id, number));
                 self.world.handed_over(ctx_id, (hand_over.asker, Purpose::SwapOut), Ok(took));
             }
             purpose => self.world.handed_over(ctx_id, (hand_over.asker, purpose), Ok(took)),

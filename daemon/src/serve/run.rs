@@ -922,6 +922,7 @@ impl Server {
             self.world.blobs.answer_fences(page.results(), |memory| shown.get(&memory).copied());
         }
         self.device.context_lost(ctx_id, &mut self.world);
+        self.world.room.ends(ctx_id);
         // The frontend has unmapped what the worker had lent.
         self.world.lenders.ends(ctx_id);
     }

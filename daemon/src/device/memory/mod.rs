@@ -300,6 +300,7 @@ impl<T> Device<T> {
     pub(crate) fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);
         self.dying.remove(&owner);
+        self.contexts.values_mut().for_each(|context| context.drivers.retain(|driver| *driver != owner));
         let holdings = self.pieces.workers.remove(&owner).unwrap_or_default();
         self.quotas.memory.device.give_back(owner, holdings.credit.device);
         self.quotas.memory.host.give_back(owner, holdings.credit.host);
@@ -313,6 +314,15 @@ impl<T> Device<T> {
         }
         self.away.remove(&owner);
         self.ask_again(effects);
+    }
+
+    /// A context ends. What counts for its owner is held by these processes, as its worker has no driver: it counts until they have ended.
+    pub(super) fn drivers_end(&mut self, owner: Owner, drivers: Vec<Owner>) {
+        if !drivers.is_empty() {
+            self.away.insert(owner);
+        }
+        let held = self.quotas.memory.device.held(owner);
+        self.dying.extend(drivers.into_iter().map(|driver| (driver, held)));
     }
 
     /// A blob shows a piece.
@@ -427,6 +437,7 @@ impl<T> Device<T> {
             return;
         };
         context.rests = false;
+        context.drivers.retain(|driver| *driver != successor);
         let owner = context.owner;
         // No context is left that asked.
         self.waits_no_more(ctx_id);
