@@ -368,6 +368,8 @@ pub enum ToDevice {
     CheckpointWritten {
         /// Bytes.
         bytes: u64,
+        /// Time for which commands had to wait. That in which the message lay unread does not count.
+        took: Duration,
     },
     /// Answer to [`ToWorker::WriteCheckpoint`]: there is none.
     NoCheckpoint {

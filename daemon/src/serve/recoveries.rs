@@ -60,10 +60,10 @@ impl Server {
         }
     }
 
-    /// A worker has answered that its checkpoint has so many bytes, or that there is none, perhaps only for now.
-    pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<u64, bool>) {
+    /// A worker has answered that its checkpoint has so many bytes and took so long, or that there is none, perhaps only for now.
+    pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<(u64, Duration), bool>) {
         match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
-            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.ok()),
+            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.ok().map(|(bytes, _)| bytes)),
             Err(reason) => self.lose(ctx_id, reason),
         }
     }

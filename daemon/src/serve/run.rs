@@ -703,7 +703,9 @@ impl Server {
             ToDevice::HandedOver => self.worker_handed_over(ctx_id),
             ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),
             ToDevice::Wakes => self.wakes(ctx_id),
-            ToDevice::CheckpointWritten { bytes } => self.checkpoint_answered(ctx_id, Ok(bytes)),
+            ToDevice::CheckpointWritten { bytes, took } => {
+                self.checkpoint_answered(ctx_id, Ok((bytes, took)));
+            }
             ToDevice::NoCheckpoint { reason, for_now } => {
                 log::debug!(context = ctx_id.0; "context {ctx_id} has no checkpoint: {}", Quoted(&reason));
                 self.checkpoint_answered(ctx_id, Err(for_now));

@@ -51,7 +51,7 @@ fn a_successor_goes_on_from_a_checkpoint_as_from_a_worker() {
     let head = ring.push(&VERSION);
     ring.wait(head);
     let (answer, file) = old.writes_checkpoint(1 << 20);
-    let ToDevice::CheckpointWritten { bytes } = answer else { panic!("{answer:?}") };
+    let ToDevice::CheckpointWritten { bytes, .. } = answer else { panic!("{answer:?}") };
     old.becomes_current(true);
     let calls = old.calls();
     // Its worker is dead: it does nothing any more.
