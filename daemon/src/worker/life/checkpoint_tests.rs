@@ -117,6 +117,20 @@ fn whatever_is_executed_takes_the_mark_away() {
 }
 
 #[test]
+fn a_checkpoint_does_not_wait_for_fences() {
+    let peer = Peer::start();
+    let fence = fence(1, 5);
+    peer.submit(&VERSION, Some(fence));
+    peer.submit_and_wait(&[]);
+    let reason = "a fence is not passed".to_owned();
+    assert_eq!(peer.writes_checkpoint(1 << 20).0, ToDevice::NoCheckpoint { reason, for_now: true });
+    (peer.fake.fences.lock().pop().unwrap().1)();
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence));
+    assert!(matches!(peer.writes_checkpoint(1 << 20).0, ToDevice::CheckpointWritten { .. }));
+    peer.end();
+}
+
+#[test]
 fn a_context_that_cannot_be_built_up_from_files_has_no_checkpoint_and_goes_on() {
     let peer = Peer::start();
     let mut ring = GuestRing::create(&peer, 1, 10);
