@@ -46,11 +46,11 @@ impl Server {
         }
     }
 
-    /// Looks at a context, if it may have a checkpoint as far as this process knows.
+    /// Looks at a context; nothing if this process knows why it can have no checkpoint.
     fn looks_at(&self, ctx_id: ContextId) -> Option<Seen> {
         let World { workers, hangs, .. } = &self.world;
         let page = hangs.page(ctx_id).filter(|_| workers.is_running(ctx_id))?;
-        // The mark is there until the worker executes what it was sent.
+        // A message that is not executed yet will take the mark away.
         let is_to_change = || page.checkpoint().is_current() && !workers.has_executed_all(ctx_id);
         match self.unmovable(ctx_id) {
             None if workers.has_successor(ctx_id) || is_to_change() => Some(Seen::Busy),
@@ -79,7 +79,12 @@ impl Server {
         }
     }
 
-    fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
+    /// Returns the bytes of a context's checkpoint, if the context gets another worker should its own die now, unless too many have died.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it does not.
+    pub(super) fn may_recover(&self, ctx_id: ContextId) -> Result<u64, String> {
         let bytes = self.world.workers.complete_checkpoint(ctx_id);
         let bytes = bytes.ok_or("its program did something since its last checkpoint, or it has none")?;
         if self.world.workers.has_successor(ctx_id) {
@@ -90,8 +95,13 @@ impl Server {
         }
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
         self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?;
+        self.world.handovers.admit(ctx_id, Purpose::Recover)?;
+        Ok(bytes)
+    }
+
+    fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
+        let bytes = self.may_recover(ctx_id)?;
         let wanted = (Asker::Itself, Purpose::Recover);
-        self.world.handovers.admit(ctx_id, wanted.1)?;
         let now = Instant::now();
         self.world.checkpoints.crashed(ctx_id, now).inspect_err(|why| {
             let message = format_args!("context {ctx_id} gets no other worker: {why}");

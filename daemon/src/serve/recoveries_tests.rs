@@ -1,7 +1,7 @@
 //! Workers that are played die by themselves, with and without a checkpoint of their contexts.
 
 use super::checkpoints::{CHECKPOINT_AFTER, CHECKPOINT_BYTES, CRASHES_MAX};
-use super::handover::{START_PATIENCE, Stage};
+use super::handover::{Asker, Purpose, START_PATIENCE, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig_with, signalled, submitted, taken_over};
 use super::workers::Whose;
 use crate::ipc::{HandOver, ToDevice, ToWorker};
@@ -18,7 +18,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// Time passes in which nothing happens. The time of other turns stays, so that what is due then is due here only.
+    /// Three seconds pass in which nothing happens. `self.now` stays, so later turns are before them.
     fn idles(&mut self) {
         self.idles_from(Instant::now());
     }
@@ -225,6 +225,16 @@ fn a_command_that_waits_is_not_interrupted_for_a_checkpoint() {
 }
 
 #[test]
+fn a_context_that_is_being_handed_over_would_not_survive_its_worker() {
+    let mut rig = rig();
+    assert!(rig.server.may_recover(CONTEXT).is_err(), "it has no checkpoint");
+    rig.writes_checkpoint(OLD);
+    assert_eq!(rig.server.may_recover(CONTEXT), Ok(CHECKPOINT.len() as u64));
+    rig.server.hand_over(CONTEXT, None, (Asker::Operator, Purpose::Restart));
+    assert!(rig.mark().is_current() && rig.server.may_recover(CONTEXT).is_err());
+}
+
+#[test]
 fn a_worker_that_was_killed_has_not_died_by_itself() {
     let mut rig = rig();
     rig.writes_checkpoint(OLD);
@@ -232,7 +242,11 @@ fn a_worker_that_was_killed_has_not_died_by_itself() {
     workers.is_heard_no_more(CONTEXT);
     assert!(workers.complete_checkpoint(CONTEXT).is_some());
     workers.flush(Whose::Worker(CONTEXT));
-    assert_eq!(workers.complete_checkpoint(CONTEXT), None, "what is not heard is killed");
+    assert_eq!(
+        workers.complete_checkpoint(CONTEXT),
+        None,
+        "a worker whose channel cannot be watched is killed"
+    );
     rig.server.lose_unexplained(CONTEXT);
     assert!(!rig.is_running());
 }

@@ -842,8 +842,7 @@ impl Server {
                 contexts.iter().filter_map(|(ctx_id, _)| Some((*ctx_id, self.unmovable(*ctx_id)?)));
             let unmovable = unmovable.collect();
             let vm = held(self.device.held_memory_of_all());
-            let would_survive =
-                |ctx_id: &ContextId| self.world.workers.complete_checkpoint(*ctx_id).is_some();
+            let would_survive = |ctx_id: &ContextId| self.may_recover(*ctx_id).is_ok();
             let recoverable = contexts.iter().map(|(ctx_id, _)| *ctx_id).filter(would_survive).collect();
             broker.tell(&ToBroker::Memory { contexts, vm, unmovable, recoverable }, None);
         }
