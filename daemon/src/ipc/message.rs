@@ -275,7 +275,7 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
-    /// The driver waits no more for an answer to [`Self::MemoryWanted`]. One comes nevertheless, unless it was already sent.
+    /// The worker withdraws a [`Self::MemoryWanted`]. It is answered all the same.
     MemoryWantedNoMore {
         /// The number of the request.
         request: u32,

@@ -158,7 +158,7 @@ impl Server {
 impl World {
     /// Asks a worker for a checkpoint.
     fn ask_for_checkpoint(&mut self, ctx_id: ContextId, now: Instant) {
-        let Some(mark) = self.hangs.checkpoint(ctx_id).cloned() else { return };
+        let Some(mark) = self.hangs.page(ctx_id).map(StatusPage::checkpoint).cloned() else { return };
         let make = || shm::create("checkpoint", CHECKPOINT_BYTES);
         let sent = match self.checkpoints.asks(ctx_id, make, now) {
             Ok(file) => self.workers.ask_for_checkpoint(ctx_id, mark, file),
@@ -221,7 +221,7 @@ fn look(page: &StatusPage) -> Seen {
     let sleeps = || page.activity().look().0 == 0;
     match mark.is_current() {
         true if sleeps() => Seen::Covered,
-        false if mark.rests() && page.running().is_none() && sleeps() => Seen::Idle,
+        false if mark.was_quiet() && page.running().is_none() && sleeps() => Seen::Idle,
         _ => Seen::Busy,
     }
 }

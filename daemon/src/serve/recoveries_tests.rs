@@ -49,7 +49,7 @@ impl Rig {
     }
 
     fn mark(&self) -> Arc<shm::CheckpointMark> {
-        Arc::clone(self.server.world.hangs.checkpoint(CONTEXT).unwrap())
+        Arc::clone(self.server.world.hangs.page(CONTEXT).unwrap().checkpoint())
     }
 
     /// A worker dies, and a successor is started.

@@ -122,7 +122,7 @@ impl Server {
         let swapped_out = (purpose == Purpose::SwapOut).then(|| self.swapped_out(ctx_id, asker));
         let started = self.world.start_successor(ctx_id, number, (placement, &moves.comes_to), swapped_out);
         if let Err(error) = started {
-            self.world.leaves(ctx_id, &moves.comes_to);
+            self.world.leaves_gpus(ctx_id, &moves.comes_to);
             return Err(format!("a successor cannot be started: {error}").into());
         }
         self.world.handovers.begins(ctx_id, (asker, purpose), moves, Instant::now());
@@ -391,7 +391,7 @@ impl Server {
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };
-        self.world.leaves(ctx_id, &hand_over.moves.leaves);
+        self.world.leaves_gpus(ctx_id, &hand_over.moves.leaves);
         match hand_over.purpose {
             Purpose::Recover => self.world.recovered(ctx_id, &how, took),
             Purpose::SwapOut => {
@@ -406,11 +406,11 @@ impl Server {
     /// Calls a hand-over off: the context stays its worker's.
     pub(super) fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
         self.world.workers.call_off(ctx_id, false);
-        // What was asked of the worker for the hand-over took the mark of its checkpoint away.
+        // The hand-over made the worker execute something: its checkpoint counts no more.
         self.world.checkpoints.is_used(ctx_id, Instant::now());
         self.device.hand_over_ends(ctx_id, &mut self.world);
         if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
-            self.world.leaves(ctx_id, &hand_over.moves.comes_to);
+            self.world.leaves_gpus(ctx_id, &hand_over.moves.comes_to);
             self.not_handed_over(ctx_id, (hand_over.asker, hand_over.purpose), failure.into());
         }
     }
@@ -448,7 +448,7 @@ impl World {
     }
 
     /// Tells the broker that a context is not on these GPUs any more.
-    fn leaves(&self, ctx_id: ContextId, gpus: &[u8]) {
+    fn leaves_gpus(&self, ctx_id: ContextId, gpus: &[u8]) {
         self.broker.iter().for_each(|broker| broker.leaves(ctx_id, gpus));
     }
 
