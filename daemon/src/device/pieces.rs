@@ -12,7 +12,7 @@ pub(crate) struct Waiting {
     pub(super) ctx_id: ContextId,
     pub(super) request: u32,
     pub(super) wanted: Wanted,
-    /// Its worker knows that it waits for room.
+    /// The worker was told that the request waits for room.
     pub(super) is_told: bool,
 }
 

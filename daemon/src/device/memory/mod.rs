@@ -26,7 +26,7 @@ const ROUNDING_MAX: u64 = 1 << 30;
 
 /// The reason for which a request is not granted now.
 enum Lacks {
-    /// It has to wait for [`Device::room`].
+    /// The VM may not hold more of the GPUs' memory: the request has to wait for [`Device::room`].
     Room,
     /// The limit of this name is reached.
     Quota(&'static str),

@@ -33,7 +33,7 @@ pub(super) struct Kept {
     /// The bytes of the checkpoint, once it is written.
     written: Option<u64>,
     messages: Outbox<ToWorker>,
-    /// It was sent a `DetachResource`, which makes the checkpoint stale and is not kept.
+    /// The worker was sent a `DetachResource`, which makes the checkpoint stale and is not kept.
     has_detached: bool,
 }
 
