@@ -409,17 +409,14 @@ mod tests {
 
     #[test]
     fn one_that_can_have_none_is_looked_at_once_it_was_used_and_a_minute_has_passed() {
-        let has_none: [&dyn Fn(&mut Checkpoints, Instant); 2] = [
-            &|all, now| {
-                all.asks(CONTEXT, file, now).unwrap();
-                all.answered(CONTEXT, Err(false), now).unwrap();
-            },
-            &|all, now| assert_eq!(all.asks(CONTEXT, || Err(5), now).unwrap_err(), 5),
-        ];
-        for has_none in has_none {
+        for answers in [true, false] {
             let (mut all, now) = begun(Some(SECOND));
             assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
-            has_none(&mut all, now);
+            let make = || if answers { Ok(file().unwrap()) } else { Err(5) };
+            assert_eq!(all.asks(CONTEXT, make, now).err(), (!answers).then_some(5));
+            if answers {
+                all.answered(CONTEXT, Err(false), now).unwrap();
+            }
             assert_eq!(all.next_due(), None, "it has not done anything since");
             all.is_used(CONTEXT, now + NONE_PAUSE - SECOND);
             let just_before = now + NONE_PAUSE - Duration::from_nanos(1);
