@@ -1,10 +1,13 @@
 //! Workers that are played die by themselves, with and without a checkpoint of their contexts.
 
+use super::broker::Broker;
 use super::checkpoints::{CHECKPOINT_AFTER, CHECKPOINT_BYTES, CRASHES_MAX};
 use super::handover::{Asker, Purpose, START_PATIENCE, Stage};
-use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig_with, signalled, submitted, taken_over};
+use super::restarts_tests::{
+    CONTEXT, NEW, OLD, Rig, blob, heard, rig_with, signalled, submitted, taken_over,
+};
 use super::workers::Whose;
-use crate::ipc::{HandOver, ToDevice, ToWorker};
+use crate::ipc::{Channel, FromBroker, HandOver, ToBroker, ToDevice, ToWorker};
 use config::{MemoryId, PerHeap, Wanted};
 use protocol::ids::ResourceId;
 use protocol::virtio_gpu::Command;
@@ -225,13 +228,27 @@ fn a_command_that_waits_is_not_interrupted_for_a_checkpoint() {
 }
 
 #[test]
-fn a_context_that_is_being_handed_over_would_not_survive_its_worker() {
-    let mut rig = rig();
-    assert!(rig.server.may_recover(CONTEXT).is_err(), "it has no checkpoint");
+fn the_broker_hears_which_contexts_would_survive_and_not_of_one_that_is_being_handed_over() {
+    let (ours, broker) = Channel::pair().unwrap();
+    let mut rig = rig_with(|options| {
+        options.checkpoint_after = Some(CHECKPOINT_AFTER);
+        options.broker = Some(Broker::connect(ours.into_socket()));
+    });
+    let recoverable = |rig: &mut Rig| {
+        broker.send(&FromBroker::Report, None).unwrap();
+        rig.turn();
+        let mut reports = heard(&broker).into_iter();
+        reports.find_map(|message| match message {
+            ToBroker::Memory { recoverable, .. } => Some(recoverable),
+            _ => None,
+        })
+    };
+    assert_eq!(recoverable(&mut rig), Some(vec![]), "it has no checkpoint");
     rig.writes_checkpoint(OLD);
-    assert_eq!(rig.server.may_recover(CONTEXT), Ok(CHECKPOINT.len() as u64));
+    assert_eq!(recoverable(&mut rig), Some(vec![CONTEXT]));
     rig.server.hand_over(CONTEXT, None, (Asker::Operator, Purpose::Restart));
-    assert!(rig.mark().is_current() && rig.server.may_recover(CONTEXT).is_err());
+    assert!(rig.mark().is_current());
+    assert_eq!(recoverable(&mut rig), Some(vec![]));
 }
 
 #[test]
