@@ -318,7 +318,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::PreludeBuilt { is_at_home: false },
         ToDevice::HandedOver,
         ToDevice::Stays { reason: reason(), for_now: true },
-        ToDevice::CheckpointWritten { bytes: size },
+        ToDevice::CheckpointWritten { bytes: size, took: Duration::ZERO },
         ToDevice::NoCheckpoint { reason: reason(), for_now: true },
         ToDevice::TakesOver { pieces: vec![MemoryId(7)] },
         ToDevice::TakenOver {

@@ -43,7 +43,7 @@ impl CheckpointMark {
     }
 
     /// The device process looks. Returns whether nothing was executed since it looked last.
-    pub fn rests(&self) -> bool {
+    pub fn was_quiet(&self) -> bool {
         !self.0.change(STALE, WATCHED)
     }
 
@@ -79,10 +79,10 @@ mod tests {
         let (ours, file) = StatusPage::create().unwrap();
         let theirs = StatusPage::open(&file).unwrap();
         let (ours, theirs) = (ours.checkpoint(), theirs.checkpoint());
-        assert!(!ours.rests() && ours.rests() && ours.rests());
+        assert!(!ours.was_quiet() && ours.was_quiet() && ours.was_quiet());
         theirs.changes();
-        assert!(!ours.rests() && ours.rests() && !ours.is_current());
+        assert!(!ours.was_quiet() && ours.was_quiet() && !ours.is_current());
         theirs.begins();
-        assert!(theirs.ends() && ours.rests() && ours.is_current(), "a look takes nothing away");
+        assert!(theirs.ends() && ours.was_quiet() && ours.is_current(), "a look takes nothing away");
     }
 }

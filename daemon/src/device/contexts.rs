@@ -52,6 +52,7 @@ impl<T> Device<T> {
             exporting: FxHashSet::default(),
             lending: FxHashSet::default(),
             successor: None,
+            drivers: Vec::new(),
             rests: false,
         };
         self.contexts.insert(ctx_id, context);
@@ -67,6 +68,7 @@ impl<T> Device<T> {
         let mut context = self.contexts.remove(&ctx_id).ok_or(GuestError::UnknownContext)?;
         self.quotas.contexts.give_back(context.program, 1);
         self.waits_no_more(ctx_id);
+        self.drivers_end(context.owner, std::mem::take(&mut context.drivers));
         self.revoke(std::mem::take(&mut context.lending), effects);
         if context.has_worker() {
             effects.end_worker(ctx_id);
@@ -252,10 +254,12 @@ impl<T> Device<T> {
         (context.successor, context.rests) = (None, false);
         let exporting = std::mem::take(&mut context.exporting);
         let lending = std::mem::take(&mut context.lending);
+        let (owner, drivers) = (context.owner, std::mem::take(&mut context.drivers));
         for ticket in context.signal_all() {
             effects.respond(ticket, Response::OkNodata);
         }
         self.waits_no_more(ctx_id);
+        self.drivers_end(owner, drivers);
         self.revoke(lending, effects);
         for resource_id in exporting {
             self.blob_refused(resource_id, effects);
@@ -274,6 +278,13 @@ impl<T> Device<T> {
             State::Alive if !context.lending.is_empty() => Some(Obstacle::Lends),
             State::Alive if !context.exporting.is_empty() => Some(Obstacle::Exports),
             State::Alive => None,
+        }
+    }
+
+    /// The process of this number has a driver, and holds memory of the GPUs for a context whose worker has none.
+    pub(crate) fn driver_holds(&mut self, ctx_id: ContextId, number: u64) {
+        if let Some(context) = self.contexts.get_mut(&ctx_id) {
+            context.drivers.push(Owner(number));
         }
     }
 

@@ -73,7 +73,10 @@ pub(crate) trait Effects {
     /// Tells a worker how much memory its context has and could have.
     fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>);
 
-    /// Tells a worker that it may not, because of this limit; or without one because it does not want to any more.
+    /// Tells a worker that its request waits until other VMs give memory up.
+    fn memory_waits(&mut self, ctx_id: ContextId, request: u32);
+
+    /// Refuses a worker memory: because of this limit, or without one because it has withdrawn the request.
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>);
 
     /// Nobody holds this piece any more.

@@ -2,6 +2,7 @@
 
 use super::*;
 use config::{Heap, MemoryCount, PerHeap, Wanted};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -560,7 +561,7 @@ fn what_comes_back_goes_to_what_waits_and_what_is_wanted_no_more_does_not_wait()
     assert_eq!(rig.want(1, credit(10, 10)), Asked::Grant(1, 9, None, 10 * MIB));
     let wait = |rig: &mut Rig, request| {
         rig.device.memory_wanted(ContextId(2), request, credit(10, 10), &mut rig.world);
-        assert_eq!(rig.asked(), []);
+        assert_eq!(rig.asked(), [Asked::Waits(2, request)]);
     };
     wait(&mut rig, 1);
     wait(&mut rig, 2);
@@ -576,6 +577,93 @@ fn what_comes_back_goes_to_what_waits_and_what_is_wanted_no_more_does_not_wait()
     let asked = rig.give_back(1, piece);
     assert_eq!(asked, [Asked::Forget(piece), Asked::Grant(2, 3, None, 10 * MIB)]);
     assert_eq!(number(&rig), None);
+}
+
+#[test]
+fn a_worker_is_told_once_that_its_request_waits_for_room_and_never_that_it_waits_for_workers() {
+    let mut rig = rig();
+    rig.device.set_room(60 * MIB, &mut rig.world);
+    rig.want(1, credit(56, 56));
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    rig.asked();
+    rig.device.memory_wanted(ContextId(2), 1, credit(50, 50), &mut rig.world);
+    rig.device.set_room(40 * MIB, &mut rig.world);
+    assert_eq!(rig.asked(), []);
+    rig.device.worker_ended(1, &mut rig.world);
+    assert_eq!(rig.asked(), [Asked::Waits(2, 1)]);
+    rig.device.set_room(41 * MIB, &mut rig.world);
+    assert_eq!(rig.asked(), []);
+    rig.device.set_room(50 * MIB, &mut rig.world);
+    assert_eq!(rig.asked(), [Asked::Grant(2, 1, None, 50 * MIB)]);
+}
+
+#[test]
+fn what_waits_asks_again_only_when_something_has_come_back() {
+    let mut rig = rig();
+    let piece = rig.pages(1, 4096);
+    rig.device.give_piece(ContextId(1), MemoryId(piece));
+    rig.want(1, credit(1, 1));
+    rig.device.set_room(5 * MIB, &mut rig.world);
+    let wait = |rig: &mut Rig, request| {
+        rig.device.room = 5 * MIB;
+        rig.device.memory_wanted(ContextId(2), request, credit(10, 10), &mut rig.world);
+        assert_eq!(rig.asked(), [Asked::Waits(2, request)]);
+        // It could have it if it asked.
+        rig.device.room = 60 * MIB;
+    };
+    wait(&mut rig, 1);
+    rig.device.credit_returned(ContextId(1), Heap::Device, 0, &mut rig.world);
+    assert_eq!((rig.asked(), rig.give_back(1, piece)), (vec![], vec![]));
+    let granted = |request| Asked::Grant(2, request, None, 10 * MIB);
+    assert_eq!(rig.give_back(1, piece), [Asked::Forget(piece), granted(1)]);
+    wait(&mut rig, 2);
+    rig.device.credit_returned(ContextId(1), Heap::Device, 1, &mut rig.world);
+    assert_eq!(rig.asked(), [granted(2)]);
+}
+
+#[test]
+fn one_that_waits_costs_as_much_as_ever_however_many_there_are() {
+    let processor_time = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let cost = |contexts: u32, times: u32| {
+        let mut rig = rig();
+        (3..=contexts).for_each(|ctx_id| assert_eq!(rig.call(ctx_id, venus()), OK));
+        rig.device.set_room(MIB, &mut rig.world);
+        for (ctx_id, request) in
+            (1..=contexts).flat_map(|ctx_id| (0..100).map(move |request| (ctx_id, request)))
+        {
+            rig.device.memory_wanted(ContextId(ctx_id), request, credit(2, 2), &mut rig.world);
+        }
+        let begin = processor_time();
+        (0..times).for_each(|_| rig.device.ask_again(&mut rig.world));
+        processor_time() - begin
+    };
+    let (few, many) = (cost(8, 64), cost(64, 8));
+    assert!(many < 4 * few, "{many:?} for as many as take {few:?} in a table of an eighth");
+}
+
+#[test]
+fn a_process_with_a_driver_holds_the_memory_of_its_context_until_it_ends() {
+    let ends: [&dyn Fn(&mut Rig); 3] = [
+        &|rig| assert_eq!(rig.call(1, Command::CtxDestroy), OK),
+        &|rig| rig.device.context_lost(ContextId(1), &mut rig.world),
+        &|rig| rig.device.reset(MapsAtReset::Forget, &mut rig.world),
+    ];
+    for ends in ends {
+        let mut rig = rig();
+        rig.device.set_room(20 * MIB, &mut rig.world);
+        rig.want(1, credit(10, 10));
+        let (worker, driver) = (rig.device.contexts[&ContextId(1)].owner().0, rig.device.successor_number());
+        rig.device.driver_holds(ContextId(1), driver);
+        ends(&mut rig);
+        assert_eq!(rig.device.present_memory(), 10 * MIB, "it counts once");
+        rig.device.worker_ended(worker, &mut rig.world);
+        assert_eq!(rig.device.present_memory(), 10 * MIB);
+        rig.device.worker_ended(driver, &mut rig.world);
+        assert_eq!(rig.device.present_memory(), 0);
+    }
 }
 
 #[test]

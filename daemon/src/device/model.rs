@@ -52,7 +52,8 @@ pub(crate) struct Device<T> {
     pub(super) room: u64,
     /// The owners of which nothing is on a GPU, though memory counts for them: contexts that are swapped out, until their workers have ended.
     pub(super) away: FxHashSet<Owner>,
-    /// Bytes of the GPUs' memory that workers hold which were told to end when the device was reset.
+    /// Bytes of the GPUs' memory that processes hold which were told to end, and for which it counts nowhere else: workers of a device that was reset, and
+    /// those with a driver whose contexts had workers without one.
     pub(super) dying: FxHashMap<Owner, u64>,
     pub(super) next_owner: u64,
 }
@@ -85,10 +86,11 @@ impl<T> Device<T> {
                 );
             }
         }
-        for (ctx_id, context) in self.contexts.drain() {
+        for (ctx_id, context) in std::mem::take(&mut self.contexts) {
             if context.has_worker() {
                 effects.end_worker(ctx_id);
             }
+            self.drivers_end(context.owner, context.drivers);
         }
         self.waiting.clear();
         for (resource_id, resource) in self.resources.drain() {

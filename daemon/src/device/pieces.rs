@@ -6,12 +6,14 @@ use config::{Heap, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 
-/// A request for memory that workers which are ending still hold.
+/// A request that waits for memory which workers that are ending hold, or for room.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(super) ctx_id: ContextId,
     pub(super) request: u32,
     pub(super) wanted: Wanted,
+    /// The worker was told that the request waits for room.
+    pub(super) is_told: bool,
 }
 
 /// All pieces.

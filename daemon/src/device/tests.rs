@@ -27,6 +27,7 @@ enum Asked {
     Unmap(u32, u64, u64),
     Make(u32, u32, u64, u64),
     Grant(u32, u32, Option<u64>, u64),
+    Waits(u32, u32),
     RefuseMemory(u32, u32, &'static str),
     Budget(u32, u32, PerHeap<MemoryCount>),
     Forget(u64),
@@ -92,6 +93,9 @@ impl Effects for World {
     }
     fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>) {
         let _ = self.ask(Asked::Budget(ctx_id.0, request, memory));
+    }
+    fn memory_waits(&mut self, ctx_id: ContextId, request: u32) {
+        let _ = self.ask(Asked::Waits(ctx_id.0, request));
     }
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {
         let _ = self.ask(Asked::RefuseMemory(ctx_id.0, request, limit.unwrap_or("")));

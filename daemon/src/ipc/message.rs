@@ -173,6 +173,12 @@ pub enum ToWorker {
         /// The number of the request, as in [`ToDevice::CatchUpWanted`].
         request: u32,
     },
+    /// The answer to [`ToDevice::MemoryWanted`] comes when other VMs have given memory up, or when the broker has the wait end: it may take long.
+    /// Handled ahead of what came before.
+    MemoryWaits {
+        /// The number of the request, as in [`ToDevice::MemoryWanted`].
+        request: u32,
+    },
     /// Come to rest, write a checkpoint, and go on: the context does nothing. Descriptor: the memory file that it is written into, whose size cannot
     /// change. Answered by [`ToDevice::CheckpointWritten`] or [`ToDevice::NoCheckpoint`].
     WriteCheckpoint,
@@ -185,6 +191,7 @@ impl ToWorker {
             self,
             Self::MemoryGranted { .. }
                 | Self::MemoryRefused { .. }
+                | Self::MemoryWaits { .. }
                 | Self::Budget { .. }
                 | Self::CaughtUp { .. }
         )
@@ -268,7 +275,7 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
-    /// The driver waits no more for an answer to [`Self::MemoryWanted`]. One comes nevertheless, unless it was already sent.
+    /// The worker withdraws a [`Self::MemoryWanted`]. It is answered all the same.
     MemoryWantedNoMore {
         /// The number of the request.
         request: u32,
@@ -361,6 +368,8 @@ pub enum ToDevice {
     CheckpointWritten {
         /// Bytes.
         bytes: u64,
+        /// Time for which commands had to wait. That in which the message lay unread does not count.
+        took: Duration,
     },
     /// Answer to [`ToWorker::WriteCheckpoint`]: there is none.
     NoCheckpoint {

@@ -10,26 +10,26 @@ use rustc_hash::FxHashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Time for which a worker executes nothing before it writes a checkpoint, unless a test says another: the time between two looks. It may be twice as
-/// long, and behind long work twice [`LOOKS_MAX`].
+/// Time between two looks at a worker, unless a test sets another. A checkpoint is asked for when two looks in a row find nothing executed: after one to
+/// two of these times.
 pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
 /// The time between two looks at a worker that is busy doubles up to this time.
 const LOOKS_MAX: Duration = Duration::from_secs(1);
-/// The part of the time that a worker has executed nothing which a checkpoint may take: one in so many. It delays what comes next.
+/// A worker is asked when it has executed nothing for so many times as long as its last checkpoint took: commands that arrive meanwhile wait.
 const QUIET: u32 = 8;
 /// Bytes of a checkpoint, at most. A context that is larger has none.
 pub(super) const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// Workers of a context that may die by themselves within [`CRASHES_WITHIN`]: with the last of them the context is given up.
 pub(super) const CRASHES_MAX: usize = 3;
 pub(super) const CRASHES_WITHIN: Duration = Duration::from_secs(60);
-/// The part of the time that checkpoints may take: one in so many.
-const REST: u32 = 100;
-/// Time between two checkpoints of a context, at least: behind one, rings are awake for a moment that do not say so.
-const REST_MIN: Duration = Duration::from_millis(100);
+/// After a checkpoint the worker is left alone for so many times as long as it took.
+const PAUSE: u32 = 100;
+/// Time between two checkpoints of a context, at least: for a moment after one, rings are awake although the page counts them as asleep.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Time between two checkpoints of a context, at most, however long the first one took.
-const REST_MAX: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Time until a worker is asked again whose context can have none, or for which there was no file.
-const NONE_REST: Duration = Duration::from_secs(60);
+const NONE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The checkpoints of all contexts.
 #[derive(Debug)]
@@ -49,10 +49,10 @@ struct Checkpoint {
     turn: Turn,
     /// The time of the next look; none while there is nothing to write down.
     at: Option<Instant>,
-    /// Looks one after the other that have found the worker busy, and the time of the last one: nothing was executed since, if it is idle.
+    /// Number of looks in a row that found the worker busy, and the time of the last.
     busy: u32,
     busy_at: Option<Instant>,
-    /// The time that the last checkpoint took.
+    /// The time that the last checkpoint took which was written.
     took: Duration,
     /// Answers one after the other that there is no checkpoint for now.
     refused: u32,
@@ -71,9 +71,7 @@ enum Turn {
     /// The worker was asked at this time, and has not answered.
     Asked(Instant),
     /// The worker may be asked again from this time on.
-    Rests(Instant),
-    /// The context can have none, which is forgotten when it is used after this time.
-    HasNone(Instant),
+    Pauses(Instant),
 }
 
 /// The state in which a look finds a context.
@@ -88,7 +86,7 @@ pub(super) enum Seen {
 }
 
 impl Checkpoints {
-    /// None yet; contexts are looked at so often, if there are to be any.
+    /// No checkpoints yet. `every` is the time between two looks; without it no worker is asked.
     pub(super) fn new(every: Option<Duration>) -> Self {
         Self { every, next: None, contexts: FxHashMap::default() }
     }
@@ -100,12 +98,7 @@ impl Checkpoints {
         let at = now + every;
         let at = match one.turn {
             Turn::Asked(_) => return,
-            Turn::HasNone(until) if now < until => return,
-            Turn::HasNone(_) => {
-                one.turn = Turn::Free;
-                at
-            }
-            Turn::Rests(until) => at.max(until),
+            Turn::Pauses(until) => at.max(until),
             Turn::Free => at,
         };
         // One that is busy is looked at as seldom as before.
@@ -143,7 +136,7 @@ impl Checkpoints {
                 now + doubled(every, busy, LOOKS_MAX)
             }
             Seen::Idle => {
-                let quiet = one.took.saturating_mul(QUIET).min(REST_MAX);
+                let quiet = one.took.saturating_mul(QUIET).min(PAUSE_MAX);
                 match one.busy_at.map(|at| at + quiet).filter(|at| now < *at) {
                     None => return true,
                     Some(at) => at,
@@ -171,7 +164,7 @@ impl Checkpoints {
         now: Instant,
     ) -> Result<BorrowedFd<'_>, E> {
         let one = self.contexts.entry(ctx_id).or_default();
-        one.turn = Turn::HasNone(now + NONE_REST);
+        one.turn = Turn::Pauses(now + NONE_PAUSE);
         let file = match one.file.take() {
             Some(file) => file,
             None => make()?,
@@ -181,7 +174,7 @@ impl Checkpoints {
         Ok(file.as_fd())
     }
 
-    /// A worker has answered: its checkpoint has so many bytes, or there is none, perhaps `for_now`.
+    /// A worker has answered: its checkpoint has so many bytes and took so long, or there is none, perhaps only for now.
     ///
     /// # Errors
     ///
@@ -189,7 +182,7 @@ impl Checkpoints {
     pub(super) fn answered(
         &mut self,
         ctx_id: ContextId,
-        written: Result<u64, bool>,
+        written: Result<(u64, Duration), bool>,
         now: Instant,
     ) -> Result<(), &'static str> {
         let one = self.contexts.get_mut(&ctx_id).and_then(|one| match one.turn {
@@ -197,19 +190,23 @@ impl Checkpoints {
             _ => None,
         });
         let (asked, one) = one.ok_or("an answer to nothing that was asked")?;
-        if written.is_ok_and(|bytes| bytes > CHECKPOINT_BYTES) {
+        if written.is_ok_and(|(bytes, _)| bytes > CHECKPOINT_BYTES) {
             return Err("a checkpoint larger than its file");
         }
         if written == Err(false) {
-            one.turn = Turn::HasNone(now + NONE_REST);
+            one.turn = Turn::Pauses(now + NONE_PAUSE);
             return Ok(());
         }
         let every = self.every.unwrap_or_default();
-        one.took = now.saturating_duration_since(asked);
-        let until = now + one.took.saturating_mul(REST).clamp(REST_MIN, REST_MAX).max(every);
-        one.turn = Turn::Rests(until);
+        let since = now.saturating_duration_since(asked);
+        let took = written.map_or(since, |(_, took)| took.min(since));
+        if written.is_ok() {
+            one.took = took;
+        }
+        let until = now + took.saturating_mul(PAUSE).clamp(PAUSE_MIN, PAUSE_MAX).max(every);
+        one.turn = Turn::Pauses(until);
         one.refused = if written.is_ok() { 0 } else { one.refused.saturating_add(1) };
-        let at = until.max(now + doubled(every, one.refused, REST_MAX));
+        let at = until.max(now + doubled(every, one.refused, PAUSE_MAX));
         self.look_at(ctx_id, at);
         Ok(())
     }
@@ -261,11 +258,11 @@ impl Checkpoints {
 impl Turn {
     /// Returns whether the worker may be asked, now or later.
     fn is_ours(self) -> bool {
-        matches!(self, Self::Free | Self::Rests(_))
+        !matches!(self, Self::Asked(_))
     }
 }
 
-/// A time that is doubled so many times, and no longer than `max` unless it was before.
+/// Returns `time` doubled so many times, but no more than the larger of `time` and `max`.
 fn doubled(time: Duration, times: u32, max: Duration) -> Duration {
     time.saturating_mul(1 << times.min(12)).min(max.max(time))
 }
@@ -278,6 +275,7 @@ mod tests {
     const CONTEXT: ContextId = ContextId(3);
     const OTHER: ContextId = ContextId(9);
     const SECOND: Duration = Duration::from_secs(1);
+    const WRITTEN: Result<(u64, Duration), bool> = Ok((5, Duration::ZERO));
 
     fn file() -> io::Result<OwnedFd> {
         shm::create("test", 4096)
@@ -337,13 +335,17 @@ mod tests {
 
     #[test]
     fn a_worker_is_asked_seldom_and_once_at_a_time() {
-        for (answer, took, rest) in [
-            (Ok(5), SECOND / 2, 50 * SECOND),
-            (Err(true), SECOND / 2, 50 * SECOND),
-            (Ok(5), SECOND, REST_MAX),
-            (Ok(5), Duration::ZERO, REST_MIN),
+        let half = SECOND / 2;
+        for (answer, answers_after, pause) in [
+            (Ok((5, half)), half, 50 * SECOND),
+            (Err(true), half, 50 * SECOND),
+            (Ok((5, SECOND)), SECOND, PAUSE_MAX),
+            (Ok((5, Duration::ZERO)), Duration::ZERO, PAUSE_MIN),
+            // It was stopped before it read that it was asked, or says what cannot be.
+            (Ok((5, Duration::from_millis(2))), 100 * SECOND, SECOND / 5),
+            (Ok((5, Duration::MAX)), half, 50 * SECOND),
         ] {
-            let (mut all, now) = begun(Some(REST_MIN / 10));
+            let (mut all, now) = begun(Some(PAUSE_MIN / 10));
             assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
             all.asks(CONTEXT, file, now).unwrap();
             all.is_used(CONTEXT, now);
@@ -352,13 +354,13 @@ mod tests {
                 (false, None),
                 "it has not answered"
             );
-            let answered = now + took;
+            let answered = now + answers_after;
             all.answered(CONTEXT, answer, answered).unwrap();
-            assert_eq!(all.next_due(), Some(answered + rest));
+            assert_eq!(all.next_due(), Some(answered + pause));
             all.is_used(CONTEXT, answered);
-            let just_before = answered + rest - Duration::from_nanos(1);
-            assert_eq!(looks(&mut all, Seen::Idle, just_before), (false, Some(answered + rest)));
-            assert_eq!(looks(&mut all, Seen::Idle, answered + rest), (true, None));
+            let just_before = answered + pause - Duration::from_nanos(1);
+            assert_eq!(looks(&mut all, Seen::Idle, just_before), (false, Some(answered + pause)));
+            assert_eq!(looks(&mut all, Seen::Idle, answered + pause), (true, None));
         }
     }
 
@@ -385,7 +387,7 @@ mod tests {
         let (mut all, now) = begun(Some(SECOND));
         all.asks(CONTEXT, file, now).unwrap();
         let mut at = now + SECOND / 2;
-        all.answered(CONTEXT, Ok(5), at).unwrap();
+        all.answered(CONTEXT, Ok((5, SECOND / 2)), at).unwrap();
         at += 50 * SECOND;
         assert_eq!(looks(&mut all, Seen::Busy, at), (false, Some(at + SECOND)));
         assert_eq!(looks(&mut all, Seen::Idle, at + SECOND), (false, Some(at + 4 * SECOND)));
@@ -393,16 +395,36 @@ mod tests {
     }
 
     #[test]
-    fn one_that_can_have_none_is_not_looked_at_until_it_is_used_much_later() {
+    fn a_refusal_does_not_say_how_long_a_checkpoint_takes() {
         let (mut all, now) = begun(Some(SECOND));
         all.asks(CONTEXT, file, now).unwrap();
-        all.answered(CONTEXT, Err(false), now).unwrap();
-        all.is_used(CONTEXT, now + NONE_REST - SECOND);
-        assert_eq!(looks(&mut all, Seen::Idle, now + 2 * NONE_REST), (false, None));
-        all.is_used(CONTEXT, now + NONE_REST);
-        assert_eq!(looks(&mut all, Seen::Idle, now + NONE_REST + SECOND), (true, None));
-        assert_eq!(all.asks(OTHER, || Err(5), now).unwrap_err(), 5);
-        assert!(all.answered(OTHER, Ok(5), now).is_err(), "it was not asked");
+        all.answered(CONTEXT, Ok((5, SECOND / 2)), now + SECOND / 2).unwrap();
+        let mut at = now + 60 * SECOND;
+        all.asks(CONTEXT, file, at).unwrap();
+        all.answered(CONTEXT, Err(true), at).unwrap();
+        at += 60 * SECOND;
+        assert_eq!(looks(&mut all, Seen::Busy, at), (false, Some(at + SECOND)));
+        assert_eq!(looks(&mut all, Seen::Idle, at + SECOND), (false, Some(at + 4 * SECOND)));
+    }
+
+    #[test]
+    fn one_that_can_have_none_is_looked_at_once_it_was_used_and_a_minute_has_passed() {
+        for answers in [true, false] {
+            let (mut all, now) = begun(Some(SECOND));
+            assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
+            let make = || if answers { Ok(file().unwrap()) } else { Err(5) };
+            assert_eq!(all.asks(CONTEXT, make, now).err(), (!answers).then_some(5));
+            if answers {
+                all.answered(CONTEXT, Err(false), now).unwrap();
+            }
+            assert_eq!(all.next_due(), None, "it has not done anything since");
+            all.is_used(CONTEXT, now + NONE_PAUSE - SECOND);
+            let just_before = now + NONE_PAUSE - Duration::from_nanos(1);
+            assert_eq!(looks(&mut all, Seen::Idle, just_before), (false, Some(now + NONE_PAUSE)));
+            assert_eq!(looks(&mut all, Seen::Idle, now + NONE_PAUSE), (true, None));
+        }
+        let (mut all, now) = begun(None);
+        assert!(all.answered(OTHER, WRITTEN, now).is_err(), "it was not asked");
     }
 
     #[test]
@@ -410,9 +432,9 @@ mod tests {
         let (mut all, now) = (Checkpoints::new(Some(SECOND)), Instant::now());
         assert!(all.answered(CONTEXT, Err(true), now).is_err(), "it was never asked");
         all.asks(CONTEXT, file, now).unwrap();
-        assert!(all.answered(CONTEXT, Ok(CHECKPOINT_BYTES + 1), now).is_err());
-        all.answered(CONTEXT, Ok(CHECKPOINT_BYTES), now).unwrap();
-        assert!(all.answered(CONTEXT, Ok(1), now).is_err(), "it was asked once");
+        assert!(all.answered(CONTEXT, Ok((CHECKPOINT_BYTES + 1, SECOND)), now).is_err());
+        all.answered(CONTEXT, Ok((CHECKPOINT_BYTES, SECOND)), now).unwrap();
+        assert!(all.answered(CONTEXT, WRITTEN, now).is_err(), "it was asked once");
         assert_eq!(all.asks(CONTEXT, || Err(5), now).map(|_| ()), Ok(()), "the file is there");
     }
 

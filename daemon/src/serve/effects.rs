@@ -306,6 +306,7 @@ impl Effects for World {
             self.tell_end(ctx_id, None, false);
         }
         self.workers.end(ctx_id);
+        self.room.ends(ctx_id);
         self.lenders.ends(ctx_id);
         self.hangs.ends(ctx_id);
         self.rings.forget(ctx_id);
@@ -350,6 +351,10 @@ impl Effects for World {
 
     fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>) {
         self.send(ctx_id, ToWorker::Budget { request, memory }, None);
+    }
+
+    fn memory_waits(&mut self, ctx_id: ContextId, request: u32) {
+        self.send(ctx_id, ToWorker::MemoryWaits { request }, None);
     }
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {

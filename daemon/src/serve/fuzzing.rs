@@ -21,6 +21,7 @@ use config::{
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
+use shm::StatusPage;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -93,9 +94,9 @@ fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
     match bytes.int_in_range(0..=17u8)? {
         16 if server.world.workers.is_running(ctx_id) => {
             let written = bytes.arbitrary::<bool>()?.then_some(bytes.arbitrary::<u16>()?.into());
-            server.checkpoint_answered(ctx_id, written.ok_or(true));
+            server.checkpoint_answered(ctx_id, written.map(|bytes| (bytes, Duration::ZERO)).ok_or(true));
             // As a worker that writes one would.
-            if let Some(mark) = server.world.hangs.checkpoint(ctx_id) {
+            if let Some(mark) = server.world.hangs.page(ctx_id).map(StatusPage::checkpoint) {
                 mark.begins();
                 mark.ends();
             }

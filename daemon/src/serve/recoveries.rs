@@ -46,11 +46,11 @@ impl Server {
         }
     }
 
-    /// Looks at a context, if it may have a checkpoint as far as this process knows.
+    /// Looks at a context; nothing if this process knows why it can have no checkpoint.
     fn looks_at(&self, ctx_id: ContextId) -> Option<Seen> {
         let World { workers, hangs, .. } = &self.world;
         let page = hangs.page(ctx_id).filter(|_| workers.is_running(ctx_id))?;
-        // The mark is there until the worker executes what it was sent.
+        // A message that is not executed yet will take the mark away.
         let is_to_change = || page.checkpoint().is_current() && !workers.has_executed_all(ctx_id);
         match self.unmovable(ctx_id) {
             None if workers.has_successor(ctx_id) || is_to_change() => Some(Seen::Busy),
@@ -60,10 +60,10 @@ impl Server {
         }
     }
 
-    /// A worker has answered that its checkpoint has so many bytes, or that there is none, perhaps only for now.
-    pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<u64, bool>) {
+    /// A worker has answered that its checkpoint has so many bytes and took so long, or that there is none, perhaps only for now.
+    pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<(u64, Duration), bool>) {
         match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
-            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.ok()),
+            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.ok().map(|(bytes, _)| bytes)),
             Err(reason) => self.lose(ctx_id, reason),
         }
     }
@@ -79,7 +79,12 @@ impl Server {
         }
     }
 
-    fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
+    /// Returns the bytes of a context's checkpoint, if the context gets another worker should its own die now, unless too many have died.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it does not.
+    pub(super) fn may_recover(&self, ctx_id: ContextId) -> Result<u64, String> {
         let bytes = self.world.workers.complete_checkpoint(ctx_id);
         let bytes = bytes.ok_or("its program did something since its last checkpoint, or it has none")?;
         if self.world.workers.has_successor(ctx_id) {
@@ -90,8 +95,13 @@ impl Server {
         }
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
         self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?;
+        self.world.handovers.admit(ctx_id, Purpose::Recover)?;
+        Ok(bytes)
+    }
+
+    fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
+        let bytes = self.may_recover(ctx_id)?;
         let wanted = (Asker::Itself, Purpose::Recover);
-        self.world.handovers.admit(ctx_id, wanted.1)?;
         let now = Instant::now();
         self.world.checkpoints.crashed(ctx_id, now).inspect_err(|why| {
             let message = format_args!("context {ctx_id} gets no other worker: {why}");
@@ -148,7 +158,7 @@ impl Server {
 impl World {
     /// Asks a worker for a checkpoint.
     fn ask_for_checkpoint(&mut self, ctx_id: ContextId, now: Instant) {
-        let Some(mark) = self.hangs.checkpoint(ctx_id).cloned() else { return };
+        let Some(mark) = self.hangs.page(ctx_id).map(StatusPage::checkpoint).cloned() else { return };
         let make = || shm::create("checkpoint", CHECKPOINT_BYTES);
         let sent = match self.checkpoints.asks(ctx_id, make, now) {
             Ok(file) => self.workers.ask_for_checkpoint(ctx_id, mark, file),
@@ -206,12 +216,13 @@ impl Written {
 /// Looks whether a worker has something to write down.
 fn look(page: &StatusPage) -> Seen {
     let mark = page.checkpoint();
+    // A ring that sleeps is woken up by a message. One that is awake may do something without one, or executes a command that waits, for memory for
+    // example, and must not be interrupted.
+    let sleeps = || page.activity().look().0 == 0;
     match mark.is_current() {
-        // A ring that sleeps is woken up by a message. One that is awake may do something without one.
-        true if page.activity().look().0 == 0 => Seen::Covered,
-        true => Seen::Busy,
-        false if mark.rests() && page.running().is_none() => Seen::Idle,
-        false => Seen::Busy,
+        true if sleeps() => Seen::Covered,
+        false if mark.was_quiet() && page.running().is_none() && sleeps() => Seen::Idle,
+        _ => Seen::Busy,
     }
 }
 

@@ -1,10 +1,13 @@
 //! Workers that are played die by themselves, with and without a checkpoint of their contexts.
 
+use super::broker::Broker;
 use super::checkpoints::{CHECKPOINT_AFTER, CHECKPOINT_BYTES, CRASHES_MAX};
-use super::handover::{START_PATIENCE, Stage};
-use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig_with, signalled, submitted, taken_over};
+use super::handover::{Asker, Purpose, START_PATIENCE, Stage};
+use super::restarts_tests::{
+    CONTEXT, NEW, OLD, Rig, blob, heard, rig_with, signalled, submitted, taken_over,
+};
 use super::workers::Whose;
-use crate::ipc::{HandOver, ToDevice, ToWorker};
+use crate::ipc::{Channel, FromBroker, HandOver, ToBroker, ToDevice, ToWorker};
 use config::{MemoryId, PerHeap, Wanted};
 use protocol::ids::ResourceId;
 use protocol::virtio_gpu::Command;
@@ -18,7 +21,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// Time passes in which nothing happens. The time of other turns stays, so that what is due then is due here only.
+    /// Three seconds pass in which nothing happens. `self.now` stays, so later turns are before them.
     fn idles(&mut self) {
         self.idles_from(Instant::now());
     }
@@ -34,7 +37,8 @@ impl Rig {
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, CHECKPOINT_BYTES);
         rustix::io::pwrite(&file, CHECKPOINT, 0).unwrap();
         self.mark().begins();
-        self.say(worker, &ToDevice::CheckpointWritten { bytes: CHECKPOINT.len() as u64 });
+        let bytes = CHECKPOINT.len() as u64;
+        self.say(worker, &ToDevice::CheckpointWritten { bytes, took: Duration::ZERO });
         assert!(self.mark().ends());
     }
 
@@ -43,8 +47,12 @@ impl Rig {
         self.server.world.checkpoints.next_due()
     }
 
+    fn activity(&self) -> Arc<shm::Activity> {
+        Arc::clone(self.server.world.hangs.page(CONTEXT).unwrap().activity())
+    }
+
     fn mark(&self) -> Arc<shm::CheckpointMark> {
-        Arc::clone(self.server.world.hangs.checkpoint(CONTEXT).unwrap())
+        Arc::clone(self.server.world.hangs.page(CONTEXT).unwrap().checkpoint())
     }
 
     /// A worker dies, and a successor is started.
@@ -147,10 +155,14 @@ fn once_everything_is_written_down_nothing_is_looked_for_until_something_is_sent
     assert!(rig.hear(OLD).contains(&ToWorker::WriteCheckpoint));
     assert_eq!(rig.next(), None, "it is asked");
     rig.mark().begins();
+    let before = Instant::now();
     rig.say(OLD, &ToDevice::NoCheckpoint { reason: "it never can".into(), for_now: false });
+    assert_eq!(rig.next(), None);
     rig.submit(2, None);
     rig.idles();
-    assert_eq!((rig.next(), submitted(&rig.hear(OLD))), (None, vec![2]), "it is left alone");
+    assert!(rig.next().is_some_and(|at| at >= before + Duration::from_secs(60)), "it is left alone");
+    let heard = rig.hear(OLD);
+    assert!(submitted(&heard) == [2] && !heard.contains(&ToWorker::WriteCheckpoint), "{heard:?}");
 }
 
 #[test]
@@ -191,14 +203,52 @@ fn a_worker_that_stays_writes_another_checkpoint_behind_what_it_did_for_the_hand
 fn a_ring_that_is_awake_is_looked_at_as_it_needs_no_message_to_execute_something() {
     let mut rig = rig();
     rig.writes_checkpoint(OLD);
-    let activity = rig.server.world.hangs.page(CONTEXT).unwrap().activity().clone();
+    let activity = rig.activity();
     activity.wakes();
     rig.idles();
     rig.mark().changes();
-    let later = Instant::now() + Duration::from_secs(60);
-    (0..2).for_each(|seconds| rig.turn_at(later + Duration::from_secs(seconds)));
-    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
     activity.sleeps();
+    rig.idles_from(Instant::now() + Duration::from_secs(60));
+    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+}
+
+#[test]
+fn a_command_that_waits_is_not_interrupted_for_a_checkpoint() {
+    let mut rig = rig();
+    rig.hear(OLD);
+    rig.activity().wakes();
+    rig.mark().changes();
+    rig.idles();
+    rig.idles_from(Instant::now() + Duration::from_secs(60));
+    assert_eq!(rig.hear(OLD), []);
+    assert!(rig.next().is_some(), "it may end at any time");
+    rig.activity().sleeps();
+    rig.idles_from(Instant::now() + Duration::from_secs(120));
+    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+}
+
+#[test]
+fn the_broker_hears_which_contexts_would_survive_and_not_of_one_that_is_being_handed_over() {
+    let (ours, broker) = Channel::pair().unwrap();
+    let mut rig = rig_with(|options| {
+        options.checkpoint_after = Some(CHECKPOINT_AFTER);
+        options.broker = Some(Broker::connect(ours.into_socket()));
+    });
+    let recoverable = |rig: &mut Rig| {
+        broker.send(&FromBroker::Report, None).unwrap();
+        rig.turn();
+        let mut reports = heard(&broker).into_iter();
+        reports.find_map(|message| match message {
+            ToBroker::Memory { recoverable, .. } => Some(recoverable),
+            _ => None,
+        })
+    };
+    assert_eq!(recoverable(&mut rig), Some(vec![]), "it has no checkpoint");
+    rig.writes_checkpoint(OLD);
+    assert_eq!(recoverable(&mut rig), Some(vec![CONTEXT]));
+    rig.server.hand_over(CONTEXT, None, (Asker::Operator, Purpose::Restart));
+    assert!(rig.mark().is_current());
+    assert_eq!(recoverable(&mut rig), Some(vec![]));
 }
 
 #[test]
@@ -209,7 +259,11 @@ fn a_worker_that_was_killed_has_not_died_by_itself() {
     workers.is_heard_no_more(CONTEXT);
     assert!(workers.complete_checkpoint(CONTEXT).is_some());
     workers.flush(Whose::Worker(CONTEXT));
-    assert_eq!(workers.complete_checkpoint(CONTEXT), None, "what is not heard is killed");
+    assert_eq!(
+        workers.complete_checkpoint(CONTEXT),
+        None,
+        "a worker whose channel cannot be watched is killed"
+    );
     rig.server.lose_unexplained(CONTEXT);
     assert!(!rig.is_running());
 }
@@ -272,7 +326,7 @@ fn a_worker_that_answers_what_it_was_not_asked_ends_its_context() {
         if bytes > 0 {
             rig.idles();
         }
-        rig.say(OLD, &ToDevice::CheckpointWritten { bytes });
+        rig.say(OLD, &ToDevice::CheckpointWritten { bytes, took: Duration::ZERO });
         assert!(!rig.is_running(), "{bytes} bytes");
     }
 }

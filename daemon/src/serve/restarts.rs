@@ -122,13 +122,14 @@ impl Server {
         let swapped_out = (purpose == Purpose::SwapOut).then(|| self.swapped_out(ctx_id, asker));
         let started = self.world.start_successor(ctx_id, number, (placement, &moves.comes_to), swapped_out);
         if let Err(error) = started {
-            self.world.leaves(ctx_id, &moves.comes_to);
+            self.world.leaves_gpus(ctx_id, &moves.comes_to);
             return Err(format!("a successor cannot be started: {error}").into());
         }
         self.world.handovers.begins(ctx_id, (asker, purpose), moves, Instant::now());
         if purpose == Purpose::SwapIn {
             // At once: what comes from now on is for the successor alone.
             self.world.workers.swaps_in(ctx_id);
+            self.device.driver_holds(ctx_id, number);
             self.show_successor(ctx_id);
         }
         self.world.tell_stage(ctx_id, asker, RestartStage::Starts);
@@ -384,17 +385,18 @@ impl Server {
             return self.fail(ctx_id, "the successor has taken over what it has not read");
         }
         let how = self.world.workers.how_it_ended(ctx_id);
-        let leaves = self.world.workers.successor_number(ctx_id);
+        let old_number = self.world.workers.successor_number(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
         self.world.checkpoints.begins(ctx_id, Instant::now());
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };
-        self.world.leaves(ctx_id, &hand_over.moves.leaves);
+        self.world.leaves_gpus(ctx_id, &hand_over.moves.leaves);
         match hand_over.purpose {
             Purpose::Recover => self.world.recovered(ctx_id, &how, took),
             Purpose::SwapOut => {
-                self.world.room.leaves(ctx_id, leaves);
+                self.world.room.leaves(ctx_id, old_number);
+                old_number.into_iter().for_each(|number| self.device.driver_holds(ctx_id, number));
                 self.world.handed_over(ctx_id, (hand_over.asker, Purpose::SwapOut), Ok(took));
             }
             purpose => self.world.handed_over(ctx_id, (hand_over.asker, purpose), Ok(took)),
@@ -404,11 +406,11 @@ impl Server {
     /// Calls a hand-over off: the context stays its worker's.
     pub(super) fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
         self.world.workers.call_off(ctx_id, false);
-        // What was asked of the worker for the hand-over took the mark of its checkpoint away.
+        // The hand-over made the worker execute something: its checkpoint counts no more.
         self.world.checkpoints.is_used(ctx_id, Instant::now());
         self.device.hand_over_ends(ctx_id, &mut self.world);
         if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
-            self.world.leaves(ctx_id, &hand_over.moves.comes_to);
+            self.world.leaves_gpus(ctx_id, &hand_over.moves.comes_to);
             self.not_handed_over(ctx_id, (hand_over.asker, hand_over.purpose), failure.into());
         }
     }
@@ -446,7 +448,7 @@ impl World {
     }
 
     /// Tells the broker that a context is not on these GPUs any more.
-    fn leaves(&self, ctx_id: ContextId, gpus: &[u8]) {
+    fn leaves_gpus(&self, ctx_id: ContextId, gpus: &[u8]) {
         self.broker.iter().for_each(|broker| broker.leaves(ctx_id, gpus));
     }
 

@@ -22,7 +22,19 @@ impl Rig {
     }
 
     /// One worker writes everything and another takes it over, with its credit. Nothing is left of the first.
-    fn passes_on(&mut self, (old, new): (u32, u32), credit: u64, meanwhile: impl FnOnce(&mut Self)) {
+    fn passes_on(&mut self, workers: (u32, u32), credit: u64, meanwhile: impl FnOnce(&mut Self)) {
+        let number = self.begins_to_pass_on(workers, credit, meanwhile);
+        self.server.nothing_is_left(number);
+        self.turn();
+    }
+
+    /// Does the same, but the first has not ended. Returns its number.
+    fn begins_to_pass_on(
+        &mut self,
+        (old, new): (u32, u32),
+        credit: u64,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> u64 {
         // The hand-over before.
         self.hear(old);
         self.say(new, &ToDevice::Ready);
@@ -38,8 +50,7 @@ impl Rig {
         assert_eq!((self.stage(), self.killed.last()), (None, Some(&old)));
         self.turn();
         assert_ne!(self.stage(), Some(Stage::Starts), "the memory is not free yet");
-        self.server.nothing_is_left(number);
-        self.turn();
+        number
     }
 }
 
@@ -67,7 +78,7 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     assert_eq!(rig.told(&broker, &may(0, false)), RoomState::default());
     rig.asks(OLD, 1, 100, 200);
     let wants = RoomState { wanted: 100, least: 100, waiter: number(1), ..RoomState::default() };
-    assert_eq!((rig.hear(OLD), state(&broker)), (vec![], wants));
+    assert_eq!((rig.hear(OLD), state(&broker)), (vec![ToWorker::MemoryWaits { request: 1 }], wants));
     let has = RoomState { most: 150, held: 150, wanted: 150, ..RoomState::default() };
     assert_eq!(rig.told(&broker, &may(150, false)), has);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 150 }]);
@@ -77,7 +88,9 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     rig.asks(OLD, 4, 50, 50);
     let next = RoomState { wanted: 200, least: 200, waiter: number(4), ..has };
     assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
-    assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 2 }]);
+    let (waits, refused) =
+        (|request| ToWorker::MemoryWaits { request }, ToWorker::MemoryRefused { request: 2 });
+    assert_eq!(rig.hear(OLD), [waits(2), waits(4), refused]);
     // A refusal is of one that waits, which it may not do any more.
     assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
     assert_eq!(rig.hear(OLD), []);
@@ -115,5 +128,29 @@ fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
         rig.passes_on((NEW, THIRD), 150, |_| {});
         assert_eq!(submitted(&rig.hear(THIRD)), [1]);
         assert_eq!((rig.server.unmovable(CONTEXT), rig.is_running()), (None, true));
+    }
+}
+
+#[test]
+fn memory_counts_until_the_process_with_the_driver_has_ended_though_its_context_has() {
+    for comes_back in [false, true] {
+        let (mut rig, broker) = rig_with_spare();
+        rig.told(&broker, &may(150, false));
+        rig.asks(OLD, 1, 100, 150);
+        rig.hear(OLD);
+        rig.told(&broker, &may(0, true));
+        let mut driver = rig.begins_to_pass_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
+        if comes_back {
+            rig.server.nothing_is_left(driver);
+            rig.told(&broker, &may(150, true));
+            assert_eq!(rig.stage(), Some(Stage::Starts));
+            driver = rig.server.world.workers.successor_number(CONTEXT).unwrap();
+        }
+        rig.server.lose(CONTEXT, "a test ends it");
+        (0..driver).for_each(|number| rig.server.nothing_is_left(number));
+        let held = |rig: &Rig| rig.server.device.present_memory();
+        assert_eq!((held(&rig), rig.server.world.room.leaving.len()), (150, 0));
+        rig.server.nothing_is_left(driver);
+        assert_eq!(held(&rig), 0);
     }
 }

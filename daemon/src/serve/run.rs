@@ -707,7 +707,9 @@ impl Server {
             ToDevice::HandedOver => self.worker_handed_over(ctx_id),
             ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),
             ToDevice::Wakes => self.wakes(ctx_id),
-            ToDevice::CheckpointWritten { bytes } => self.checkpoint_answered(ctx_id, Ok(bytes)),
+            ToDevice::CheckpointWritten { bytes, took } => {
+                self.checkpoint_answered(ctx_id, Ok((bytes, took)));
+            }
             ToDevice::NoCheckpoint { reason, for_now } => {
                 log::debug!(context = ctx_id.0; "context {ctx_id} has no checkpoint: {}", Quoted(&reason));
                 self.checkpoint_answered(ctx_id, Err(for_now));
@@ -844,8 +846,7 @@ impl Server {
                 contexts.iter().filter_map(|(ctx_id, _)| Some((*ctx_id, self.unmovable(*ctx_id)?)));
             let unmovable = unmovable.collect();
             let vm = held(self.device.held_memory_of_all());
-            let would_survive =
-                |ctx_id: &ContextId| self.world.workers.complete_checkpoint(*ctx_id).is_some();
+            let would_survive = |ctx_id: &ContextId| self.may_recover(*ctx_id).is_ok();
             let recoverable = contexts.iter().map(|(ctx_id, _)| *ctx_id).filter(would_survive).collect();
             broker.tell(&ToBroker::Memory { contexts, vm, unmovable, recoverable }, None);
         }
@@ -926,6 +927,7 @@ impl Server {
             self.world.blobs.answer_fences(page.results(), |memory| shown.get(&memory).copied());
         }
         self.device.context_lost(ctx_id, &mut self.world);
+        self.world.room.ends(ctx_id);
         // The frontend has unmapped what the worker had lent.
         self.world.lenders.ends(ctx_id);
     }

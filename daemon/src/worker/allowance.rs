@@ -1,8 +1,8 @@
 //! Asks the device process for memory on behalf of the driver, and gives back what is not used any more.
 //!
 //! Memory that only the driver uses is asked for in steps, so that most allocations need not ask. A thread that asks waits for the answer,
-//! which is handled where it is read, ahead of what is queued; the device process answers at once, or when workers have ended that hold
-//! what is asked for.
+//! which is handled where it is read, ahead of what is queued. The device process answers at once, or when workers have ended that hold
+//! what is asked for, or says that other VMs have to give it up first.
 
 use super::patience::patience;
 use crate::ipc::{Channel, ToDevice};
@@ -18,10 +18,9 @@ use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFil
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// The longest time that an executor waits for an answer that comes at once. It waits no longer.
+/// Time that an executor waits for an answer that the device process gives at once, or when workers have ended: those that do not are killed after 2 s.
 const ANSWER_MAX: Duration = patience(10);
-/// The longest time that it waits for memory. What is granted later goes back. Workers that end take less (2 s, then they are killed), and so does the
-/// wait for memory that other VMs give up (`memory-wait`, 10 min at most).
+/// Time that it waits for memory that other VMs have to give up: longer than `memory-wait` (10 min at most). Memory that is granted later goes back.
 const MEMORY_MAX: Duration = patience(630);
 
 /// Refused shaders of one context that the device process hears of, and logs within limits of its own.
@@ -54,8 +53,8 @@ struct Credit {
 }
 
 enum Request {
-    /// Somebody waits for the answer.
-    Open,
+    /// An executor waits for the answer, for so long.
+    Open(Duration),
     /// Nobody waits any more for what this asks.
     Abandoned(Question),
     /// The answer is here.
@@ -75,13 +74,6 @@ impl Question {
             Self::Memory(wanted) => ToDevice::MemoryWanted { request, wanted },
             Self::Budget => ToDevice::BudgetWanted { request },
             Self::CatchUp => ToDevice::CatchUpWanted { request },
-        }
-    }
-
-    fn patience(self) -> Duration {
-        match self {
-            Self::Memory(_) => MEMORY_MAX,
-            Self::Budget | Self::CatchUp => ANSWER_MAX,
         }
     }
 }
@@ -123,6 +115,13 @@ impl Allowances {
         self.answer(request, Answer::Refused);
     }
 
+    /// `ToWorker::MemoryWaits` came.
+    pub(super) fn waits(&self, request: u32) {
+        if let Some(Request::Open(patience)) = self.state.lock().requests.get_mut(&request) {
+            *patience = MEMORY_MAX;
+        }
+    }
+
     /// `ToWorker::Budget` came.
     pub(super) fn counted(&self, request: u32, memory: PerHeap<MemoryCount>) {
         self.answer(request, Answer::Budget(memory));
@@ -141,7 +140,7 @@ impl Allowances {
     fn answer(&self, request: u32, answer: Answer) {
         let mut state = self.state.lock();
         match state.requests.remove(&request) {
-            Some(Request::Open) => {
+            Some(Request::Open(_)) => {
                 state.requests.insert(request, Request::Answered(answer));
                 self.answered.notify_all();
             }
@@ -179,20 +178,23 @@ impl Allowances {
         let mut state = self.state.lock();
         let request = state.next_request;
         state.next_request = request.wrapping_add(1);
-        state.requests.insert(request, Request::Open);
+        state.requests.insert(request, Request::Open(ANSWER_MAX));
         drop(state);
         self.say(&question.message(request));
         let start = Instant::now();
         let mut state = self.state.lock();
         loop {
-            if matches!(state.requests.get(&request), Some(Request::Answered(_))) {
-                return Ok(match state.requests.remove(&request) {
-                    Some(Request::Answered(answer)) => Some(answer),
-                    _ => None,
-                });
-            }
+            let patience = match state.requests.get(&request) {
+                Some(Request::Open(patience)) => *patience,
+                _ => {
+                    return Ok(match state.requests.remove(&request) {
+                        Some(Request::Answered(answer)) => Some(answer),
+                        _ => None,
+                    });
+                }
+            };
             let stop = cancel.stop();
-            if stop.is_some() || start.elapsed() > question.patience() {
+            if stop.is_some() || start.elapsed() > patience {
                 state.requests.insert(request, Request::Abandoned(question));
                 drop(state);
                 if matches!(question, Question::Memory(_)) {
@@ -508,6 +510,26 @@ mod tests {
         assert!(used.is_some() && rig.said().is_none());
         drop(used);
         assert_eq!(rig.said(), Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: 2 * STEP }));
+    }
+
+    #[test]
+    fn a_request_waits_for_long_only_if_the_device_process_says_so() {
+        let (rig, cancel) = (Rig::new(), Cancel::default());
+        let patience = |request| match rig.allowances.state.lock().requests.get(&request) {
+            Some(Request::Open(patience)) => Some(*patience),
+            _ => None,
+        };
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| rig.allowances.pages(4096, &cancel).unwrap().is_some());
+            let asked = rig.peer.receive::<ToDevice>().unwrap().0;
+            assert!(matches!(asked, ToDevice::MemoryWanted { request: 0, .. }), "{asked:?}");
+            assert_eq!(patience(0), Some(ANSWER_MAX));
+            rig.allowances.waits(0);
+            rig.allowances.waits(1);
+            assert_eq!((patience(0), patience(1)), (Some(MEMORY_MAX), None));
+            rig.allowances.refused(0);
+            assert!(!asking.join().unwrap());
+        });
     }
 
     #[test]

@@ -205,12 +205,13 @@ fn kill_at_random(broker: &Broker, count: usize) -> Result<Killed> {
 }
 
 #[test]
-#[ignore = "takes half an hour: 200 workers die at random moments"]
-fn of_two_hundred_workers_that_die_under_load_no_context_is_lost_that_had_a_checkpoint() -> Result<()> {
+#[ignore = "takes minutes: 20 workers die at random moments"]
+fn workers_that_die_at_random_lose_only_contexts_that_had_done_something_since_their_checkpoint() -> Result<()>
+{
     let broker = talkative(&[("a", ""), ("b", "")])?;
     let mut neighbour = endless::Program::start(&guest(&broker, "b")?, "neighbour")?;
-    let killed = kill_at_random(&broker, 200)?;
+    let killed = kill_at_random(&broker, 20)?;
     println!("{killed:?}");
-    ensure!(killed.recovered > 5 && killed.lost > 0, "{killed:?}");
+    ensure!(killed.recovered > 0 && killed.lost > 0, "{killed:?}");
     neighbour.compute().map(drop)
 }

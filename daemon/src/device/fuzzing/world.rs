@@ -247,6 +247,10 @@ impl Effects for World {
         self.answer(ctx_id, request);
     }
 
+    fn memory_waits(&mut self, _: ContextId, _: u32) {
+        self.effects += 1;
+    }
+
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, _: Option<&'static str>) {
         self.effects += 1;
         self.answer(ctx_id, request);

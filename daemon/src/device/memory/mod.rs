@@ -16,14 +16,21 @@ use super::quota::Owner;
 use super::{Device, Effects};
 use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
-use room::LIMIT;
 use rustc_hash::FxHashSet;
 
-/// Requests of one context that may wait for workers to end: more than the threads of an honest worker make. Others are refused.
+/// Requests of one context that may wait (`memory_requests`): more than the threads of an honest worker make. Others are refused.
 const WAITING_MAX: usize = 128;
 
 /// Bytes by which allocations of a context grow at most when each is rounded up to whole pages: those of 262 144 allocations.
 const ROUNDING_MAX: u64 = 1 << 30;
+
+/// The reason for which a request is not granted now.
+enum Lacks {
+    /// The VM may not hold more of the GPUs' memory: the request has to wait for [`Device::room`].
+    Room,
+    /// The limit of this name is reached.
+    Quota(&'static str),
+}
 
 impl<T> Device<T> {
     /// A worker asks for memory before its driver allocates it. Answered at once, or when workers have ended whose memory it takes.
@@ -34,14 +41,24 @@ impl<T> Device<T> {
         wanted: Wanted,
         effects: &mut E,
     ) {
+        let asked = Waiting { ctx_id, request, wanted, is_told: false };
+        let Err(lacks) = self.grant(&asked, effects) else { return };
+        let may_wait = self.may_wait(ctx_id);
+        match lacks {
+            Lacks::Room if may_wait => self.wait_for_room(asked, effects),
+            Lacks::Quota(_) if may_wait && self.is_coming_free(&asked, &self.ending()) => {
+                self.waiting.push(asked);
+            }
+            Lacks::Room => effects.refuse_memory(ctx_id, request, Some("memory_requests")),
+            Lacks::Quota(limit) => effects.refuse_memory(ctx_id, request, Some(limit)),
+        }
+    }
+
+    /// Answers a request, if it can have what it wants.
+    fn grant<E: Effects<Ticket = T>>(&mut self, asked: &Waiting, effects: &mut E) -> Result<(), Lacks> {
+        let Waiting { ctx_id, request, wanted, .. } = *asked;
         let owner = self.owner(Some(ctx_id));
-        let Some(wanted) = self.within_room(owner, wanted) else {
-            return match self.may_wait(ctx_id) {
-                true => self.waiting.push(Waiting { ctx_id, request, wanted }),
-                false => effects.refuse_memory(ctx_id, request, Some(LIMIT)),
-            };
-        };
-        let granted = match wanted {
+        let granted = match self.within_room(owner, wanted).ok_or(Lacks::Room)? {
             Wanted::Pages(bytes) => self.whole_pages(owner, bytes).and_then(|memory| {
                 effects.make_memory(ctx_id, request, memory, bytes).map_err(|_| {
                     self.let_go(owner, memory, effects);
@@ -55,12 +72,15 @@ impl<T> Device<T> {
                 effects.grant_memory(ctx_id, request, None, bytes);
             }),
         };
-        let Err(limit) = granted else { return };
-        if self.may_wait(ctx_id) && self.is_coming_free(owner, wanted) {
-            self.waiting.push(Waiting { ctx_id, request, wanted });
-        } else {
-            effects.refuse_memory(ctx_id, request, Some(limit));
+        granted.map_err(Lacks::Quota)
+    }
+
+    /// A request waits until there is room. Its worker is told once, as it waits for longer then.
+    fn wait_for_room<E: Effects<Ticket = T>>(&mut self, mut asked: Waiting, effects: &mut E) {
+        if !std::mem::replace(&mut asked.is_told, true) {
+            effects.memory_waits(asked.ctx_id, asked.request);
         }
+        self.waiting.push(asked);
     }
 
     /// A worker does not want any more what it has asked for. If that waits, it is answered, so that the worker can forget it.
@@ -96,9 +116,10 @@ impl<T> Device<T> {
         self.waiting.iter().filter(|waiting| waiting.ctx_id == ctx_id).count() < WAITING_MAX
     }
 
-    /// Returns whether the workers that are ending hold what a request lacks.
-    fn is_coming_free(&self, owner: Owner, wanted: Wanted) -> bool {
-        let (heap, bytes, pieces) = match wanted {
+    /// Returns whether the workers that are `ending` hold what a request lacks.
+    fn is_coming_free(&self, asked: &Waiting, ending: &[Owner]) -> bool {
+        let owner = self.owner(Some(asked.ctx_id));
+        let (heap, bytes, pieces) = match asked.wanted {
             Wanted::Pages(bytes) => (Heap::Host, bytes, 1),
             Wanted::Piece { heap, bytes } => (heap, bytes, 1),
             Wanted::Credit { heap, least, .. } => (heap, least, 0),
@@ -108,10 +129,9 @@ impl<T> Device<T> {
             Heap::Device => device,
             Heap::Host => host,
         };
-        let ending = self.ending();
         !ending.is_empty()
-            && memory.check(owner, bytes, &ending).is_ok()
-            && self.quotas.memory_pieces.check(owner, pieces, &ending).is_ok()
+            && memory.check(owner, bytes, ending).is_ok()
+            && self.quotas.memory_pieces.check(owner, pieces, ending).is_ok()
     }
 
     /// Workers that were told to end and hold something still.
@@ -128,15 +148,23 @@ impl<T> Device<T> {
         self.waiting.retain(|waiting| waiting.ctx_id != ctx_id);
     }
 
-    /// Workers' memory has come back: what waits for it asks again.
+    /// Workers' memory has come back: what waits for it asks again. Those that wait may do so already, so they are not counted.
     pub(super) fn ask_again<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            let Waiting { ctx_id, request, wanted } = waiting;
-            if self.contexts.get(&ctx_id).is_some_and(|context| context.rests) {
-                self.waiting.push(waiting);
+        if self.waiting.is_empty() {
+            return;
+        }
+        let ending = self.ending();
+        for asked in std::mem::take(&mut self.waiting) {
+            if self.contexts.get(&asked.ctx_id).is_some_and(|context| context.rests) {
+                self.waiting.push(asked);
                 continue;
             }
-            self.memory_wanted(ctx_id, request, wanted, effects);
+            match self.grant(&asked, effects) {
+                Ok(()) => {}
+                Err(Lacks::Room) => self.wait_for_room(asked, effects),
+                Err(Lacks::Quota(_)) if self.is_coming_free(&asked, &ending) => self.waiting.push(asked),
+                Err(Lacks::Quota(limit)) => effects.refuse_memory(asked.ctx_id, asked.request, Some(limit)),
+            }
         }
     }
 
@@ -174,13 +202,15 @@ impl<T> Device<T> {
     }
 
     fn returned<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) {
-        self.let_go(owner, memory, effects);
-        self.ask_again(effects);
+        if self.let_go(owner, memory, effects) {
+            self.ask_again(effects);
+        }
     }
 
-    fn let_go<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) {
-        let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
-        let Some(times) = holdings.pieces.get_mut(&memory) else { return };
+    /// Returns whether the worker does not hold the piece any more.
+    fn let_go<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) -> bool {
+        let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return false };
+        let Some(times) = holdings.pieces.get_mut(&memory) else { return false };
         *times -= 1;
         let gone = *times == 0;
         if gone {
@@ -191,6 +221,7 @@ impl<T> Device<T> {
         } else if gone {
             self.pieces.pass_on(memory, owner, &mut self.quotas);
         }
+        gone
     }
 
     /// A worker gives back what it was given in advance.
@@ -207,7 +238,9 @@ impl<T> Device<T> {
         let bytes = bytes.min(*credit);
         *credit -= bytes;
         self.quotas.memory.of(heap).give_back(owner, bytes);
-        self.ask_again(effects);
+        if bytes > 0 {
+            self.ask_again(effects);
+        }
     }
 
     /// A worker says that a ring begins. It has its thread already, so a context that must not have it cannot go on.
@@ -267,6 +300,7 @@ impl<T> Device<T> {
     pub(crate) fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);
         self.dying.remove(&owner);
+        self.contexts.values_mut().for_each(|context| context.drivers.retain(|driver| *driver != owner));
         let holdings = self.pieces.workers.remove(&owner).unwrap_or_default();
         self.quotas.memory.device.give_back(owner, holdings.credit.device);
         self.quotas.memory.host.give_back(owner, holdings.credit.host);
@@ -280,6 +314,15 @@ impl<T> Device<T> {
         }
         self.away.remove(&owner);
         self.ask_again(effects);
+    }
+
+    /// A context ends. What counts for its owner is held by these processes, as its worker has no driver: it counts until they have ended.
+    pub(super) fn drivers_end(&mut self, owner: Owner, drivers: Vec<Owner>) {
+        if !drivers.is_empty() {
+            self.away.insert(owner);
+        }
+        let held = self.quotas.memory.device.held(owner);
+        self.dying.extend(drivers.into_iter().map(|driver| (driver, held)));
     }
 
     /// A blob shows a piece.
@@ -394,6 +437,7 @@ impl<T> Device<T> {
             return;
         };
         context.rests = false;
+        context.drivers.retain(|driver| *driver != successor);
         let owner = context.owner;
         // No context is left that asked.
         self.waits_no_more(ctx_id);

@@ -8,7 +8,7 @@ use config::{Heap, Wanted};
 use protocol::ids::ContextId;
 
 /// The name of the limit on the time for which a request waits.
-pub(super) const LIMIT: &str = "memory-wait";
+const LIMIT: &str = "memory-wait";
 
 /// A context that waits for memory of the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl<T> Device<T> {
     pub(crate) fn first_lack(&self, coming: &[ContextId]) -> Option<Lack> {
         let number = |ctx_id: ContextId, request: u32| u64::from(ctx_id.0) << 32 | u64::from(request);
         let asked = self.waiting.iter().filter(|waiting| self.lacks_only_room(waiting));
-        let mut asked = asked.filter_map(|Waiting { ctx_id, request, wanted }| {
+        let mut asked = asked.filter_map(|Waiting { ctx_id, request, wanted, .. }| {
             Some(Lack { ctx_id: *ctx_id, bytes: least_of(*wanted)?, number: number(*ctx_id, *request) })
         });
         let away = coming.iter().filter(|ctx_id| self.context_is_away(**ctx_id));

@@ -1,4 +1,4 @@
-//! Closes descriptors of devices beside everything else.
+//! Closes descriptors of device nodes on a thread of its own.
 //!
 //! With the last of them a kernel's driver frees what a process had, and may have to stop what still runs on the GPU before. The device
 //! thread does not wait for that.

@@ -82,6 +82,13 @@ impl Room {
         self.leaving.extend(number.map(|number| (number, ctx_id)));
     }
 
+    /// A context has ended. Another of the same number is not known.
+    pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
+        self.leaving.retain(|_, leaving| *leaving != ctx_id);
+        self.waiting.retain(|waiting| *waiting != ctx_id);
+        self.stays.remove(&ctx_id);
+    }
+
     /// A context that is swapped out wants to come back.
     pub(in crate::serve) fn wait(&mut self, ctx_id: ContextId) {
         if !self.waits(ctx_id) {

@@ -15,8 +15,7 @@ use config::HangLimits;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use shm::{CheckpointMark, StatusPage};
-use std::sync::Arc;
+use shm::StatusPage;
 use std::time::{Duration, Instant};
 
 /// Time between two looks while something runs for long, and while nothing does.
@@ -103,11 +102,6 @@ impl Hangs {
     /// Returns the page of a context's worker.
     pub(super) fn page(&self, ctx_id: ContextId) -> Option<&StatusPage> {
         self.workers.get(&ctx_id).map(|watched| &watched.page)
-    }
-
-    /// Returns the mark of a context's checkpoint.
-    pub(super) fn checkpoint(&self, ctx_id: ContextId) -> Option<&Arc<CheckpointMark>> {
-        self.workers.get(&ctx_id).map(|watched| watched.page.checkpoint())
     }
 
     /// Returns which limit a worker has reached that was allowed to run for so long.

@@ -33,8 +33,8 @@ pub(super) struct Kept {
     /// The bytes of the checkpoint, once it is written.
     written: Option<u64>,
     messages: Outbox<ToWorker>,
-    /// The worker was sent something that takes the mark away and is of no use to a successor.
-    is_over: bool,
+    /// The worker was sent a `DetachResource`, which makes the checkpoint stale and is not kept.
+    has_detached: bool,
 }
 
 impl Worker {
@@ -53,7 +53,7 @@ impl Worker {
         let owner = self.owner();
         let Some(kept) = self.kept.as_mut().filter(|_| !message.is_answer()) else { return };
         if !needs_driver(message) {
-            kept.is_over |= matches!(message, ToWorker::DetachResource { .. });
+            kept.has_detached |= matches!(message, ToWorker::DetachResource { .. });
             return;
         }
         // A worker that does not read has each message counted for it once.
@@ -85,7 +85,7 @@ impl Workers {
     ) -> Result<(), &'static str> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
         worker.keep_no_more(&mut self.backlogs, worker.owner());
-        worker.kept = Some(Kept { mark, written: None, messages: Outbox::default(), is_over: false });
+        worker.kept = Some(Kept { mark, written: None, messages: Outbox::default(), has_detached: false });
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::WriteCheckpoint, Some(file))
     }
 
@@ -98,8 +98,7 @@ impl Workers {
         }
     }
 
-    /// Returns the bytes of a context's checkpoint, if the context would survive the death of its worker: everything is there that the worker
-    /// has executed, and that it has not.
+    /// Returns the bytes of a context's checkpoint, if nothing was executed since it was written, and all messages sent since are kept.
     pub(in crate::serve) fn complete_checkpoint(&self, ctx_id: ContextId) -> Option<u64> {
         let worker = self.running.get(&ctx_id).filter(|worker| matches!(worker.life, Life::Runs))?;
         let kept = worker.kept.as_ref()?;
@@ -109,7 +108,7 @@ impl Workers {
     /// Returns whether a context's worker has executed all that it was sent, if the mark of its checkpoint is there.
     pub(in crate::serve) fn has_executed_all(&self, ctx_id: ContextId) -> bool {
         let kept = self.running.get(&ctx_id).and_then(|worker| worker.kept.as_ref());
-        kept.is_some_and(|kept| kept.messages.is_empty() && !kept.is_over)
+        kept.is_some_and(|kept| kept.messages.is_empty() && !kept.has_detached)
     }
 
     /// Returns whether a context's worker has died by itself, and the context waits for a successor.
@@ -143,7 +142,7 @@ impl Workers {
         std::mem::take(&mut self.ended)
     }
 
-    /// A context's worker is heard no more, as where the system takes its channel away.
+    /// Stops listening to a worker, as if the system had taken its channel away.
     #[cfg(test)]
     pub(in crate::serve) fn is_heard_no_more(&self, ctx_id: ContextId) {
         readiness::unwatch(&self.epoll, &self.running[&ctx_id].channel).unwrap();

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use vulkan::snapshot::step::Step;
 use vulkan::snapshot::{Carry, NotMovable, Prelude};
 
-/// Time in which rings come to rest that do nothing. What keeps one for longer is a command that takes long, for which the others are not to wait.
-const REST_MAX: Duration = Duration::from_millis(200);
+/// Time that rings have to stop between two commands. If one needs longer, its command takes long, and the other rings are not kept waiting for it.
+const STOP_MAX: Duration = Duration::from_millis(200);
 
 /// Writes a checkpoint into a file, and returns its bytes. To be called between two commands of the virtqueue's stream, whose executor is
 /// `virtqueue`; all rings have to be told to go on later.
@@ -31,7 +31,7 @@ pub(super) fn write<B: Backend>(
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     let start = Instant::now();
-    come_to_rest(context, REST_MAX, Duration::ZERO, Duration::ZERO)?;
+    come_to_rest(context, STOP_MAX, Duration::ZERO, Duration::ZERO)?;
     let rested = start.elapsed();
     let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
     if Step::contents_bytes(&saved.steps).is_some() {

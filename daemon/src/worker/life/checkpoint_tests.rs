@@ -51,7 +51,7 @@ fn a_successor_goes_on_from_a_checkpoint_as_from_a_worker() {
     let head = ring.push(&VERSION);
     ring.wait(head);
     let (answer, file) = old.writes_checkpoint(1 << 20);
-    let ToDevice::CheckpointWritten { bytes } = answer else { panic!("{answer:?}") };
+    let ToDevice::CheckpointWritten { bytes, .. } = answer else { panic!("{answer:?}") };
     old.becomes_current(true);
     let calls = old.calls();
     // Its worker is dead: it does nothing any more.
@@ -113,6 +113,20 @@ fn whatever_is_executed_takes_the_mark_away() {
     // What a context sees is shown to its successor as well.
     peer.shared_memory(21, 4096);
     assert!(peer.silent() && peer.is_current());
+    peer.end();
+}
+
+#[test]
+fn a_checkpoint_does_not_wait_for_fences() {
+    let peer = Peer::start();
+    let fence = fence(1, 5);
+    peer.submit(&VERSION, Some(fence));
+    peer.submit_and_wait(&[]);
+    let reason = "a fence is not passed".to_owned();
+    assert_eq!(peer.writes_checkpoint(1 << 20).0, ToDevice::NoCheckpoint { reason, for_now: true });
+    (peer.fake.fences.lock().pop().unwrap().1)();
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence));
+    assert!(matches!(peer.writes_checkpoint(1 << 20).0, ToDevice::CheckpointWritten { .. }));
     peer.end();
 }
 

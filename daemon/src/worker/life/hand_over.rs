@@ -60,7 +60,7 @@ pub(super) fn hand_over<B: Backend>(
     Ok(())
 }
 
-/// Brings all rings to rest, and waits until everything has completed and all fences are passed, each for as long as it may take at most.
+/// Brings all rings to rest, and waits until everything has completed and all fences are passed. Each of the three waits has its own bound.
 ///
 /// # Errors
 ///

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vulkan::snapshot::{Carry, NotMovable, Prelude};
 use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 
@@ -245,6 +245,7 @@ impl<B: Backend> Worker<B> {
             | ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }
             | ToWorker::MemoryRefused { .. }
+            | ToWorker::MemoryWaits { .. }
             | ToWorker::Budget { .. }
             | ToWorker::CaughtUp { .. }
             | ToWorker::BlobGone { .. } => {}
@@ -307,9 +308,10 @@ impl<B: Backend> Worker<B> {
     /// Writes a checkpoint, and goes on.
     fn write_checkpoint(&mut self, file: Option<OwnedFd>) {
         let Self { context, executor, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
+        let start = Instant::now();
         let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, file));
         let answer = match written {
-            Ok(bytes) => ToDevice::CheckpointWritten { bytes },
+            Ok(bytes) => ToDevice::CheckpointWritten { bytes, took: start.elapsed() },
             Err(NotMovable { reason, for_now }) => ToDevice::NoCheckpoint { reason, for_now },
         };
         let is_written = matches!(answer, ToDevice::CheckpointWritten { .. });
@@ -442,6 +444,10 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::MemoryRefused { request } => {
             allowances.refused(request);
+            return None;
+        }
+        ToWorker::MemoryWaits { request } => {
+            allowances.waits(request);
             return None;
         }
         ToWorker::Budget { request, memory } => {

@@ -2,12 +2,21 @@
 
 use super::error::{ContextLost, Fault};
 use ash::vk;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
 /// The flag, which the one who waits and the one who ends the wait share.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicU8>);
+pub struct Cancel(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    flag: AtomicU8,
+    /// The time since which the command waits that was interrupted, and is the next again.
+    began: Mutex<Option<Instant>>,
+}
 
 /// The reason why a wait has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +41,7 @@ const CANCELLED: u8 = 2;
 impl Cancel {
     /// Ends every wait that looks at this flag, for good.
     pub fn cancel(&self) {
-        self.0.store(CANCELLED, Ordering::SeqCst);
+        self.0.flag.store(CANCELLED, Ordering::SeqCst);
     }
 
     /// Ends every wait that looks at this flag until [`Self::resume`], unless they end for good.
@@ -47,31 +56,42 @@ impl Cancel {
 
     /// Returns whether waits must end, for whatever reason: a single load.
     pub fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Acquire) != RUNNING
+        self.0.flag.load(Ordering::Acquire) != RUNNING
     }
 
     /// Returns whether waits must end for good.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Acquire) == CANCELLED
+        self.0.flag.load(Ordering::Acquire) == CANCELLED
     }
 
     /// Returns whether waits must end for now.
     pub fn is_interrupted(&self) -> bool {
-        self.0.load(Ordering::Acquire) == INTERRUPTED
+        self.0.flag.load(Ordering::Acquire) == INTERRUPTED
     }
 
     /// Returns why waits must end, if they must.
     pub fn stop(&self) -> Option<Stop> {
-        match self.0.load(Ordering::Acquire) {
+        match self.0.flag.load(Ordering::Acquire) {
             RUNNING => None,
             INTERRUPTED => Some(Stop::Interrupted),
             _ => Some(Stop::Cancelled),
         }
     }
 
+    /// A command begins to wait. Returns the time since which it does: if it was interrupted, since before that.
+    pub(crate) fn begins(&self) -> Instant {
+        self.0.began.lock().take().unwrap_or_else(Instant::now)
+    }
+
+    /// The command that waits since this time stops for a reason, and begins once more if it is only interrupted.
+    pub(crate) fn stops(&self, began: Instant, stop: Stop) -> Fault {
+        *self.0.began.lock() = Some(began).filter(|_| stop == Stop::Interrupted);
+        stop.into()
+    }
+
     fn change(&self, from: u8, to: u8) {
         // Where it is not as expected, it stays as it is.
-        let _ = self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.0.flag.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 

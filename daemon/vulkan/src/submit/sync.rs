@@ -24,14 +24,15 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks at fences of which some wait at the gate.
 const HELD_LOOK: Duration = Duration::from_micros(500);
 
-/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end.
+/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end. After an interruption the time that it
+/// has waited counts.
 fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) -> Result<i32, Fault> {
-    let start = Instant::now();
+    let start = cancel.begins();
     let total = Duration::from_nanos(timeout);
     loop {
         let left = total.saturating_sub(start.elapsed());
@@ -43,7 +44,7 @@ fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) ->
             return Ok(result);
         }
         if let Some(stop) = cancel.stop() {
-            return Err(stop.into());
+            return Err(cancel.stops(start, stop));
         }
     }
 }
@@ -276,4 +277,29 @@ fn submit_empty(
     };
     let result = queue.submit_unscheduled(call, groups, Box::new(submit))?;
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn the_time_of_a_wait_goes_on_while_it_is_interrupted_and_is_another_waits_no_more() {
+        let cancel = Cancel::default();
+        let (timeout, rounds) = (3 * WAIT_SLICE_NS, 20);
+        let interrupted = |slice| {
+            std::thread::sleep(Duration::from_nanos(slice));
+            cancel.interrupt();
+            vk::Result::TIMEOUT.as_raw()
+        };
+        let mut waits = (0..rounds).map(|_| {
+            let waited = in_slices(timeout, &cancel, interrupted);
+            cancel.resume();
+            waited.ok()
+        });
+        assert_eq!(waits.find_map(|waited| waited), Some(vk::Result::TIMEOUT.as_raw()));
+        let now = Instant::now();
+        assert!(cancel.begins() >= now, "another wait has all of its time");
+    }
 }
