@@ -52,8 +52,9 @@ impl Broker {
             Ok(group) => group,
             Err(error) => return self.take_successor(index, Err(error), now),
         };
-        let follows = [FOLLOWS.into()];
-        let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, &group, &follows].concat();
+        let (room, follows) = (self.settings.room.argument(), [FOLLOWS.into()]);
+        let arguments =
+            [vm.settings.arguments.as_slice(), &vm.settings.parts, &group, &room, &follows].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, true);
         self.vms[index].renews(now);
