@@ -29,7 +29,7 @@ pub(in crate::serve) struct Room {
     pub(in crate::serve) tell_at: Option<Instant>,
     /// Contexts that are swapped out and want to come back, in the order in which they came.
     pub(in crate::serve) waiting: Vec<ContextId>,
-    /// For how long contexts have waited.
+    /// The times for which contexts have waited.
     pub(in crate::serve) waits: Waits,
     /// Contexts that are swapped out, and whose workers with a driver have not ended yet, by the numbers of these.
     pub(in crate::serve) leaving: FxHashMap<u64, ContextId>,

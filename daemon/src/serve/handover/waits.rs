@@ -22,7 +22,7 @@ pub(in crate::serve) struct Waits {
 }
 
 impl Waits {
-    /// These wait now. `is_handed_over` says whether a context is being handed over.
+    /// Notes all that waits now. `is_handed_over` says whether a context is being handed over.
     pub(in crate::serve) fn look(
         &mut self,
         lacks: &[Lack],
