@@ -452,9 +452,9 @@ fn a_turn_is_long_enough_for_ones_own_coming() {
     assert_eq!(world.told[&B], may(60 * GIB, false));
     world.say(B, 60 * GIB, 0);
     world.wait(TURN_MAX - MS);
-    assert_eq!(world.told[&B].1, false, "its own memory takes half of a minute to come");
+    assert!(!world.told[&B].1, "its own memory takes half of a minute to come");
     world.wait(MS);
-    assert_eq!(world.told[&B].1, true);
+    assert!(world.told[&B].1);
 }
 
 #[test]
