@@ -234,6 +234,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         restart_every: options.restart_every.map(|ms| Duration::from_millis(ms.into())),
         swap_every: options.swap_every.map(|ms| Duration::from_millis(ms.into())),
         swap_after: options.swap_after,
+        awaits_room: options.await_room,
         checkpoint_after: options.checkpoint_after(),
         cache_key,
         waiting_off: options.waiting_without,

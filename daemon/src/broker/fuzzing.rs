@@ -657,12 +657,11 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
             ToBroker::Restarted { ctx_id, outcome }
         }
         14 if u.arbitrary()? => ToBroker::Room(RoomState {
-            most: u.arbitrary()?,
+            order: if u.arbitrary()? { u.int_in_range(0..=9)? } else { u.arbitrary()? },
             held: u.arbitrary()?,
-            wanted: u.arbitrary()?,
-            least: u.arbitrary()?,
+            lacks: u.arbitrary()?,
+            holds: u.arbitrary()?,
             idle: u.arbitrary()?,
-            waiter: u.arbitrary()?,
         }),
         _ => {
             let count = u.int_in_range(0..=4)?;

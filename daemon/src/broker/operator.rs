@@ -285,6 +285,7 @@ impl Broker {
             share: gpus.iter().fold(0.0, |sum, on| sum + on.share),
             used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
             device_memory_limit: bound(|limits| limits.device),
+            device_memory_allowed: self.ledger.allows(index),
             device_memory_awaited: self.ledger.lacks(index),
             host_memory_limit: bound(|limits| limits.host),
             queued: usage.ready,

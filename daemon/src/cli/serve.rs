@@ -151,6 +151,9 @@ pub(crate) struct Serve {
     /// Talk to the broker that started this process, over standard input
     #[arg(long, hide = true)]
     pub under_broker: bool,
+    /// Hold no memory of the GPUs before the broker says how much
+    #[arg(long, hide = true, requires = "under_broker")]
+    pub await_room: bool,
     /// The control group that the broker made for this VM
     #[arg(long, value_name = "PATH", hide = true)]
     pub vm_cgroup: Option<PathBuf>,

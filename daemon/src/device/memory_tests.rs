@@ -570,7 +570,7 @@ fn what_comes_back_goes_to_what_waits_and_what_is_wanted_no_more_does_not_wait()
     assert_eq!(rig.asked(), [Asked::RefuseMemory(2, 1, "")]);
     rig.device.memory_wanted_no_more(ContextId(2), 1, &mut rig.world);
     assert_eq!(rig.asked(), [], "it is answered once");
-    let number = |rig: &Rig| rig.device.first_lack(&[]).map(|lack| lack.number & 0xffff_ffff);
+    let number = |rig: &Rig| rig.device.lacks(&[]).first().and_then(|lack| lack.request);
     assert_eq!(number(&rig), Some(2));
     rig.device.credit_returned(ContextId(1), Heap::Device, 10 * MIB, &mut rig.world);
     assert_eq!(rig.asked(), [Asked::Grant(2, 2, None, 10 * MIB)]);

@@ -48,17 +48,22 @@ pub enum FromBroker {
     /// ([`super::ToSuccessor`]). Both are told: the one that serves passes its state on, unless something is in the way, and ends.
     HandOn,
     /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which also comes at each change from then on.
-    Room {
-        /// Bytes. What contexts hold beyond them is to be given up: they are swapped out.
-        most: u64,
-        /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
-        forced: bool,
-    },
-    /// The first of the VM's contexts that wait for memory has waited for long enough.
-    NoRoom {
-        /// The number of this one, as [`RoomState::waiter`] told. Another waits on.
-        waiter: u64,
-    },
+    Room(RoomOrder),
+}
+
+/// The part of its GPUs' memory that a VM's contexts may hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomOrder {
+    /// The number of this order among those of the VM, from 1.
+    pub number: u64,
+    /// Bytes. What contexts hold beyond them is to be given up: they are swapped out.
+    pub most: u64,
+    /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
+    pub forced: bool,
+    /// Bytes that all VMs may hold together. A context that wants more waits in vain.
+    pub total: u64,
+    /// Time for which a context waits for memory, in milliseconds.
+    pub wait_ms: u64,
 }
 
 /// The GPUs of a context: for each that its guest sees, in the guest's order, an index among the GPUs of [`ToBroker::Ready`].
@@ -185,18 +190,16 @@ pub enum ToBroker {
 /// The memory of its GPUs that a VM has and wants, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomState {
-    /// The most that it keeps to, as it was told last.
-    pub most: u64,
+    /// The number of the last order that it has heard, to which it keeps.
+    pub order: u64,
     /// Bytes that its contexts hold, but for those that are swapped out.
     pub held: u64,
-    /// Bytes that they would hold if the first that waits had what it waits for.
-    pub wanted: u64,
-    /// Bytes that this one would hold then.
-    pub least: u64,
-    /// Bytes of `held` that belong to contexts which have done nothing for a second.
+    /// Bytes that the context lacks which has waited for longest; 0 if none waits.
+    pub lacks: u64,
+    /// Bytes of `held` that this context holds.
+    pub holds: u64,
+    /// Bytes of `held` that belong to contexts which have done nothing for a second, and could go.
     pub idle: u64,
-    /// The number of the first that waits; 0 if none does.
-    pub waiter: u64,
 }
 
 /// The stage of a restart.
@@ -361,12 +364,11 @@ mod tests {
             FromBroker::SwapOut { ctx_id: CONTEXT },
             FromBroker::Place { placement: Placement(vec![0, 1]) },
             FromBroker::HandOn,
-            FromBroker::Room { most: 300, forced: true },
-            FromBroker::NoRoom { waiter: 5 },
+            FromBroker::Room(RoomOrder { number: 5, most: 300, forced: true, total: 2, wait_ms: 3 }),
         ];
         assert_eq!(
             (BROKER_MESSAGES, bytes(&to_device).as_str()),
-            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 07ac0201 0805")
+            (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 0705ac02010203")
         );
         let gpu = SharedGpu {
             uuid: [1; 16],
@@ -399,11 +401,11 @@ mod tests {
             ToBroker::Restarted { ctx_id: CONTEXT, outcome: Ok(took) },
             ToBroker::Replaced { what: Replaced::Program("/p".into()) },
             ToBroker::Recovered { ctx_id: CONTEXT },
-            ToBroker::Room(RoomState { most: 300, held: 1, wanted: 2, least: 4, idle: 3, waiter: 5 }),
+            ToBroker::Room(RoomState { order: 300, held: 1, lacks: 2, holds: 4, idle: 3 }),
         ];
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
-                      08ac02000506 0902022f70 0aac02 0bac020102040305";
+                      08ac02000506 0902022f70 0aac02 0bac0201020403";
         assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
     }
 }

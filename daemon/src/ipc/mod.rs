@@ -14,7 +14,7 @@ mod succession;
 
 pub use broker::{
     BROKER_MESSAGES, FromBroker, GpuChange, HeldMemory, InForce, Placement, RestartStage, RestartTook,
-    RoomState, SharedGpu, ToBroker, Unmovable,
+    RoomOrder, RoomState, SharedGpu, ToBroker, Unmovable,
 };
 pub use channel::{Channel, ReceiveError, SendError, decode, decode_first, encode};
 pub use launch::{ChildRole, DriverFamily, FromLauncher, Replaced, ToLauncher};

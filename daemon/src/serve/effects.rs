@@ -51,7 +51,7 @@ pub(super) struct World {
     pub restless: Option<Restless>,
     /// Has contexts swapped out that are idle for long.
     pub idle: Option<Idle>,
-    /// The part of the GPUs' memory that contexts may hold, as the broker says.
+    /// The GPU memory that the broker lets the VM hold.
     pub room: Room,
     /// The checkpoints of contexts, and the time at which rings are to be marked ALIVE whose workers are dead.
     pub checkpoints: Checkpoints,

@@ -166,6 +166,7 @@ pub(super) fn options(launcher: Launcher) -> Options {
         restart_every: None,
         swap_every: None,
         swap_after: None,
+        awaits_room: false,
         checkpoint_after: Some(Duration::ZERO),
         broker: None,
         manager: Manager::default(),

@@ -124,8 +124,7 @@ impl World {
                     log::error!("the broker places contexts where they cannot be: {error}");
                 }
             }
-            FromBroker::Room { most, forced } => self.room.limit(most, forced),
-            FromBroker::NoRoom { waiter } => self.room.refuse(waiter),
+            FromBroker::Room(order) => self.room.limit(order),
             FromBroker::Report => self.report_due = true,
             // As soon as the loop is there.
             FromBroker::HandOn => {

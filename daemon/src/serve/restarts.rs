@@ -31,7 +31,7 @@ impl<T: Into<String>> From<T> for Failure {
 }
 
 impl Failure {
-    fn for_now(reason: impl Into<String>) -> Self {
+    pub(super) fn for_now(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), for_now: true }
     }
 }
@@ -67,7 +67,7 @@ impl Server {
     fn not_handed_over(&mut self, ctx_id: ContextId, wanted: (Asker, Purpose), failure: Failure) {
         match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => {
-                self.world.room.stays(ctx_id, failure.for_now, Instant::now());
+                self.world.room.stays(ctx_id, Instant::now());
                 self.world.handed_over(ctx_id, wanted, Err(failure));
             }
             Purpose::SwapIn => {

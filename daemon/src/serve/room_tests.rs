@@ -1,12 +1,19 @@
 //! Memory of the GPUs that the broker lets a VM have and takes away, with workers and a broker that are played.
 
 use super::handover::Stage;
+use super::handover::room::Room;
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, heard, rig_with_spare, submitted};
-use crate::ipc::{Channel, FromBroker, HandOver, RoomState, ToBroker, ToDevice, ToWorker, Unmovable};
+use crate::ipc::{
+    Channel, FromBroker, HandOver, RoomOrder, RoomState, ToBroker, ToDevice, ToWorker, Unmovable,
+};
 use config::{Heap, PerHeap, Wanted};
+use std::time::{Duration, Instant};
 
 /// The worker with a driver that follows one without.
 const THIRD: u32 = 2;
+/// Time for which contexts wait, in milliseconds: longer than a test takes. And half of it.
+const WAIT_MS: u64 = 600_000;
+const HALF: Duration = Duration::from_millis(WAIT_MS / 2);
 
 impl Rig {
     /// The broker says something. Returns the state that it hears last.
@@ -63,68 +70,103 @@ fn state(broker: &Channel) -> RoomState {
     states.next_back().expect("the broker hears something")
 }
 
-/// The number of a request of the context; that of its coming back is the largest.
-fn number(request: u32) -> u64 {
-    u64::from(CONTEXT.0) << 32 | u64::from(request)
-}
-
-fn may(most: u64, forced: bool) -> FromBroker {
-    FromBroker::Room { most, forced }
+fn may(number: u64, most: u64, forced: bool) -> FromBroker {
+    FromBroker::Room(RoomOrder { number, most, forced, total: 1000, wait_ms: WAIT_MS })
 }
 
 #[test]
 fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     let (mut rig, broker) = rig_with_spare();
-    assert_eq!(rig.told(&broker, &may(0, false)), RoomState::default());
+    assert_eq!(rig.told(&broker, &may(1, 0, false)), RoomState { order: 1, ..RoomState::default() });
     rig.asks(OLD, 1, 100, 200);
-    let wants = RoomState { wanted: 100, least: 100, waiter: number(1), ..RoomState::default() };
-    assert_eq!((rig.hear(OLD), state(&broker)), (vec![ToWorker::MemoryWaits { request: 1 }], wants));
-    let has = RoomState { most: 150, held: 150, wanted: 150, ..RoomState::default() };
-    assert_eq!(rig.told(&broker, &may(150, false)), has);
+    let wants = RoomState { order: 1, lacks: 100, ..RoomState::default() };
+    let waits = |request| ToWorker::MemoryWaits { request };
+    assert_eq!((rig.hear(OLD), state(&broker)), (vec![waits(1)], wants));
+    let has = RoomState { order: 2, held: 150, ..RoomState::default() };
+    assert_eq!(rig.told(&broker, &may(2, 150, false)), has);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 150 }]);
     rig.asks(OLD, 2, 50, 50);
-    assert_eq!(state(&broker), RoomState { wanted: 200, least: 200, waiter: number(2), ..has });
-    // Another wants as much, and is heard of when the first is refused.
-    rig.asks(OLD, 4, 50, 50);
-    let next = RoomState { wanted: 200, least: 200, waiter: number(4), ..has };
-    assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
-    let (waits, refused) =
-        (|request| ToWorker::MemoryWaits { request }, ToWorker::MemoryRefused { request: 2 });
-    assert_eq!(rig.hear(OLD), [waits(2), waits(4), refused]);
-    // A refusal is of one that waits, which it may not do any more.
-    assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter: number(2) }), next);
-    assert_eq!(rig.hear(OLD), []);
+    assert_eq!(state(&broker), RoomState { lacks: 50, holds: 150, ..has });
+    // The first of two is heard of, until it is wanted no more.
+    rig.asks(OLD, 4, 70, 70);
+    rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 2 });
+    assert_eq!(rig.hear(OLD), [waits(2), waits(4), ToWorker::MemoryRefused { request: 2 }]);
+    assert_eq!(state(&broker), RoomState { lacks: 70, holds: 150, ..has });
     rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 4 });
     assert_eq!((rig.hear(OLD), state(&broker)), (vec![ToWorker::MemoryRefused { request: 4 }], has));
-    // A quota is no matter of the broker.
+    // A quota is no matter of the broker, and what it does not have cannot be had.
     rig.asks(OLD, 3, u64::MAX, u64::MAX);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 3 }]);
-    assert!(heard(&broker).is_empty());
+    rig.asks(OLD, 5, 851, 851);
+    assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 5 }]);
+}
+
+#[test]
+fn each_request_is_refused_when_it_has_waited_for_long_enough() {
+    let (mut rig, broker) = rig_with_spare();
+    rig.told(&broker, &may(1, 0, false));
+    rig.asks(OLD, 1, 100, 100);
+    rig.server.room_due(Instant::now() + HALF);
+    rig.asks(OLD, 2, 100, 100);
+    let begin = Instant::now();
+    rig.server.room_due(begin + HALF);
+    assert_eq!(rig.hear(OLD), []);
+    rig.server.room_due(begin + 2 * HALF);
+    assert_eq!(
+        rig.hear(OLD),
+        [ToWorker::MemoryRefused { request: 1 }, ToWorker::MemoryRefused { request: 2 }]
+    );
+    assert_eq!(state(&broker), RoomState { order: 1, ..RoomState::default() });
+}
+
+#[test]
+fn a_vm_that_is_to_wait_for_the_broker_holds_nothing_before_it_has_said_how_much() {
+    let (mut rig, broker) = rig_with_spare();
+    rig.server.world.room = Room::closed();
+    rig.turn();
+    rig.asks(OLD, 1, 100, 100);
+    assert_eq!((rig.hear(OLD), heard(&broker)), (vec![], vec![]));
+    rig.told(&broker, &may(1, 100, false));
+    assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 100 }]);
+}
+
+#[test]
+fn a_context_that_was_to_go_for_others_stays_if_they_do_not_need_it_any_more() {
+    let (mut rig, broker) = rig_with_spare();
+    rig.told(&broker, &may(1, 150, false));
+    rig.asks(OLD, 1, 150, 150);
+    rig.told(&broker, &may(2, 100, true));
+    assert_eq!(rig.stage(), Some(Stage::Starts));
+    rig.told(&broker, &may(3, 150, false));
+    assert_eq!((rig.stage(), rig.is_running()), (None, true));
+    // It is not left alone for that.
+    rig.told(&broker, &may(4, 100, true));
+    assert_eq!(rig.stage(), Some(Stage::Starts));
 }
 
 #[test]
 fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
     for comes_back in [true, false] {
         let (mut rig, broker) = rig_with_spare();
-        rig.told(&broker, &may(150, false));
+        rig.told(&broker, &may(1, 150, false));
         rig.asks(OLD, 1, 100, 150);
         rig.hear(OLD);
-        rig.told(&broker, &may(100, false));
+        rig.told(&broker, &may(2, 100, false));
         assert_eq!(rig.stage(), None, "it is not idle");
-        rig.told(&broker, &may(100, true));
+        rig.told(&broker, &may(3, 100, true));
         assert_eq!(rig.stage(), Some(Stage::Starts));
         // What its program does meanwhile waits.
         rig.passes_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
         assert_eq!(rig.server.unmovable(CONTEXT), Some(Unmovable::Waits));
-        let waiter = number(u32::MAX);
-        let wants = RoomState { most: 100, held: 0, wanted: 150, least: 150, idle: 0, waiter };
+        let wants = RoomState { order: 3, lacks: 150, ..RoomState::default() };
         assert_eq!(state(&broker), wants);
         if !comes_back {
-            assert_eq!(rig.told(&broker, &FromBroker::NoRoom { waiter }).wanted, 0);
+            rig.server.room_due(Instant::now() + 2 * HALF);
+            assert_eq!(state(&broker).lacks, 0);
             assert_eq!((rig.is_running(), rig.open()), (false, 0));
             continue;
         }
-        assert_eq!(rig.told(&broker, &may(150, false)).held, 150);
+        assert_eq!(rig.told(&broker, &may(4, 150, false)).held, 150);
         rig.passes_on((NEW, THIRD), 150, |_| {});
         assert_eq!(submitted(&rig.hear(THIRD)), [1]);
         assert_eq!((rig.server.unmovable(CONTEXT), rig.is_running()), (None, true));
@@ -135,14 +177,14 @@ fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
 fn memory_counts_until_the_process_with_the_driver_has_ended_though_its_context_has() {
     for comes_back in [false, true] {
         let (mut rig, broker) = rig_with_spare();
-        rig.told(&broker, &may(150, false));
+        rig.told(&broker, &may(1, 150, false));
         rig.asks(OLD, 1, 100, 150);
         rig.hear(OLD);
-        rig.told(&broker, &may(0, true));
+        rig.told(&broker, &may(2, 0, true));
         let mut driver = rig.begins_to_pass_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
         if comes_back {
             rig.server.nothing_is_left(driver);
-            rig.told(&broker, &may(150, true));
+            rig.told(&broker, &may(3, 150, true));
             assert_eq!(rig.stage(), Some(Stage::Starts));
             driver = rig.server.world.workers.successor_number(CONTEXT).unwrap();
         }

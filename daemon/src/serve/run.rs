@@ -94,6 +94,8 @@ pub struct Options {
     pub swap_every: Option<Duration>,
     /// The time after which a context is swapped out whose program does nothing with the GPU.
     pub swap_after: Option<Duration>,
+    /// Contexts hold no memory of the GPUs before the broker has said how much.
+    pub awaits_room: bool,
     /// The time for which a worker executes nothing before it writes a checkpoint; none if there are to be no checkpoints.
     pub checkpoint_after: Option<Duration>,
     /// The broker, which schedules the GPU, if there is one.
@@ -230,7 +232,7 @@ impl Server {
                 swaps_wanted: Vec::new(),
                 restless: restless(options.restart_every, options.swap_every),
                 idle: options.swap_after.map(Idle::new),
-                room: Room::default(),
+                room: if options.awaits_room { Room::closed() } else { Room::default() },
                 // Memory of another back end ends with its worker, so a checkpoint would be of no use.
                 checkpoints: Checkpoints::new(
                     options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),

@@ -5,13 +5,16 @@
 
 use super::effects::World;
 use super::handover::idle::Idle;
-use super::handover::{Asker, Purpose};
+use super::handover::{Asker, Purpose, Stage};
+use super::restarts::Failure;
 use super::run::Server;
 use super::workers::SwappedOut;
 use crate::device::Lack;
-use crate::ipc::{RoomState, ToBroker};
+use crate::ipc::{RoomOrder, RoomState, ToBroker};
+use outside::Span;
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time for which a context does nothing that is swapped out before others.
@@ -90,33 +93,56 @@ impl Server {
 
     /// Does what is due about the VM's memory of the GPUs.
     pub(super) fn room_due(&mut self, now: Instant) {
-        let Some(most) = self.world.room.most else { return };
+        let Some(order) = self.world.room.order else { return };
         if std::mem::take(&mut self.world.room.is_news) {
             self.world.watch_idle();
-            self.device.set_room(most, &mut self.world);
+            self.device.set_room(order.most, &mut self.world);
         }
-        let first = self.device.first_lack(&self.world.room.waiting);
-        let refused = self.world.room.refused.take();
-        if let Some(first) = first.filter(|first| refused == Some(first.number)) {
-            self.refuse_first(first);
-        }
+        self.end_waits(order, now);
         // Those for which there is no room yet wait again.
         let waiting = std::mem::take(&mut self.world.room.waiting);
         waiting.into_iter().for_each(|ctx_id| self.swap_in(ctx_id));
-        self.keep_to_room(most, now);
-        self.tell_room(most, now);
+        self.keep_to_room(order.most, now);
+        self.tell_room(order.number, now);
     }
 
-    /// The first that waits has done so for long enough: the same as the broker was told of.
-    fn refuse_first(&mut self, Lack { ctx_id, .. }: Lack) {
-        if self.device.refuse_first(&mut self.world) {
+    /// Ends the waits that have lasted for too long, and those for more than there is.
+    fn end_waits(&mut self, order: RoomOrder, now: Instant) {
+        let lacks = self.device.lacks(&self.world.room.waiting);
+        let handovers = &self.world.handovers;
+        self.world.room.waits.look(&lacks, |ctx_id| handovers.get(ctx_id).is_some(), now);
+        for lack in lacks {
+            let room = &self.world.room;
+            if self.holds(&lack).saturating_add(lack.bytes) > order.total {
+                self.refuse(&lack, "gpu-memory", format_args!("{} bytes", order.total), "raise gpu-memory");
+            } else if room.end_of_wait(room.waits.since(&lack, now)).is_some_and(|end| end <= now) {
+                let wait = Span(Duration::from_millis(order.wait_ms));
+                let remedy = "raise memory-wait or gpu-memory, or promise VMs less (device-memory)";
+                self.refuse(&lack, "memory-wait", wait, remedy);
+            }
+        }
+    }
+
+    /// Bytes of the GPUs' memory that a context holds which waits for more. One that is swapped out waits for all that it holds.
+    fn holds(&self, lack: &Lack) -> u64 {
+        lack.request.map_or(0, |_| self.device.device_memory_of(lack.ctx_id))
+    }
+
+    /// A context does not get what it waits for, as it has reached a limit.
+    fn refuse(&mut self, lack: &Lack, limit: &'static str, value: impl fmt::Display, remedy: &str) {
+        let ctx_id = lack.ctx_id;
+        let message = format_args!(
+            "limit {limit} ({value}) reached by context {ctx_id}, which waits for GPU memory that others do not give up: {remedy}"
+        );
+        self.world.warn_of(ctx_id, limit, message);
+        if self.device.refuse_waiting(lack, &mut self.world) {
             return;
         }
         self.world.room.waiting.retain(|waiting| *waiting != ctx_id);
-        self.lose(
-            ctx_id,
-            "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the broker's log has the remedy)",
+        let why = format!(
+            "it is swapped out, and cannot go on: limit {limit} reached by its wait for the GPU's memory (the log has the remedy)"
         );
+        self.lose(ctx_id, &why);
     }
 
     /// Has contexts swapped out until the VM holds no more than it may.
@@ -129,6 +155,9 @@ impl Server {
         let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
         let present = self.device.present_memory();
         self.world.room.forced &= present > most;
+        if present <= most {
+            self.call_swaps_off();
+        }
         let mut over = present.saturating_sub(going).saturating_sub(most);
         if over == 0 {
             self.world.room.again = None;
@@ -147,6 +176,21 @@ impl Server {
         }
     }
 
+    /// Contexts that were to go for others stay where they are, unless they are on their way.
+    fn call_swaps_off(&mut self) {
+        let is_needless = |ctx_id: &ContextId| {
+            self.world.handovers.get(*ctx_id).is_some_and(|it| {
+                (it.asker, it.purpose) == (Asker::Broker, Purpose::SwapOut)
+                    && !matches!(it.stage, Stage::Moves { .. })
+            })
+        };
+        let needless: Vec<_> = self.world.workers.contexts().filter(is_needless).collect();
+        for ctx_id in needless {
+            self.fail(ctx_id, Failure::for_now("others do not need its memory any more"));
+            self.world.room.stays.remove(&ctx_id);
+        }
+    }
+
     /// The contexts that can be swapped out: those that do nothing, for the longest time first, and then others, if that is wanted.
     fn expendable(&self, now: Instant) -> Vec<(ContextId, Asker)> {
         let room = &self.world.room;
@@ -160,16 +204,21 @@ impl Server {
         let idle = idle.iter().map(|ctx_id| (*ctx_id, Asker::Itself));
         let can = |(ctx_id, _): &(ContextId, Asker)| {
             self.device.device_memory_of(*ctx_id) > 0
-                && room.stays.get(ctx_id).is_none_or(|stay| stay.until <= now)
                 && !self.world.workers.has_successor(*ctx_id)
-                && self.unmovable(*ctx_id).is_none()
+                && self.could_go(*ctx_id, now)
         };
         idle.chain(busy).filter(can).collect()
     }
 
+    /// Returns whether a context can be swapped out, as far as is known.
+    fn could_go(&self, ctx_id: ContextId, now: Instant) -> bool {
+        !self.world.room.is_left_alone(ctx_id, now) && self.unmovable(ctx_id).is_none()
+    }
+
     /// The contexts that do nothing and have a driver, for the longest time first.
     fn idle_contexts(&self, now: Instant) -> Vec<ContextId> {
-        let idle = self.world.idle.as_ref().map(|idle| idle.longest(IDLE, now)).unwrap_or_default();
+        let longest = |idle: &Idle| idle.longest(self.world.hangs.activity(), IDLE, now);
+        let idle = self.world.idle.as_ref().map(longest).unwrap_or_default();
         let workers = &self.world.workers;
         let has_driver = |ctx_id: &ContextId| workers.is_running(*ctx_id) && !workers.is_swapped_out(*ctx_id);
         idle.into_iter().filter(has_driver).collect()
@@ -181,19 +230,18 @@ impl Server {
     }
 
     /// Tells the broker what is held and wanted, if it is to hear of that.
-    fn tell_room(&mut self, most: u64, now: Instant) {
-        let held = self.device.present_memory();
-        let (mut wanted, mut least) = (held, 0);
-        let mut waiter = 0;
-        if let Some(Lack { ctx_id, bytes, number }) = self.device.first_lack(&self.world.room.waiting) {
-            (wanted, waiter) = (held.saturating_add(bytes), number);
-            // One that is swapped out waits for all that it holds.
-            let holds = if self.world.room.waits(ctx_id) { 0 } else { self.device.device_memory_of(ctx_id) };
-            least = holds.saturating_add(bytes);
-        }
-        let idle =
-            self.idle_contexts(now).into_iter().map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
-        let state = RoomState { most, held, wanted, least, idle, waiter };
+    fn tell_room(&mut self, order: u64, now: Instant) {
+        let room = &self.world.room;
+        let lacks = self.device.lacks(&room.waiting);
+        let first = lacks.iter().min_by_key(|lack| room.waits.since(lack, now));
+        let idle = self.idle_contexts(now).into_iter().filter(|ctx_id| self.could_go(*ctx_id, now));
+        let state = RoomState {
+            order,
+            held: self.device.present_memory(),
+            lacks: first.map_or(0, |lack| lack.bytes),
+            holds: first.map_or(0, |lack| self.holds(lack)),
+            idle: idle.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum(),
+        };
         if self.world.room.is_to_tell(state, now) {
             self.world.room.told = Some((state, now));
             self.world.broker.iter().for_each(|broker| broker.tell(&ToBroker::Room(state), None));

@@ -1,46 +1,52 @@
-//! The memory of GPUs where VMs are promised more of it than there is: what each VM may hold, and which of them give some up for one that waits.
+//! Shares out the memory of GPUs where the VMs' limits add up to more than there is.
 //!
 //! A VM that lacks memory gets what is free. If that is not enough, others give some up, but nothing of what is reserved for them: first what they may
 //! have and do not hold, then what belongs to contexts that do nothing, and last what belongs to busy ones, if the VM's turn is over. VMs
 //! that wait get memory one after the other, in the order of their weight times the time for which they have waited. Those that want no more than what is
-//! reserved for them come first, and wait for no turn; behind them those whose turn it is, and those with a context that holds some and wants more. A VM whose coming cost the others much time, because they had much to copy, has a longer turn.
+//! reserved for them come first, and wait for no turn; behind them those that have waited for long, whatever their weight, those whose turn it is, and
+//! those with a context that holds some and wants more. A VM whose coming cost the others much time, because they had much to copy, has a longer turn.
 //!
-//! Knows no process and no clock: time is passed in.
+//! Two rules keep a VM that claims what it likes from harming others. A VM is told nothing new before it has confirmed what it was told last. And where one
+//! owes something that it was told to give up, no other makes room for it; if it does so for long, it is asked for no more, and gets what is free.
+//!
+//! Knows no process and no clock: time is passed in. When a wait has lasted for too long is a matter of the device process.
 
+mod account;
 #[cfg(test)]
 mod tests;
 
 use super::settings::share::WEIGHT;
 use crate::ipc::RoomState;
+use account::{Account, copying};
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The least time for which a VM keeps what it has waited for, in nanoseconds.
 pub(super) const TURN: Nanos = 2_000_000_000;
-/// The most, in nanoseconds.
+/// The most, in nanoseconds; less where that would keep others waiting for too long.
 const TURN_MAX: Nanos = 60_000_000_000;
 /// A turn takes so many times as long as making room for it: the more there is to copy, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
 /// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
-/// Time in which a VM gives up memory, in nanoseconds: others are asked as well otherwise. A turn stands still for no longer in all.
-const GIVE_UP_PATIENCE: Nanos = 10_000_000_000;
-/// Time between two lines of the log about what one VM was refused, in nanoseconds.
-const COMPLAIN_AFTER: Nanos = 60_000_000_000;
 /// Time for which the memory of a VM counts whose device process has ended, in nanoseconds: its workers end later.
 const GHOST: Nanos = 3_000_000_000;
 /// Time after which the ledger is looked at again while a VM waits, in nanoseconds.
 const LOOK: Nanos = 50_000_000;
 
-/// The thing that a VM is told.
+/// The thing that a VM is told: how much it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// The VM may hold so many bytes; to come down to them, contexts that do something are swapped out if that is `forced`.
-    May { most: u64, forced: bool },
-    /// The first context of the VM that waits, which has this number, has waited for too long, or wants more than it can have.
-    No { waiter: u64 },
+pub(super) struct Order {
+    /// The number of this order among those of the VM.
+    pub(super) number: u64,
+    /// Bytes that the VM may hold.
+    pub(super) most: u64,
+    /// To come down to them, contexts that do something are swapped out as well.
+    pub(super) forced: bool,
+    /// Bytes that all VMs may hold together of the VM's GPUs.
+    pub(super) total: u64,
 }
 
 /// The memory of the GPUs, by their indices.
@@ -62,112 +68,17 @@ struct Ghost {
     until: Nanos,
 }
 
-/// The memory of one VM: on each GPU that it uses, it counts whole.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Account {
-    gpus: Vec<usize>,
-    weight: u32,
-    reserved: u64,
-    /// Bytes that it may hold, as it was told last, and whether busy contexts are swapped out for that.
-    may: u64,
-    forced: bool,
-    /// The most that it was told and may not have heard the end of.
-    heard: u64,
-    state: RoomState,
-    /// The time since which it waits.
-    since: Option<Nanos>,
-    /// The time at which the first of its contexts that wait came to be the first.
-    first_since: Nanos,
-    /// The time at which others were first told to make room for it.
-    makes_room: Option<Nanos>,
-    /// The time at which it was told to give something up.
-    told: Nanos,
-    /// The time at which its turn is over unless it stands still; and what was left of the turn when the VM began to wait.
-    turn_until: Nanos,
-    turn_left: Nanos,
-    /// The VM waits for no more than fits beside that which others keep, and has not since its wait began. Its turn stands still meanwhile, for so long at most.
-    fits: bool,
-    still_left: Nanos,
-    /// The time until which it keeps all of what is reserved for it, used or not.
-    keeps_until: Nanos,
-    /// The time at which the log told last that it was refused something.
-    complained: Option<Nanos>,
-}
-
-impl Account {
-    /// Bytes that count for it: what it may hold, or still holds.
-    fn counts(&self) -> u64 {
-        self.may.max(self.heard)
-    }
-
-    /// Bytes that it is never told to give up. It may not use yet what it may have, if it has not heard of it. Where others were told to make
-    /// room for what is reserved, they do not come and go with each use of that.
-    fn floor(&self, now: Nanos) -> u64 {
-        let has_heard = self.state.most == self.may && self.keeps_until <= now;
-        self.reserved.min(if has_heard { self.state.held.min(self.may) } else { self.may })
-    }
-
-    /// Bytes that it has been told to give up, and is about to.
-    fn gives_up(&self, now: Nanos) -> u64 {
-        let soon = now.saturating_sub(self.told) < GIVE_UP_PATIENCE;
-        if soon { self.counts() - self.may } else { 0 }
-    }
-
-    /// Has the VM hold `bytes` less.
-    fn lower(&mut self, bytes: u64, forced: bool, now: Nanos) -> Order {
-        self.heard = self.counts();
-        (self.may, self.forced, self.told) = (self.may - bytes, forced, now);
-        Order::May { most: self.may, forced }
-    }
-
-    /// Returns whether its turn stands still, if it has it.
-    fn is_still(&self, now: Nanos) -> bool {
-        self.fits && self.since.is_some_and(|since| now.saturating_sub(since) < self.still_left)
-    }
-
-    fn has_turn(&self, now: Nanos) -> bool {
-        if self.is_still(now) { self.turn_left > 0 } else { self.turn_until > now }
-    }
-
-    /// Returns whether a context waits that holds memory. Until it has what it waits for, it may not be able to give any up.
-    fn allocates(&self) -> bool {
-        self.state.least > self.state.wanted.saturating_sub(self.state.held)
-    }
-
-    /// Has the VM wait from now on.
-    fn begin_to_wait(&mut self, now: Nanos) {
-        if self.since.is_none() {
-            (self.since, self.turn_left) = (Some(now), self.turn_until.saturating_sub(now));
-        }
-    }
-
-    /// Ends the VM's wait. A new turn has this length; one that has begun goes on.
-    fn end_to_wait(&mut self, turn: Nanos, now: Nanos) {
-        if self.is_still(now) {
-            self.turn_until = now.saturating_add(self.turn_left);
-        }
-        if let Some(since) = self.since.take() {
-            let stood = if self.fits { now.saturating_sub(since) } else { 0 };
-            self.still_left = self.still_left.saturating_sub(stood);
-            if self.turn_until <= now {
-                (self.turn_until, self.still_left) = (now.saturating_add(turn), GIVE_UP_PATIENCE);
-            }
-        }
-        self.makes_room = None;
-    }
-
-    fn is_on(&self, gpu: usize) -> bool {
-        self.gpus.contains(&gpu)
-    }
-}
-
 impl Ledger {
     /// A VM is on these GPUs, of which VMs may hold so many bytes each, and holds nothing yet. Returns what it is told.
-    pub(super) fn begins(&mut self, vm: usize, gpus: impl IntoIterator<Item = (usize, u64)>) -> Order {
-        self.accounts.insert(vm, Account { weight: WEIGHT, ..Account::default() });
+    pub(super) fn begins(
+        &mut self,
+        vm: usize,
+        reserved: u64,
+        gpus: impl IntoIterator<Item = (usize, u64)>,
+    ) -> Order {
+        self.accounts.insert(vm, Account { weight: WEIGHT, reserved, number: 1, ..Account::default() });
         self.uses(vm, gpus);
-        Order::May { most: 0, forced: false }
+        self.order(vm)
     }
 
     /// A VM has no device process any more. What it had counts until its workers have ended as well.
@@ -193,45 +104,47 @@ impl Ledger {
         self.accounts.entry(vm).and_modify(|account| account.weight = weight);
     }
 
-    /// Reserves so many bytes for a VM.
-    pub(super) fn reserve(&mut self, vm: usize, bytes: u64) {
-        self.accounts.entry(vm).and_modify(|account| account.reserved = bytes);
+    /// Returns whether more is reserved on a GPU of this VM than VMs may hold of it.
+    pub(super) fn is_reserved_twice(&self, vm: usize) -> bool {
+        let reserved = |gpu: usize| {
+            let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
+            on_it.map(|account| account.reserved).fold(0, u64::saturating_add)
+        };
+        let account = self.accounts.get(&vm).filter(|account| account.reserved > 0);
+        account.is_some_and(|account| account.gpus.iter().any(|gpu| reserved(*gpu) > self.total(*gpu)))
     }
 
-    /// A VM says what it holds and wants. It is not believed to hold more than it was ever let.
+    /// A VM says what it holds and wants. It is believed to hold no more than it was ever let, and to wait for no more than one context can have.
     pub(super) fn hears(&mut self, vm: usize, state: RoomState, now: Nanos) {
         let Some(account) = self.accounts.get_mut(&vm) else { return };
-        if state.waiter != account.state.waiter {
-            account.first_since = now;
-        }
         let waited = account.since.is_some();
-        account.state = state;
-        if state.most == account.may {
-            account.heard = state.held.min(account.heard);
-            account.forced &= state.held > account.may;
+        let held = state.held.min(account.counts());
+        account.state = RoomState { held, holds: state.holds.min(held), idle: state.idle.min(held), ..state };
+        if !account.is_open() {
+            account.heard = held;
+            account.forced &= held > account.may;
         }
-        match state.wanted > account.may.max(state.held) {
-            true => account.begin_to_wait(now),
-            false => account.end_to_wait(0, now),
-        }
-        let fits = !self.is_reserved_for_others(vm, state.wanted, now);
-        self.accounts.entry(vm).and_modify(|account| account.fits = fits && (account.fits || !waited));
-    }
-
-    /// Returns whether the log may tell that a VM was refused something: guests can have it told as often as they like.
-    pub(super) fn may_complain(&mut self, vm: usize, now: Nanos) -> bool {
-        let Some(account) = self.accounts.get_mut(&vm) else { return false };
-        let may = account.complained.is_none_or(|last| now.saturating_sub(last) >= COMPLAIN_AFTER);
-        if may {
-            account.complained = Some(now);
-        }
-        may
+        let (wanted, least) = (account.wanted(), account.least());
+        let waits = state.lacks > 0 && wanted > account.may && least <= self.total_of(vm);
+        let fits = !self.is_kept_by_others(vm, wanted, now);
+        self.accounts.entry(vm).and_modify(|account| {
+            match waits {
+                true => account.begin_to_wait(now),
+                false => account.end_to_wait(0, now),
+            }
+            account.fits = fits && (account.fits || !waited);
+        });
     }
 
     /// Bytes that a VM lacks, if it waits.
     pub(super) fn lacks(&self, vm: usize) -> u64 {
         let account = self.accounts.get(&vm).filter(|account| account.since.is_some());
-        account.map_or(0, |account| account.state.wanted.saturating_sub(account.state.held))
+        account.map_or(0, |account| account.state.lacks)
+    }
+
+    /// Bytes that a VM may hold; none if it may hold what it likes.
+    pub(super) fn allows(&self, vm: usize) -> Option<u64> {
+        self.accounts.get(&vm).map(|account| account.may)
     }
 
     /// Returns when [`Self::decide`] has something to do next though nothing is heard.
@@ -239,87 +152,106 @@ impl Ledger {
         self.accounts.values().any(|account| account.since.is_some()).then(|| now.saturating_add(LOOK))
     }
 
-    /// Returns what VMs are to be told. A context that has waited for as long as `patience` waits no more.
+    /// Returns what VMs are to be told, each at most one thing. Contexts wait for as long as `patience`.
     pub(super) fn decide(&mut self, patience: Nanos, now: Nanos) -> Vec<(usize, Order)> {
-        let mut orders = Vec::new();
+        let mut told = BTreeSet::new();
         self.ghosts.retain(|ghost| ghost.until > now);
+        self.begin_anew(patience, now);
         let mut blocked: Vec<usize> = Vec::new();
-        for vm in self.queue(now) {
+        for vm in self.queue(patience, now) {
             let account = &self.accounts[&vm];
-            let waited = account.since.map_or(0, |since| now.saturating_sub(since.max(account.first_since)));
-            if waited >= patience || self.can_never(account) {
-                orders.push((vm, self.refuse(vm, now)));
-                continue;
-            }
-            let is_to_give_up = account.heard > account.may && !account.allocates();
-            if is_to_give_up && self.others_wait(vm)
-                || self.is_reserved_for_others(vm, account.state.least, now)
+            if account.is_open()
+                || account.gives_up(now) > 0 && !account.allocates() && self.others_wait(vm)
+                || self.is_kept_by_others(vm, account.least(), now)
+                || account.gpus.iter().any(|gpu| blocked.contains(gpu))
             {
-                continue;
-            }
-            if account.gpus.iter().any(|gpu| blocked.contains(gpu)) {
                 continue;
             }
             let short: Vec<_> = account.gpus.iter().map(|gpu| (*gpu, self.missing(account, *gpu))).collect();
             if short.iter().all(|(_, missing)| *missing == 0) {
-                orders.push((vm, self.grant(vm, now)));
-                continue;
-            }
-            blocked.extend(&account.gpus);
-            for (gpu, missing) in short {
-                self.make_room(vm, (gpu, missing), now, &mut orders);
+                self.grant(vm, patience, now);
+                told.insert(vm);
+            } else if account.owes() == 0 || account.allocates() && !account.is_overdue(now) {
+                blocked.extend(&account.gpus);
+                short.into_iter().for_each(|short| told.extend(self.make_room(vm, short, now)));
             }
         }
-        self.let_keep(&mut orders);
-        orders
+        told.extend(self.let_keep(patience, now));
+        told.into_iter().map(|vm| (vm, self.order(vm))).collect()
     }
 
-    /// VMs that were to give something up, and have not yet, keep it where none waits for it any more.
-    fn let_keep(&mut self, orders: &mut Vec<(usize, Order)>) {
+    /// A context that a VM waits for has been refused by now. If the VM waits still, that is for another.
+    fn begin_anew(&mut self, patience: Nanos, now: Nanos) {
+        let late = self.accounts.values_mut().filter(|account| account.since.is_some());
+        for account in late.filter(|account| account.waited(now) >= patience) {
+            (account.since, account.fits) = (Some(now), false);
+        }
+    }
+
+    /// VMs that were to give something up, and have not yet, keep it where none waits for it any more. Returns them. Those that may have begun
+    /// to copy have a turn then: they are not to begin again at once.
+    fn let_keep(&mut self, patience: Nanos, now: Nanos) -> Vec<usize> {
         let waiting = self.accounts.values().filter(|account| account.since.is_some());
         let awaited: Vec<usize> = waiting.flat_map(|account| account.gpus.iter().copied()).collect();
+        let mut keep = Vec::new();
         for (vm, account) in &mut self.accounts {
-            if account.heard > account.may && !account.gpus.iter().any(|gpu| awaited.contains(gpu)) {
-                (account.may, account.forced) = (account.heard, false);
-                orders.push((*vm, Order::May { most: account.may, forced: false }));
+            let is_awaited = account.gpus.iter().any(|gpu| awaited.contains(gpu));
+            if account.owes() == 0 || account.is_open() || is_awaited {
+                continue;
             }
+            if account.forced {
+                let turn = turn(copying(account.owes()), patience, 1);
+                account.turn_until = account.turn_until.max(now.saturating_add(turn));
+            }
+            account.raise(account.counts(), now);
+            keep.push(*vm);
         }
+        keep
     }
 
     /// The VMs that wait, in the order in which they get memory.
-    fn queue(&self, now: Nanos) -> Vec<usize> {
-        let waiting = self.accounts.iter().filter_map(|(vm, account)| {
-            let waited = now.saturating_sub(account.since?);
-            let patience = u128::from(waited) * u128::from(account.weight);
-            let first =
-                (account.state.wanted > account.reserved, !account.has_turn(now), !account.allocates());
-            Some((first, Reverse(patience), *vm))
+    fn queue(&self, patience: Nanos, now: Nanos) -> Vec<usize> {
+        let waiting = self.accounts.iter().filter(|(_, account)| account.since.is_some());
+        let waiting = waiting.map(|(vm, account)| {
+            let waited = account.waited(now);
+            let is_late = waited >= patience / 2;
+            let weight = if is_late { 1 } else { account.weight };
+            let is_urgent = account.wanted() <= account.reserved;
+            let first = (!is_urgent, !is_late, !account.has_turn(now), !account.allocates());
+            (first, Reverse(u128::from(waited) * u128::from(weight)), *vm)
         });
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_unstable();
         waiting.into_iter().map(|(.., vm)| vm).collect()
     }
 
-    /// Returns whether the context of a VM that waits wants more than there is.
-    fn can_never(&self, account: &Account) -> bool {
-        account.gpus.iter().any(|gpu| account.state.least > self.total(*gpu))
-    }
-
     /// Returns whether a VM cannot have so many bytes, whatever others give up.
-    fn is_reserved_for_others(&self, vm: usize, bytes: u64, now: Nanos) -> bool {
+    fn is_kept_by_others(&self, vm: usize, bytes: u64, now: Nanos) -> bool {
         let kept = |gpu: usize| {
             let others = self.accounts.iter().filter(|(other, account)| **other != vm && account.is_on(gpu));
-            others.map(|(_, account)| account.floor(now)).fold(bytes, u64::saturating_add)
+            others.map(|(_, account)| account.keeps(now)).fold(bytes, u64::saturating_add)
         };
         self.accounts[&vm].gpus.iter().any(|gpu| kept(*gpu) > self.total(*gpu))
     }
 
+    /// The other VMs on the GPUs of one.
+    fn others(&self, vm: usize) -> impl Iterator<Item = &Account> {
+        let own = &self.accounts[&vm];
+        let others = self.accounts.iter().filter(move |(other, _)| **other != vm);
+        others.map(|(_, account)| account).filter(|account| account.shares_with(own))
+    }
+
     fn others_wait(&self, vm: usize) -> bool {
-        self.accounts.iter().any(|(other, account)| *other != vm && account.since.is_some())
+        self.others(vm).any(|account| account.since.is_some())
     }
 
     fn total(&self, gpu: usize) -> u64 {
         self.totals.get(&gpu).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that all VMs may hold together of the GPUs of one.
+    fn total_of(&self, vm: usize) -> u64 {
+        self.accounts[&vm].gpus.iter().map(|gpu| self.total(*gpu)).min().unwrap_or(u64::MAX)
     }
 
     /// Bytes of a GPU that no VM may hold.
@@ -332,64 +264,75 @@ impl Ledger {
 
     /// Bytes that have to become free before a VM gets what it wants.
     fn missing(&self, account: &Account, gpu: usize) -> u64 {
-        account.state.wanted.saturating_sub(account.counts()).saturating_sub(self.free(gpu))
+        account.wanted().saturating_sub(account.counts()).saturating_sub(self.free(gpu))
     }
 
-    fn refuse(&mut self, vm: usize, now: Nanos) -> Order {
-        self.accounts.entry(vm).and_modify(|account| account.end_to_wait(0, now));
-        Order::No { waiter: self.accounts.get(&vm).map_or(0, |account| account.state.waiter) }
+    /// The thing that a VM was told last.
+    fn order(&self, vm: usize) -> Order {
+        let Account { number, may, forced, .. } = self.accounts[&vm];
+        Order { number, most: may, forced, total: self.total_of(vm) }
     }
 
     /// A VM gets what it wants, and more if no other waits, so that it need not ask so often.
-    fn grant(&mut self, vm: usize, now: Nanos) -> Order {
+    fn grant(&mut self, vm: usize, patience: Nanos, now: Nanos) {
         let others_wait = self.others_wait(vm);
         let gpus = self.accounts[&vm].gpus.iter();
         let free = gpus.map(|gpu| self.free(*gpu)).min().unwrap_or(0);
-        let Some(account) = self.accounts.get_mut(&vm) else { return Order::No { waiter: 0 } };
-        let wanted = account.state.wanted;
+        let turn = self.turn_of(vm, patience, now);
+        let Some(account) = self.accounts.get_mut(&vm) else { return };
+        let wanted = account.wanted();
         let left = free.saturating_sub(wanted.saturating_sub(account.counts()));
-        account.may = if others_wait { wanted } else { wanted.saturating_add(left / 4) };
-        account.heard = account.counts();
-        let took = account.makes_room.map(|begun| now.saturating_sub(begun));
-        let turn = took.map_or(0, |took| took.saturating_mul(TURN_FACTOR).clamp(TURN, TURN_MAX));
-        if took.is_some() && wanted <= account.reserved {
+        account.raise(if others_wait { wanted } else { wanted.saturating_add(left / 4) }, now);
+        if account.makes_room.is_some() && wanted <= account.reserved {
             account.keeps_until = now.saturating_add(TURN_MAX);
         }
-        account.forced = false;
         account.end_to_wait(turn, now);
-        Order::May { most: account.may, forced: false }
+    }
+
+    /// The turn of a VM that gets what it waits for: none if it has not waited. Those that wait, or made room for it, wait for its end.
+    fn turn_of(&self, vm: usize, patience: Nanos, now: Nanos) -> Nanos {
+        let account = &self.accounts[&vm];
+        let made_room = |other: &Account| account.makes_room.is_some_and(|begun| other.told >= begun);
+        let others = self.others(vm).filter(|other| other.since.is_some() || made_room(other)).count();
+        let took = account.makes_room.map_or(0, |begun| now.saturating_sub(begun));
+        match account.makes_room.is_some() || account.waited(now) > 0 {
+            true => turn(took.max(copying(account.state.lacks)), patience, others),
+            false => 0,
+        }
     }
 
     /// Has VMs on a GPU give up what is missing for one: others, and itself what belongs to its idle contexts, or to its busy ones if others cannot
-    /// give up as much.
-    fn make_room(
-        &mut self,
-        vm: usize,
-        (gpu, mut missing): (usize, u64),
-        now: Nanos,
-        orders: &mut Vec<(usize, Order)>,
-    ) {
-        let RoomState { wanted, .. } = self.accounts[&vm].state;
+    /// give up as much. Returns those that are to be told.
+    fn make_room(&mut self, vm: usize, (gpu, mut missing): (usize, u64), now: Nanos) -> BTreeSet<usize> {
+        let wanted = self.accounts[&vm].wanted();
         let is_urgent = wanted <= self.accounts[&vm].reserved;
-        let is_too_much = self.is_reserved_for_others(vm, wanted, now);
-        let others = self.accounts.iter().filter(|(_, account)| account.is_on(gpu));
-        let mut others: Vec<_> =
-            others.map(|(other, account)| (*other == vm, account.turn_until, *other)).collect();
-        others.sort_unstable();
-        let before = orders.len();
-        let given_up = others.iter().map(|(.., other)| self.accounts[other].gives_up(now));
-        let given_up = given_up.fold(0, u64::saturating_add);
+        let is_too_much = self.is_kept_by_others(vm, wanted, now);
+        let on_it = self.accounts.iter().filter(|(_, account)| account.is_on(gpu));
+        let given_up = on_it.clone().map(|(_, account)| account.gives_up(now)).fold(0, u64::saturating_add);
+        let asked = on_it.filter(|(_, account)| !account.is_open());
+        let mut asked: Vec<_> =
+            asked.map(|(other, account)| (*other == vm, account.turn_until, *other)).collect();
+        asked.sort_unstable();
         missing = missing.saturating_sub(given_up);
+        let mut told = BTreeSet::new();
         for way in [Way::Unused, Way::Idle, Way::Busy { is_urgent }] {
-            let others = others.iter().filter(|(is_itself, ..)| !is_itself || way.is_for_itself(is_too_much));
-            for (.., other) in others {
-                let Some(account) = self.accounts.get_mut(other) else { continue };
-                missing = missing.saturating_sub(give_up((*other, account), missing, way, now, orders));
+            let asked = asked.iter().filter(|(is_itself, ..)| !is_itself || way.is_for_itself(is_too_much));
+            for (.., other) in asked {
+                let account = self.accounts.get_mut(other);
+                let Some(bytes) = account.and_then(|account| give_up(account, missing, way, now)) else {
+                    continue;
+                };
+                missing = missing.saturating_sub(bytes);
+                told.insert(*other);
             }
         }
-        if orders.len() > before || given_up > 0 {
+        for other in &told {
+            self.accounts.entry(*other).and_modify(|account| account.number += 1);
+        }
+        if !told.is_empty() || given_up > 0 {
             self.accounts.entry(vm).and_modify(|account| _ = account.makes_room.get_or_insert(now));
         }
+        told
     }
 }
 
@@ -415,31 +358,30 @@ impl Way {
     }
 }
 
-/// Has a VM give up to `missing` bytes in one way. Returns how many.
-fn give_up(
-    (vm, account): (usize, &mut Account),
-    missing: u64,
-    way: Way,
-    now: Nanos,
-    orders: &mut Vec<(usize, Order)>,
-) -> u64 {
+/// Has a VM give up to `missing` bytes in one way. Returns how many, if it is to be told something.
+fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<u64> {
     let held = account.state.held.min(account.may);
     let (most, forced) = match way {
-        // It may not have heard yet that it may have so much.
-        Way::Unused if account.state.most != account.may => return 0,
         Way::Unused => (account.may - held, account.forced),
-        Way::Idle => (account.state.idle.min(account.may), false),
+        Way::Idle => (account.state.idle.saturating_sub(account.owes()).min(account.may), account.forced),
         Way::Busy { is_urgent } if is_urgent || !account.has_turn(now) => (account.may, true),
-        Way::Busy { .. } => return 0,
+        Way::Busy { .. } => return None,
     };
     // What idle contexts were to give up and do not is given up by busy ones.
-    let is_late = forced
-        && !account.forced
-        && account.counts() > account.may
-        && now.saturating_sub(account.told) >= IDLE_PATIENCE;
+    let is_late =
+        forced && !account.forced && account.owes() > 0 && now.saturating_sub(account.told) >= IDLE_PATIENCE;
+    let most = if account.is_overdue(now) { 0 } else { most };
     let bytes = most.min(account.may - account.floor(now)).min(missing);
-    if bytes > 0 || is_late {
-        orders.push((vm, account.lower(bytes, forced, now)));
-    }
-    bytes
+    (bytes > 0 || is_late).then(|| {
+        account.lower(bytes, forced, now);
+        bytes
+    })
+}
+
+/// The length of a turn whose beginning cost so much time, while so many others wait for its end. They all have to come to their turns within
+/// half of `patience`: the other half is for making room.
+fn turn(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
+    let others = Nanos::try_from(others.max(1)).unwrap_or(Nanos::MAX);
+    let most = TURN_MAX.min(patience / 2 / others);
+    cost.saturating_mul(TURN_FACTOR).clamp(TURN.min(most), most)
 }

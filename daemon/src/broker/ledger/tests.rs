@@ -1,71 +1,103 @@
-//! VMs that are played, on a GPU of 100 bytes.
+//! VMs that are played, mostly on a GPU of 100 bytes.
 
+use super::account::GIVE_UP_PATIENCE;
 use super::*;
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
 const PATIENCE: Nanos = 120 * SECOND;
+const GIB: u64 = 1 << 30;
 const A: usize = 0;
 const B: usize = 1;
+const C: usize = 2;
 
-/// A ledger, and what each VM was told last.
+/// A ledger, and what each VM was told last and has said last. VMs confirm at once what they are told, but for one that is `deaf`.
+#[derive(Default)]
 struct World {
     ledger: Ledger,
-    told: BTreeMap<usize, Order>,
+    told: BTreeMap<usize, (u64, bool)>,
+    numbers: BTreeMap<usize, u64>,
+    said: BTreeMap<usize, RoomState>,
+    deaf: Option<usize>,
+    /// Things that VMs were told.
+    orders: usize,
     now: Nanos,
 }
 
 fn world(reserved: [u64; 2]) -> World {
-    let mut world = World { ledger: Ledger::default(), told: BTreeMap::new(), now: SECOND };
-    for (vm, reserved) in reserved.into_iter().enumerate() {
-        assert_eq!(world.ledger.begins(vm, [(0, 100)]), may(0, false));
-        world.ledger.reserve(vm, reserved);
-    }
+    let mut world = World { now: SECOND, ..World::default() };
+    reserved.into_iter().enumerate().for_each(|(vm, reserved)| world.begins(vm, reserved, &[(0, 100)]));
     world
 }
 
-fn may(most: u64, forced: bool) -> Order {
-    Order::May { most, forced }
+fn may(most: u64, forced: bool) -> (u64, bool) {
+    (most, forced)
 }
 
 impl World {
+    fn begins(&mut self, vm: usize, reserved: u64, gpus: &[(usize, u64)]) {
+        let order = self.ledger.begins(vm, reserved, gpus.iter().copied());
+        assert_eq!((order.most, order.forced), (0, false));
+        self.numbers.insert(vm, order.number);
+        self.confirm(vm);
+    }
+
     /// A VM that keeps to what it may have says what one of its contexts holds and lacks.
     fn say(&mut self, vm: usize, held: u64, lacks: u64) {
         self.say_with(vm, held, lacks, 0);
     }
 
     fn say_with(&mut self, vm: usize, held: u64, lacks: u64, idle: u64) {
-        let most = match self.told.get(&vm) {
-            Some(Order::May { most, .. }) => *most,
-            _ => 0,
-        };
-        let least = if lacks > 0 { held + lacks } else { 0 };
-        let state = RoomState { most, held, wanted: held + lacks, least, idle, waiter: 0 };
-        self.ledger.hears(vm, state, self.now);
+        let holds = if lacks > 0 { held } else { 0 };
+        self.say_all(vm, RoomState { held, lacks, holds, idle, ..RoomState::default() });
+    }
+
+    fn say_all(&mut self, vm: usize, state: RoomState) {
+        self.said.insert(vm, state);
+        self.confirm(vm);
         self.decide();
+    }
+
+    /// A VM says what it has said last, and what it has heard. If it may have what it waits for, it has it.
+    fn confirm(&mut self, vm: usize) {
+        let said = self.said.entry(vm).or_default();
+        let most = self.told.get(&vm).map_or(0, |told| told.0);
+        if said.lacks > 0 && said.held.saturating_add(said.lacks) <= most {
+            *said = RoomState { held: said.held + said.lacks, ..RoomState::default() };
+        }
+        self.ledger.hears(vm, RoomState { order: self.numbers[&vm], ..*said }, self.now);
     }
 
     /// One context of A holds 60 bytes and does something, and another wants as many.
     fn say_of_two(&mut self) {
-        let Order::May { most, .. } = self.told[&A] else { panic!("{:?}", self.told) };
-        let state = RoomState { most, held: 60, wanted: 120, least: 60, ..RoomState::default() };
-        self.ledger.hears(A, state, self.now);
-        self.decide();
+        self.say_all(A, RoomState { held: 60, lacks: 60, ..RoomState::default() });
     }
 
     /// The turn of A is over: its context goes, and the other gets its memory unless another VM does.
     fn exchange(&mut self) {
         self.say_of_two();
-        if !matches!(self.told[&A], Order::May { forced: true, .. }) {
+        if !self.told[&A].1 {
             self.wait(TURN);
         }
-        assert!(matches!(self.told[&A], Order::May { forced: true, .. }), "{:?}", self.told);
+        assert!(self.told[&A].1, "{:?}", self.told);
         self.say(A, 0, 60);
     }
 
     fn decide(&mut self) {
-        for (vm, order) in self.ledger.decide(PATIENCE, self.now) {
-            self.told.insert(vm, order);
+        for round in 0.. {
+            assert!(round < 100, "they never end: {:?}", self.told);
+            let orders = self.ledger.decide(PATIENCE, self.now);
+            if orders.is_empty() {
+                return;
+            }
+            for (vm, order) in orders {
+                self.orders += 1;
+                self.told.insert(vm, (order.most, order.forced));
+                if self.deaf != Some(vm) {
+                    self.numbers.insert(vm, order.number);
+                    self.confirm(vm);
+                }
+            }
         }
     }
 
@@ -95,9 +127,7 @@ fn where_there_is_memory_for_all_no_vm_gives_any_up() {
     assert_eq!((world.told[&A], world.ledger.next_look(0)), (may(55, false), None));
     // What A may have and does not is given up before anything is swapped out.
     world.say(B, 45, 10);
-    assert_eq!((world.told[&A], world.told[&B]), (may(45, false), may(45, false)));
-    world.say(A, 40, 0);
-    assert_eq!(world.told[&B], may(55, false));
+    assert_eq!((world.told[&A], world.told[&B]), (may(45, false), may(55, false)));
 }
 
 #[test]
@@ -152,28 +182,18 @@ fn a_turn_stands_still_while_its_vm_waits() {
 #[test]
 fn what_is_reserved_is_not_given_up_and_is_there_at_once() {
     let mut world = World::contended([60, 0]);
-    world.wait(PATIENCE - MS);
+    world.wait(PATIENCE);
     assert_eq!((world.told[&A], world.told.get(&B)), (may(85, false), None));
-    world.wait(MS);
-    assert_eq!(world.told[&B], Order::No { waiter: 0 }, "it waits no longer");
+    assert_eq!(world.ledger.accounts[&B].since, Some(world.now), "it waits for something else by now");
     world.say(A, 0, 0);
     world.say(B, 0, 80);
     assert_eq!(world.told[&A], may(20, false), "it does not use what is reserved for it");
     world.say(A, 0, 0);
     world.say(B, 80, 0);
     world.say(A, 0, 50);
-    assert_eq!(world.told[&B], may(50, true), "whosever turn it is");
+    assert_eq!(world.told[&B], may(50, true), "even in B's turn");
     world.say(B, 0, 80);
     assert_eq!(world.told[&A], may(50, false));
-}
-
-#[test]
-fn more_than_there_is_is_refused_at_once() {
-    let mut world = world([0, 0]);
-    world.say(A, 0, 101);
-    assert_eq!(world.told[&A], Order::No { waiter: 0 });
-    world.say(A, 0, 100);
-    assert_eq!(world.told[&A], may(100, false));
 }
 
 #[test]
@@ -190,6 +210,7 @@ fn contexts_of_one_vm_take_turns_as_well_and_leave_other_vms_theirs() {
     world.say(B, 0, 80);
     world.exchange();
     assert_eq!(world.told[&A], may(60, false));
+    world.wait(MS);
     world.exchange();
     assert_eq!(world.told[&B], may(80, false));
 }
@@ -232,7 +253,7 @@ fn memory_that_none_waits_for_any_more_is_kept() {
     let mut world = World::contended([0, 0]);
     assert_eq!(world.told[&A], may(20, true));
     world.say(B, 0, 0);
-    assert_eq!(world.told[&A], may(85, false));
+    assert_eq!(world.told[&A], may(80, false));
 }
 
 #[test]
@@ -246,43 +267,240 @@ fn memory_counts_until_the_workers_of_a_device_process_have_ended() {
 }
 
 #[test]
-fn each_context_that_waits_has_its_own_time() {
-    let mut world = World::contended([90, 0]);
-    world.wait(PATIENCE - MS);
-    let other = RoomState { wanted: 80, least: 80, waiter: 7, ..RoomState::default() };
-    world.ledger.hears(B, other, world.now);
-    world.wait(PATIENCE - MS);
-    assert_eq!(world.told.get(&B), None);
-    world.wait(MS);
-    assert_eq!(world.told[&B], Order::No { waiter: 7 });
-}
-
-#[test]
-fn a_vm_that_claims_to_hold_more_than_it_may_harms_no_other() {
-    let mut world = world([0, 0]);
-    for _ in 0..3 {
-        world.ledger.hears(
-            A,
-            RoomState { held: u64::MAX, wanted: u64::MAX, least: 1, idle: u64::MAX, ..RoomState::default() },
-            world.now,
-        );
-        world.decide();
-    }
-    world.say(B, 0, 100);
-    assert_eq!(world.told[&B], may(100, false));
-}
-
-#[test]
 fn the_heavier_and_the_longest_waiting_come_first() {
-    for (weight, first) in [(100, B), (500, 2)] {
+    for (weight, first) in [(100, B), (500, C)] {
         let mut world = World::contended([0, 0]);
-        world.ledger.begins(2, [(0, 100)]);
-        world.ledger.set_weight(2, weight);
+        world.begins(C, 0, &[(0, 100)]);
+        world.ledger.set_weight(C, weight);
         world.say(A, 80, 0);
         world.wait(SECOND);
-        world.say(2, 0, 80);
+        world.say(C, 0, 80);
         world.wait(SECOND);
         world.say(A, 0, 0);
         assert_eq!(world.told.get(&first), Some(&may(80, false)), "weight {weight}");
     }
+}
+
+#[test]
+fn a_vm_is_told_nothing_new_before_it_has_confirmed_what_it_was_told_last() {
+    let mut world = World::contended([0, 0]);
+    world.say(B, 0, 0);
+    assert_eq!(world.told[&A], may(80, false));
+    (world.deaf, world.orders) = (Some(A), 0);
+    for _ in 0..100 {
+        world.say(B, 0, 80);
+        world.say(B, 0, 0);
+        world.wait(TURN_MAX);
+    }
+    assert_eq!(world.orders, 1);
+    // What it says of an order before is no answer to the last one.
+    world.say(B, 0, 80);
+    world.say(A, 0, 0);
+    assert_eq!(world.told.get(&B), None);
+}
+
+#[test]
+fn a_claim_of_what_cannot_be_takes_nothing_from_others() {
+    let claims = [
+        RoomState { held: u64::MAX, lacks: u64::MAX, holds: u64::MAX, idle: u64::MAX, order: 0 },
+        RoomState { lacks: u64::MAX, ..RoomState::default() },
+        RoomState { lacks: 101, ..RoomState::default() },
+    ];
+    for claim in claims {
+        let mut world = world([0, 0]);
+        world.say(B, 0, 60);
+        world.say(B, 60, 0);
+        world.orders = 0;
+        world.say_all(A, claim);
+        world.wait(SECOND);
+        assert_eq!((world.orders, world.ledger.lacks(A)), (0, 0), "{claim:?}");
+        world.say(B, 60, 40);
+        assert_eq!(world.told[&B], may(100, false), "{claim:?}");
+    }
+}
+
+#[test]
+fn a_vm_that_does_not_give_up_what_it_waits_for_itself_keeps_others_waiting_for_a_bounded_time() {
+    let mut world = world([0, 0]);
+    world.say(A, 0, 60);
+    world.say(B, 0, 30);
+    world.say(B, 30, 0);
+    // Another context wants as much as one that does not go.
+    world.say_of_two();
+    world.wait(TURN);
+    assert!(world.told[&A].1, "{:?}", world.told);
+    world.say(B, 0, 30);
+    assert_eq!(world.told[&B], may(30, false));
+    world.orders = 0;
+    for _ in 0..100 {
+        world.wait(SECOND);
+    }
+    assert_eq!(world.orders, 0, "B is asked for nothing");
+}
+
+#[test]
+fn one_that_owes_something_is_asked_for_no_more_and_others_are() {
+    let mut world = world([0, 0]);
+    world.begins(C, 0, &[(0, 100)]);
+    for vm in [A, C] {
+        world.say(vm, 0, 40);
+        world.say_with(vm, 40, 0, 40);
+    }
+    world.say(B, 0, 30);
+    assert_eq!((world.told[&A], world.told[&C]), (may(30, false), may(40, false)));
+    world.wait(IDLE_PATIENCE);
+    assert_eq!(world.told[&A], may(30, true));
+    // It gets no more time by being asked for more.
+    world.wait(GIVE_UP_PATIENCE - SECOND);
+    world.say(B, 0, 35);
+    assert_eq!((world.told[&A], world.told[&C]), (may(25, true), may(40, false)));
+    world.wait(SECOND + MS);
+    assert_eq!((world.told[&A], world.told[&C]), (may(25, true), may(25, false)));
+    world.say(C, 0, 0);
+    assert_eq!(world.told[&B], may(35, false));
+}
+
+#[test]
+fn what_idle_contexts_are_to_give_up_is_not_asked_of_them_again() {
+    let mut world = world([0, 0]);
+    world.say(A, 0, 80);
+    world.say_with(A, 80, 0, 40);
+    world.say(B, 0, 50);
+    assert_eq!(world.told[&A], may(50, false));
+    world.say(B, 0, 70);
+    assert_eq!(world.told[&A], may(30, true), "the rest belongs to busy ones");
+}
+
+#[test]
+fn one_that_waits_for_what_is_not_given_up_keeps_no_other_waiting() {
+    let mut world = world([0, 0]);
+    world.begins(C, 0, &[(0, 100)]);
+    for (vm, bytes) in [(B, 40), (C, 60)] {
+        world.say(vm, 0, bytes);
+    }
+    world.wait(TURN);
+    world.say(A, 0, 60);
+    assert_eq!((world.told[&B], world.told[&C]), (may(0, true), may(40, true)));
+    world.say(B, 0, 40);
+    world.wait(SECOND);
+    assert_eq!(world.told[&B], may(0, true), "A is before it");
+    world.wait(GIVE_UP_PATIENCE);
+    assert_eq!(world.told[&B], may(40, false));
+}
+
+#[test]
+fn one_that_cannot_give_up_what_it_owes_gets_what_is_free() {
+    let mut world = world([0, 0]);
+    world.begins(C, 0, &[(1, 100)]);
+    world.say(A, 0, 60);
+    world.say(A, 60, 0);
+    world.say(B, 0, 60);
+    world.say_all(A, RoomState { held: 60, lacks: 5, ..RoomState::default() });
+    world.wait(SECOND);
+    assert_eq!(world.told[&A], may(40, true), "B is before it");
+    world.wait(GIVE_UP_PATIENCE + MS);
+    assert_eq!(world.told[&A], may(65, false));
+}
+
+#[test]
+fn vms_on_another_gpu_keep_none_waiting() {
+    let mut world = World::contended([100, 0]);
+    world.begins(C, 0, &[(1, 100)]);
+    world.say(C, 0, 40);
+    assert_eq!((world.told[&C], world.told.get(&B)), (may(55, false), None));
+    world.say(C, 40, 60);
+    // One on both counts on both.
+    world.ledger.uses(C, [(0, 100), (1, 100)]);
+    world.say(C, 100, 0);
+    assert!(!world.ledger.is_reserved_twice(A));
+    world.ledger.uses(B, [(1, 100)]);
+    world.say(B, 0, 80);
+    assert_eq!(world.told[&C], may(20, true));
+    world.say(C, 0, 0);
+    assert_eq!(world.told[&B], may(80, false));
+}
+
+#[test]
+fn what_is_reserved_on_one_gpu_is_added_up() {
+    let mut world = world([60, 30]);
+    assert!(!world.ledger.is_reserved_twice(B));
+    world.begins(C, 20, &[(0, 100), (1, 100)]);
+    assert!([A, B, C].into_iter().all(|vm| world.ledger.is_reserved_twice(vm)));
+}
+
+#[test]
+fn one_whose_memory_was_wanted_in_vain_has_a_turn() {
+    let mut world = World::contended([0, 0]);
+    assert_eq!(world.told[&A], may(20, true));
+    world.say(B, 0, 0);
+    world.wait(TURN - MS);
+    world.say(B, 0, 80);
+    assert_eq!(world.told[&A], may(80, false), "what it does not use");
+    world.wait(MS);
+    assert_eq!(world.told[&A], may(20, true));
+}
+
+#[test]
+fn a_turn_is_long_enough_for_ones_own_coming() {
+    let mut world = World { now: SECOND, ..World::default() };
+    [A, B].into_iter().for_each(|vm| world.begins(vm, 0, &[(0, 64 * GIB)]));
+    world.say(A, 0, 5 * GIB);
+    world.say(A, 5 * GIB, 0);
+    world.say(B, 0, 60 * GIB);
+    world.wait(MS);
+    world.say(A, 0, 5 * GIB);
+    assert_eq!(world.told[&B], may(60 * GIB, false));
+    world.say(B, 60 * GIB, 0);
+    world.wait(TURN_MAX - MS);
+    assert!(!world.told[&B].1, "its own memory takes half of a minute to come");
+    world.wait(MS);
+    assert!(world.told[&B].1);
+}
+
+#[test]
+fn one_that_waited_has_a_turn_even_if_none_made_room_for_it() {
+    let mut world = World::contended([100, 0]);
+    world.ledger.ends(A, world.now);
+    world.wait(GHOST);
+    assert_eq!(world.ledger.accounts[&B].turn_until, world.now + TURN);
+}
+
+/// VMs that each need more than half of a GPU, and take so long to come and go. Returns the longest time for which one has waited.
+fn longest_wait(weights: &[u32], copying: Nanos) -> Nanos {
+    let mut world = World { now: SECOND, ..World::default() };
+    let mut until = BTreeMap::new();
+    let (mut waits, mut longest) = (BTreeMap::new(), 0);
+    for (vm, weight) in weights.iter().enumerate() {
+        world.begins(vm, 0, &[(0, 100 * GIB)]);
+        world.ledger.set_weight(vm, *weight);
+        world.say(vm, 0, 60 * GIB);
+        waits.insert(vm, world.now);
+    }
+    for _ in 0..15 * 60 * 5 {
+        world.wait(200 * MS);
+        for vm in 0..weights.len() {
+            let (most, forced) = world.told.get(&vm).copied().unwrap_or_default();
+            longest = longest.max(waits.get(&vm).map_or(0, |since| world.now - since));
+            if world.said[&vm].held > 0 {
+                waits.remove(&vm);
+                let is_asked = forced && most < 60 * GIB;
+                if is_asked && *until.entry(vm).or_insert(world.now + copying) <= world.now {
+                    until.remove(&vm);
+                    waits.insert(vm, world.now);
+                    world.say(vm, 0, 60 * GIB);
+                }
+            }
+        }
+    }
+    longest
+}
+
+#[test]
+fn none_of_several_that_take_turns_waits_for_too_long() {
+    for (vms, copying) in [(2, 20 * SECOND), (3, 15 * SECOND), (4, 10 * SECOND), (8, 6 * SECOND)] {
+        let longest = longest_wait(&vec![WEIGHT; vms], copying);
+        assert!(longest < PATIENCE, "{vms} VMs: {} s", longest / SECOND);
+    }
+    let longest = longest_wait(&[10_000, 10_000, 100], 5 * SECOND);
+    assert!(longest < PATIENCE, "a light one: {} s", longest / SECOND);
 }

@@ -61,6 +61,18 @@ const MEMORY_LIMIT: Family =
 const QUEUED: Family =
     Family("queued", "Submissions that could run now and are held back", MetricType::Gauge, None);
 const WEIGHT: Family = Family("weight", "Weight of the VM's share", MetricType::Gauge, None);
+const MEMORY_ALLOWED: Family = Family(
+    "memory_allowed",
+    "GPU memory that may be held now, where there is gpu-memory",
+    MetricType::Gauge,
+    Some(Unit::Bytes),
+);
+const MEMORY_AWAITED: Family = Family(
+    "memory_awaited",
+    "GPU memory that is waited for, where there is gpu-memory",
+    MetricType::Gauge,
+    Some(Unit::Bytes),
+);
 const GPU_MEMORY: Family = Family("gpu_memory", "The GPU's own memory", MetricType::Gauge, Some(Unit::Bytes));
 const GPU_MEMORY_PROMISED: Family = Family(
     "gpu_memory_promised",
@@ -127,6 +139,13 @@ impl Collector for Moment {
             })
         })?;
         write(all, &MEMORY_LIMIT, |to| of_vms(status, |vm| memory_limits(to, vm)))?;
+        write(all, &MEMORY_ALLOWED, |to| {
+            of_vms(status, |vm| memory_allowed(to, vm, vm.device_memory_allowed))
+        })?;
+        write(all, &MEMORY_AWAITED, |to| {
+            let awaited = |vm: &VmStatus| vm.device_memory_allowed.map(|_| vm.device_memory_awaited);
+            of_vms(status, |vm| memory_allowed(to, vm, awaited(vm)))
+        })?;
         write(all, &QUEUED, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.queued.into())))?;
         write(all, &WEIGHT, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.weight.into())))?;
         let of_gpus = [
@@ -153,6 +172,11 @@ impl Collector for Moment {
 
 fn of_vms(status: &Status, write: impl FnMut(&VmStatus) -> fmt::Result) -> fmt::Result {
     status.vms.iter().try_for_each(write)
+}
+
+/// Writes a number of bytes that VMs have with `gpu-memory`.
+fn memory_allowed(to: &mut MetricEncoder<'_>, vm: &VmStatus, bytes: Option<u64>) -> fmt::Result {
+    bytes.map_or(Ok(()), |bytes| gauge(to, &[("vm", &vm.name)], bytes as f64))
 }
 
 fn memory_limits(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
@@ -231,6 +255,8 @@ mod tests {
             weight: 300,
             used,
             device_memory_limit: Some(8192),
+            device_memory_allowed: Some(4096),
+            device_memory_awaited: 1024,
             queued: 3,
             kills,
             context_restarts,
@@ -267,6 +293,8 @@ mod tests {
             "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
             "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",
             "vhost_user_vulkan_memory_limit_bytes{vm=\"web\",kind=\"device\"} 8192.0",
+            "vhost_user_vulkan_memory_allowed_bytes{vm=\"web\"} 4096.0",
+            "vhost_user_vulkan_memory_awaited_bytes{vm=\"web\"} 1024.0",
             "vhost_user_vulkan_queued{vm=\"web\"} 3.0",
             "vhost_user_vulkan_gpu_info{gpu=\"00ff\",name=\"A \\\"GPU\\\"\"} 1.0",
             "vhost_user_vulkan_weight{vm=\"web\"} 300.0",

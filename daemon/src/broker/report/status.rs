@@ -142,6 +142,9 @@ pub struct VmStatus {
     /// The most of the GPU's memory that the VM may hold, in bytes, if there is a bound but the GPU's and it is known yet.
     #[serde(default)]
     pub device_memory_limit: Option<u64>,
+    /// Bytes of the GPU's memory that the VM may hold now, if there is `gpu-memory` and its device process is ready.
+    #[serde(default)]
+    pub device_memory_allowed: Option<u64>,
     /// Bytes of the GPU's memory that the VM waits for, as VMs are promised more than there is.
     #[serde(default)]
     pub device_memory_awaited: u64,

@@ -18,6 +18,8 @@ pub struct RoomSettings {
     pub memory_wait: Duration,
 }
 
+/// The option of a device process that waits for what the broker lets it hold.
+const AWAITS_ROOM: &str = "--await-room";
 /// The most of `memory-wait`: workers wait for an answer a little longer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -32,7 +34,7 @@ impl RoomSettings {
     ///
     /// # Errors
     ///
-    /// What is wrong with one.
+    /// A value is not allowed; says why.
     pub(super) fn of_file(file: &Table) -> Result<Self, Problem> {
         let wrong = |key: &str, what: String| Problem::of_key("", key, what);
         let default = Self::default();
@@ -51,7 +53,13 @@ impl RoomSettings {
         (self.gpu_memory.is_some() && !says).then(|| "--map-device-memory=never".into())
     }
 
-    /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone.
+    /// The arguments of a device process that may hold no memory of the GPUs before the broker lets it.
+    pub(in crate::broker) fn argument(&self) -> Vec<OsString> {
+        self.gpu_memory.iter().map(|_| AWAITS_ROOM.into()).collect()
+    }
+
+    /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone; what is reserved on one together
+    /// is known when its VMs are there.
     pub(super) fn check(&self, vms: &[VmSettings]) -> Vec<Problem> {
         let bytes = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => bytes,
@@ -80,7 +88,7 @@ impl RoomSettings {
 ///
 /// # Errors
 ///
-/// The value is none, and why.
+/// The value is not an amount; says why.
 pub(super) fn amount(value: &Value) -> Result<Amount, String> {
     match value {
         Value::Integer(bytes) if *bytes >= 0 => Ok(Amount::Bytes(bytes.unsigned_abs())),

@@ -72,7 +72,8 @@ impl Broker {
 
     fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
-        let arguments = [self.settings.words(&vm.settings).as_slice(), group].concat();
+        let room = self.settings.room.argument();
+        let arguments = [self.settings.words(&vm.settings).as_slice(), group, &room].concat();
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, false);
         vm.is_starting = true;
@@ -378,7 +379,7 @@ impl Broker {
         let names: Vec<_> = places[..seen].iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", "); "the VM's device is ready");
         self.set_shares(now);
-        self.room_begins(index, now);
+        self.room_begins(index);
         self.was_started(index);
         Ok(())
     }

@@ -2,19 +2,24 @@
 
 use super::super::ledger::Order;
 use super::super::run::Broker;
-use crate::ipc::{FromBroker, RoomState};
-use outside::Span;
+use crate::ipc::{FromBroker, RoomOrder, RoomState};
 use sched::Nanos;
 
 impl Broker {
     /// A VM's device process is ready: it may hold what the ledger says, if the file says how much VMs may hold together.
-    pub(super) fn room_begins(&mut self, index: usize, now: Nanos) {
+    pub(super) fn room_begins(&mut self, index: usize) {
+        let reserved = self.vms[index].settings.reserved_memory;
         let order = match self.rooms_of(index) {
             gpus if gpus.is_empty() => return,
-            gpus => self.ledger.begins(index, gpus),
+            gpus => self.ledger.begins(index, reserved, gpus),
         };
-        self.ledger.reserve(index, self.vms[index].settings.reserved_memory);
-        self.order(index, order, now);
+        if self.ledger.is_reserved_twice(index) {
+            log::warn!(
+                vm = self.vms[index].name();
+                "reserved-memory of the VMs on this GPU is more than gpu-memory together: not all of it is there if all want it; reserve less"
+            );
+        }
+        self.order(index, order);
     }
 
     /// A VM may have come to one of its GPUs or left it.
@@ -44,31 +49,14 @@ impl Broker {
         let patience = u64::try_from(self.settings.room.memory_wait.as_nanos()).unwrap_or(Nanos::MAX);
         for (index, order) in self.ledger.decide(patience, now) {
             if self.vms.get(index).is_some() {
-                self.order(index, order, now);
+                self.order(index, order);
             }
         }
         self.next_room = self.ledger.next_look(now);
     }
 
-    fn order(&mut self, index: usize, order: Order, now: Nanos) {
-        let message = match order {
-            Order::May { most, forced } => FromBroker::Room { most, forced },
-            Order::No { waiter } => {
-                if self.ledger.may_complain(index, now) {
-                    self.complain(index);
-                }
-                FromBroker::NoRoom { waiter }
-            }
-        };
-        self.tell(index, message);
-    }
-
-    fn complain(&self, index: usize) {
-        let wait = Span(self.settings.room.memory_wait);
-        log::warn!(
-            vm = self.vms[index].name();
-            "limit memory-wait ({wait}) reached: others do not give up GPU memory that the VM waits for, or it wants more than gpu-memory; raise memory-wait or \
-             gpu-memory, or promise VMs less (device-memory)"
-        );
+    fn order(&mut self, index: usize, Order { number, most, forced, total }: Order) {
+        let wait_ms = u64::try_from(self.settings.room.memory_wait.as_millis()).unwrap_or(u64::MAX);
+        self.tell(index, FromBroker::Room(RoomOrder { number, most, forced, total, wait_ms }));
     }
 }

@@ -7,17 +7,14 @@ use super::super::{Device, Effects};
 use config::{Heap, Wanted};
 use protocol::ids::ContextId;
 
-/// The name of the limit on the time for which a request waits.
-const LIMIT: &str = "memory-wait";
-
 /// A context that waits for memory of the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
     pub(crate) ctx_id: ContextId,
+    /// The request that waits; none if the context is swapped out and wants to come back.
+    pub(crate) request: Option<u32>,
     /// Bytes that it waits for.
     pub(crate) bytes: u64,
-    /// The number of what it waits for, the same for as long as it waits.
-    pub(crate) number: u64,
 }
 
 /// The part of the GPUs' memory that the VM's contexts may hold where several VMs are promised more than there is. Contexts that are swapped out hold
@@ -63,20 +60,16 @@ impl<T> Device<T> {
         self.room == u64::MAX || self.context_is_away(ctx_id) && fits()
     }
 
-    /// Returns the first context that waits for memory. `coming` are swapped out, and want to come back.
-    pub(crate) fn first_lack(&self, coming: &[ContextId]) -> Option<Lack> {
-        let number = |ctx_id: ContextId, request: u32| u64::from(ctx_id.0) << 32 | u64::from(request);
+    /// Returns all that waits for memory. `coming` are swapped out, and want to come back.
+    pub(crate) fn lacks(&self, coming: &[ContextId]) -> Vec<Lack> {
         let asked = self.waiting.iter().filter(|waiting| self.lacks_only_room(waiting));
-        let mut asked = asked.filter_map(|Waiting { ctx_id, request, wanted, .. }| {
-            Some(Lack { ctx_id: *ctx_id, bytes: least_of(*wanted)?, number: number(*ctx_id, *request) })
+        let asked = asked.filter_map(|Waiting { ctx_id, request, wanted, .. }| {
+            Some(Lack { ctx_id: *ctx_id, request: Some(*request), bytes: least_of(*wanted)? })
         });
         let away = coming.iter().filter(|ctx_id| self.context_is_away(**ctx_id));
-        let mut coming = away.map(|ctx_id| Lack {
-            ctx_id: *ctx_id,
-            bytes: self.device_memory_of(*ctx_id),
-            number: number(*ctx_id, u32::MAX),
-        });
-        asked.next().or_else(|| coming.next())
+        let away =
+            away.map(|ctx_id| Lack { ctx_id: *ctx_id, request: None, bytes: self.device_memory_of(*ctx_id) });
+        asked.chain(away).collect()
     }
 
     /// Returns whether a context waits for memory that it has asked for.
@@ -84,16 +77,16 @@ impl<T> Device<T> {
         self.waiting.iter().any(|waiting| waiting.ctx_id == ctx_id)
     }
 
-    /// The first request that waits for room has waited for long enough. Returns whether there was one.
-    pub(crate) fn refuse_first<E: Effects<Ticket = T>>(&mut self, effects: &mut E) -> bool {
-        let first = self.waiting.iter().position(|waiting| self.lacks_only_room(waiting));
-        let refused = first.map(|first| self.waiting.remove(first));
-        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, Some(LIMIT)));
+    /// Refuses a request that waits. Returns whether there was one.
+    pub(crate) fn refuse_waiting<E: Effects<Ticket = T>>(&mut self, lack: &Lack, effects: &mut E) -> bool {
+        let is_it = |it: &Waiting| (it.ctx_id, Some(it.request)) == (lack.ctx_id, lack.request);
+        let refused = self.waiting.iter().position(is_it).map(|at| self.waiting.remove(at));
+        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, None));
         refused.is_some()
     }
 
-    /// Returns what of a request can be answered now: all of it, or without what was to be had in advance. Nothing if it has to wait for room, and not if
-    /// a quota is in its way.
+    /// Returns the part of a request that fits now: all of it, or only its least. Nothing if it has to wait. A request that a quota refuses is
+    /// returned whole.
     pub(super) fn within_room(&self, owner: Owner, wanted: Wanted) -> Option<Wanted> {
         let Some(least) = least_of(wanted).filter(|_| self.room != u64::MAX) else { return Some(wanted) };
         if self.quotas.memory.device.check(owner, least, &[]).is_err() {

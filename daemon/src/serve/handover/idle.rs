@@ -68,12 +68,19 @@ impl Idle {
         due
     }
 
-    /// Returns the contexts that did nothing for so long when they were looked at last, for the longest time first.
-    pub(in crate::serve) fn longest(&self, at_least: Duration, now: Instant) -> Vec<ContextId> {
-        let is_idle =
-            |seen: &Seen| seen.wakings.is_some() && now.saturating_duration_since(seen.since) >= at_least;
-        let idle = self.contexts.iter().filter(|(_, seen)| is_idle(seen));
-        let mut idle: Vec<_> = idle.map(|(ctx_id, seen)| (seen.since, *ctx_id)).collect();
+    /// Returns which of these contexts, each as for [`Self::due`], do nothing and have not for so long, for the longest time first.
+    pub(in crate::serve) fn longest(
+        &self,
+        contexts: impl Iterator<Item = (ContextId, Option<u32>)>,
+        at_least: Duration,
+        now: Instant,
+    ) -> Vec<ContextId> {
+        let idle = contexts.filter_map(|(ctx_id, wakings)| {
+            let seen =
+                self.contexts.get(&ctx_id).filter(|seen| wakings.is_some() && seen.wakings == wakings)?;
+            (now.saturating_duration_since(seen.since) >= at_least).then_some((seen.since, ctx_id))
+        });
+        let mut idle: Vec<_> = idle.collect();
         idle.sort_unstable_by_key(|(since, ctx_id)| (*since, ctx_id.0));
         idle.into_iter().map(|(_, ctx_id)| ctx_id).collect()
     }
@@ -116,6 +123,19 @@ mod tests {
         assert_eq!(at(2000, [Some(6), Some(0)], false), [ONE]);
         assert_eq!(idle.due([].into_iter(), begin + Duration::from_secs(9)), []);
         assert_eq!(idle.next_due(), None);
+    }
+
+    #[test]
+    fn one_that_goes_on_between_two_looks_is_not_idle_any_more() {
+        let begin = Instant::now();
+        let mut idle = Idle::new(Duration::MAX);
+        let both = |one, two| [(ONE, one), (TWO, two)].into_iter();
+        idle.due(both(Some(1), Some(1)), begin);
+        idle.due(both(Some(1), Some(1)), begin + LOOK_MAX);
+        let longest = |one, two| idle.longest(both(one, two), LOOK_MAX, begin + LOOK_MAX);
+        assert_eq!(longest(Some(1), Some(1)), [ONE, TWO]);
+        assert_eq!(longest(Some(2), Some(1)), [TWO], "it was awake meanwhile");
+        assert_eq!(longest(Some(1), None), [ONE], "it is awake");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 pub(super) mod idle;
 pub(super) mod restless;
 pub(super) mod room;
+pub(super) mod waits;
 
 use outside::Span;
 use protocol::ids::ContextId;

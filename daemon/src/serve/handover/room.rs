@@ -2,12 +2,13 @@
 //!
 //! Knows no clock: time is passed in.
 
-use crate::ipc::RoomState;
+use super::waits::Waits;
+use crate::ipc::{RoomOrder, RoomState};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time for which a context is left alone that could not be swapped out, and the most of it if it can never be.
+/// Time for which a context that could not be swapped out is left alone: at first, and at most.
 const STAYS_FOR: Duration = Duration::from_secs(1);
 const STAYS_FOR_MAX: Duration = Duration::from_secs(60);
 /// Time between two states that the broker hears of, if nothing is to be decided.
@@ -16,20 +17,20 @@ const TELL_AFTER: Duration = Duration::from_millis(50);
 /// The part of the GPUs' memory that the VM may have.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Room {
-    /// Bytes; none if the broker shares no memory out.
-    pub(in crate::serve) most: Option<u64>,
-    /// Contexts that do something are swapped out as well.
+    /// The broker's last order; none if it shares no memory out.
+    pub(in crate::serve) order: Option<RoomOrder>,
+    /// Contexts that do something are swapped out as well, until the VM has come down to its limit.
     pub(in crate::serve) forced: bool,
-    /// The broker has said something that was not seen to.
+    /// The broker's last order is not carried out yet.
     pub(in crate::serve) is_news: bool,
-    /// The number of what is to wait no more.
-    pub(in crate::serve) refused: Option<u64>,
     /// The state as the broker was told last, and when.
     pub(in crate::serve) told: Option<(RoomState, Instant)>,
     /// The time at which the broker is told of what has changed since.
     pub(in crate::serve) tell_at: Option<Instant>,
     /// Contexts that are swapped out and want to come back, in the order in which they came.
     pub(in crate::serve) waiting: Vec<ContextId>,
+    /// The times for which contexts have waited.
+    pub(in crate::serve) waits: Waits,
     /// Contexts that are swapped out, and whose workers with a driver have not ended yet, by the numbers of these.
     pub(in crate::serve) leaving: FxHashMap<u64, ContextId>,
     /// Contexts that could not be swapped out.
@@ -48,28 +49,29 @@ pub(in crate::serve) struct Stay {
 }
 
 impl Room {
+    /// The VM may hold nothing before the broker lets it.
+    pub(in crate::serve) fn closed() -> Self {
+        let order = RoomOrder { total: u64::MAX, wait_ms: u64::MAX, ..RoomOrder::default() };
+        Self { order: Some(order), is_news: true, ..Self::default() }
+    }
+
     /// The broker lets the VM have so much.
-    pub(in crate::serve) fn limit(&mut self, most: u64, forced: bool) {
-        (self.most, self.forced, self.is_news) = (Some(most), forced, true);
+    pub(in crate::serve) fn limit(&mut self, order: RoomOrder) {
+        (self.order, self.forced, self.is_news) = (Some(order), order.forced, true);
         // It gets an answer in any case.
         (self.told, self.again) = (None, None);
     }
 
-    /// The first that waits is to wait no more, if it has this number.
-    pub(in crate::serve) fn refuse(&mut self, waiter: u64) {
-        // The broker hears of the next one, even if that wants as much.
-        (self.refused, self.told) = (Some(waiter), None);
-    }
-
-    /// Returns whether the broker is to hear of a state now: at once if more or less is lacking, or if what was to be given up is; else a while
-    /// after it heard something last.
+    /// Returns whether the broker is to hear of a state now: at once if more or less is lacking, or if the VM has come down to its limit; else a
+    /// while after it heard something last.
     pub(in crate::serve) fn is_to_tell(&mut self, state: RoomState, now: Instant) -> bool {
         self.tell_at = None;
+        let Some(RoomOrder { most, .. }) = self.order.filter(|order| order.number > 0) else { return false };
         let Some((told, at)) = self.told.filter(|(told, _)| *told != state) else {
             return self.told.is_none();
         };
-        let lacks = |state: RoomState| (state.wanted - state.held, state.least, state.waiter, state.most);
-        let has_given_up = told.held > state.most && state.held <= state.most;
+        let lacks = |state: RoomState| (state.lacks, state.holds, state.order);
+        let has_given_up = told.held > most && state.held <= most;
         if lacks(told) != lacks(state) || has_given_up || now >= at + TELL_AFTER {
             return true;
         }
@@ -80,6 +82,7 @@ impl Room {
     /// A context has been swapped out; its worker with a driver has this number, and ends.
     pub(in crate::serve) fn leaves(&mut self, ctx_id: ContextId, number: Option<u64>) {
         self.leaving.extend(number.map(|number| (number, ctx_id)));
+        self.stays.remove(&ctx_id);
     }
 
     /// A context has ended. Another of the same number is not known.
@@ -101,19 +104,30 @@ impl Room {
         self.waiting.contains(&ctx_id)
     }
 
-    /// A context could not be swapped out: it is left alone for a while, and for twice as long each time if that was not only for now.
-    pub(in crate::serve) fn stays(&mut self, ctx_id: ContextId, for_now: bool, now: Instant) {
-        if self.most.is_none() {
+    /// A context could not be swapped out: it is left alone for a while, and for twice as long each time.
+    pub(in crate::serve) fn stays(&mut self, ctx_id: ContextId, now: Instant) {
+        if self.order.is_none() {
             return;
         }
         self.stays.retain(|_, stay| now < stay.until + STAYS_FOR_MAX);
-        let before = self.stays.get(&ctx_id).filter(|_| !for_now).map(|stay| stay.pause);
+        let before = self.stays.get(&ctx_id).map(|stay| stay.pause);
         let pause = before.map_or(STAYS_FOR, |pause| (pause * 2).min(STAYS_FOR_MAX));
         self.stays.insert(ctx_id, Stay { until: now + pause, pause });
     }
 
+    /// Returns whether a context is left alone, as it could not be swapped out.
+    pub(in crate::serve) fn is_left_alone(&self, ctx_id: ContextId, now: Instant) -> bool {
+        self.stays.get(&ctx_id).is_some_and(|stay| now < stay.until)
+    }
+
+    /// Returns when a wait that began then is over; never if that is too far away.
+    pub(in crate::serve) fn end_of_wait(&self, since: Instant) -> Option<Instant> {
+        since.checked_add(Duration::from_millis(self.order?.wait_ms))
+    }
+
     /// Returns when the device thread has something to do though nothing has happened.
     pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
-        self.again.into_iter().chain(self.tell_at).min()
+        let refuses = self.waits.first().and_then(|since| self.end_of_wait(since));
+        self.again.into_iter().chain(self.tell_at).chain(refuses).min()
     }
 }
