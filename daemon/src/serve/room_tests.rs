@@ -70,6 +70,10 @@ fn state(broker: &Channel) -> RoomState {
     states.next_back().expect("the broker hears something")
 }
 
+fn waits(request: u32) -> ToWorker {
+    ToWorker::MemoryWaits { request }
+}
+
 fn may(number: u64, most: u64, forced: bool) -> FromBroker {
     FromBroker::Room(RoomOrder { number, most, forced, total: 1000, wait_ms: WAIT_MS })
 }
@@ -80,7 +84,6 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     assert_eq!(rig.told(&broker, &may(1, 0, false)), RoomState { order: 1, ..RoomState::default() });
     rig.asks(OLD, 1, 100, 200);
     let wants = RoomState { order: 1, lacks: 100, ..RoomState::default() };
-    let waits = |request| ToWorker::MemoryWaits { request };
     assert_eq!((rig.hear(OLD), state(&broker)), (vec![waits(1)], wants));
     let has = RoomState { order: 2, held: 150, ..RoomState::default() };
     assert_eq!(rig.told(&broker, &may(2, 150, false)), has);
@@ -98,7 +101,7 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     rig.asks(OLD, 3, u64::MAX, u64::MAX);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 3 }]);
     rig.asks(OLD, 5, 851, 851);
-    assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 5 }]);
+    assert_eq!(rig.hear(OLD), [waits(5), ToWorker::MemoryRefused { request: 5 }]);
 }
 
 #[test]
@@ -110,7 +113,7 @@ fn each_request_is_refused_when_it_has_waited_for_long_enough() {
     rig.asks(OLD, 2, 100, 100);
     let begin = Instant::now();
     rig.server.room_due(begin + HALF);
-    assert_eq!(rig.hear(OLD), []);
+    assert_eq!(rig.hear(OLD), [waits(1), waits(2)]);
     rig.server.room_due(begin + 2 * HALF);
     assert_eq!(
         rig.hear(OLD),
@@ -125,7 +128,7 @@ fn a_vm_that_is_to_wait_for_the_broker_holds_nothing_before_it_has_said_how_much
     rig.server.world.room = Room::closed();
     rig.turn();
     rig.asks(OLD, 1, 100, 100);
-    assert_eq!((rig.hear(OLD), heard(&broker)), (vec![], vec![]));
+    assert_eq!((rig.hear(OLD), heard(&broker)), (vec![waits(1)], vec![]));
     rig.told(&broker, &may(1, 100, false));
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 100 }]);
 }

@@ -194,6 +194,12 @@ fn with_successor() -> (World, Channel, u32) {
     (world, successor, pid)
 }
 
+/// A played device process dies by itself.
+fn crash(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
 fn is_ended(world: &World) -> bool {
     world.broker.vms[0].successor.as_ref().is_some_and(|successor| successor.process.dying)
 }
@@ -211,11 +217,7 @@ fn a_successor_that_is_ready_and_whose_predecessor_ends_is_the_vms_device_proces
     assert_eq!(new_end.receive::<u32>().unwrap().0, 7);
     let old = world.broker.vms[0].process.as_ref().unwrap().pid();
     assert_ne!(old, pid);
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(old.cast_signed()).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    crash(old);
     world.broker.child_ended(0, world.now);
     let vm = &world.broker.vms[0];
     let process = vm.process.as_ref().unwrap();
@@ -335,11 +337,12 @@ fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
 
 #[test]
 fn a_vm_whose_successor_serves_and_ends_gets_another_device_process() {
-    let (mut world, successor, _) = with_successor();
+    let (mut world, successor, pid) = with_successor();
     for message in [ready(), ToBroker::Frontend { connected: true }] {
         successor.send(&message, None).unwrap();
         world.broker.hear_successor(0, world.now);
     }
+    crash(pid);
     world.broker.successor_ended(0, world.now);
     assert!(world.is_dying(0), "it has passed the VM on");
     world.broker.child_ended(0, world.now);
