@@ -662,6 +662,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
             lacks: u.arbitrary()?,
             holds: u.arbitrary()?,
             idle: u.arbitrary()?,
+            back_ms: u.arbitrary()?,
         }),
         _ => {
             let count = u.int_in_range(0..=4)?;

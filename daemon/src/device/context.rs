@@ -63,7 +63,7 @@ pub(crate) struct Context<T> {
     pub(super) lending: FxHashSet<ResourceId>,
     /// The successor of its worker, while there are both.
     pub(super) successor: Option<Successor>,
-    /// The processes with a driver that hold memory of the GPUs for it while its worker has none: one that has not ended yet, or a successor.
+    /// While its worker has no driver: the processes that hold its memory of the GPUs, which are the worker before, until it has ended, and the successor.
     pub(super) drivers: Vec<Owner>,
     /// The worker has handed over, and takes no answers.
     pub(super) rests: bool,

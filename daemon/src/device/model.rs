@@ -52,8 +52,8 @@ pub(crate) struct Device<T> {
     pub(super) room: u64,
     /// The owners of which nothing is on a GPU, though memory counts for them: contexts that are swapped out, until their workers have ended.
     pub(super) away: FxHashSet<Owner>,
-    /// Bytes of the GPUs' memory that processes hold which were told to end, and for which it counts nowhere else: workers of a device that was reset, and
-    /// those with a driver whose contexts had workers without one.
+    /// Bytes of the GPUs' memory that processes hold which were told to end, where the quotas no longer say so: workers of a device that was reset, and
+    /// processes with a driver of contexts whose workers had none.
     pub(super) dying: FxHashMap<Owner, u64>,
     pub(super) next_owner: u64,
 }
@@ -99,9 +99,10 @@ impl<T> Device<T> {
             }
         }
         self.scanouts = Scanouts::new(self.options.num_scanouts);
-        let held = |owner: &Owner| (*owner, self.quotas.memory.device.held(*owner));
-        let present = self.pieces.workers.keys().filter(|owner| !self.away.contains(owner));
-        self.dying.extend(present.map(held));
+        for owner in self.pieces.workers.keys().filter(|owner| !self.away.contains(owner)) {
+            // What a process with a driver holds for a context counts for the context's owner, and is there already.
+            self.dying.entry(*owner).or_insert_with(|| self.quotas.memory.device.held(*owner));
+        }
         self.away.clear();
         self.quotas = Quotas::new(&self.options);
         // What workers that are about to end still hold counts for no quota: the VM begins anew.

@@ -200,6 +200,8 @@ pub struct RoomState {
     pub holds: u64,
     /// Bytes of `held` that belong to contexts which have done nothing for a second, and could go.
     pub idle: u64,
+    /// Milliseconds that the context which came back last needed for that: the start of its worker, and copying. 0 if none has come back.
+    pub back_ms: u64,
 }
 
 /// The stage of a restart.
@@ -401,11 +403,11 @@ mod tests {
             ToBroker::Restarted { ctx_id: CONTEXT, outcome: Ok(took) },
             ToBroker::Replaced { what: Replaced::Program("/p".into()) },
             ToBroker::Recovered { ctx_id: CONTEXT },
-            ToBroker::Room(RoomState { order: 300, held: 1, lacks: 2, holds: 4, idle: 3 }),
+            ToBroker::Room(RoomState { order: 300, held: 1, lacks: 2, holds: 4, idle: 3, back_ms: 5 }),
         ];
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
-                      08ac02000506 0902022f70 0aac02 0bac0201020403";
+                      08ac02000506 0902022f70 0aac02 0bac020102040305";
         assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
     }
 }

@@ -1,6 +1,6 @@
 //! This file decides when workers are to write checkpoints and how often the workers of a context may die, and keeps the checkpoints.
 //!
-//! A worker is asked when it has executed nothing for a moment, and then rests for far longer than the checkpoint took. Each context is looked at
+//! A worker is asked when it has executed nothing for a moment, and is then left alone for far longer than the checkpoint took. Each context is looked at
 //! while it may have something to write down; one that has not is looked at again when something is sent to it. Knows no process and no clock: time
 //! is passed in.
 
@@ -56,6 +56,8 @@ struct Checkpoint {
     took: Duration,
     /// Answers one after the other that there is no checkpoint for now.
     refused: u32,
+    /// It was sent something to do since its worker was asked.
+    used_since: bool,
     /// The bytes that a successor is to get, whose predecessor is dead.
     for_successor: Option<u64>,
     /// The times at which workers of the context died by themselves.
@@ -97,7 +99,10 @@ impl Checkpoints {
         one.refused = 0;
         let at = now + every;
         let at = match one.turn {
-            Turn::Asked(_) => return,
+            Turn::Asked(_) => {
+                one.used_since = true;
+                return;
+            }
             Turn::Pauses(until) => at.max(until),
             Turn::Free => at,
         };
@@ -165,11 +170,10 @@ impl Checkpoints {
     ) -> Result<BorrowedFd<'_>, E> {
         let one = self.contexts.entry(ctx_id).or_default();
         one.turn = Turn::Pauses(now + NONE_PAUSE);
-        let file = match one.file.take() {
-            Some(file) => file,
-            None => make()?,
-        };
-        one.turn = Turn::Asked(now);
+        let file =
+            one.file.take().map_or_else(make, Ok).inspect_err(|_| self.look_at(ctx_id, now + NONE_PAUSE))?;
+        let one = self.contexts.entry(ctx_id).or_default();
+        (one.turn, one.used_since) = (Turn::Asked(now), false);
         let file: &OwnedFd = one.file.insert(file);
         Ok(file.as_fd())
     }
@@ -195,11 +199,15 @@ impl Checkpoints {
         }
         if written == Err(false) {
             one.turn = Turn::Pauses(now + NONE_PAUSE);
+            if one.used_since {
+                self.look_at(ctx_id, now + NONE_PAUSE);
+            }
             return Ok(());
         }
         let every = self.every.unwrap_or_default();
         let since = now.saturating_duration_since(asked);
-        let took = written.map_or(since, |(_, took)| took.min(since));
+        // A refusal says nothing of the time that a checkpoint takes.
+        let took = written.map_or(Duration::ZERO, |(_, took)| took.min(since));
         if written.is_ok() {
             one.took = took;
         }
@@ -338,7 +346,7 @@ mod tests {
         let half = SECOND / 2;
         for (answer, answers_after, pause) in [
             (Ok((5, half)), half, 50 * SECOND),
-            (Err(true), half, 50 * SECOND),
+            (Err(true), half, PAUSE_MIN),
             (Ok((5, SECOND)), SECOND, PAUSE_MAX),
             (Ok((5, Duration::ZERO)), Duration::ZERO, PAUSE_MIN),
             // It was stopped before it read that it was asked, or says what cannot be.
@@ -417,12 +425,19 @@ mod tests {
             if answers {
                 all.answered(CONTEXT, Err(false), now).unwrap();
             }
-            assert_eq!(all.next_due(), None, "it has not done anything since");
+            let again = (!answers).then_some(now + NONE_PAUSE);
+            assert_eq!(all.next_due(), again, "it has not done anything since, and files may be there again");
             all.is_used(CONTEXT, now + NONE_PAUSE - SECOND);
             let just_before = now + NONE_PAUSE - Duration::from_nanos(1);
             assert_eq!(looks(&mut all, Seen::Idle, just_before), (false, Some(now + NONE_PAUSE)));
             assert_eq!(looks(&mut all, Seen::Idle, now + NONE_PAUSE), (true, None));
         }
+        let (mut all, now) = begun(Some(SECOND));
+        assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
+        all.asks(CONTEXT, file, now).unwrap();
+        all.is_used(CONTEXT, now);
+        all.answered(CONTEXT, Err(false), now).unwrap();
+        assert_eq!(all.next_due(), Some(now + NONE_PAUSE), "what was in the way may be gone");
         let (mut all, now) = begun(None);
         assert!(all.answered(OTHER, WRITTEN, now).is_err(), "it was not asked");
     }

@@ -79,7 +79,8 @@ impl Server {
         }
     }
 
-    /// Returns the bytes of a context's checkpoint, if the context gets another worker should its own die now, unless too many have died.
+    /// Returns the bytes of a context's checkpoint, if the context would get another worker should its own die now. How many have died is not looked
+    /// at ([`Checkpoints::crashed`]).
     ///
     /// # Errors
     ///

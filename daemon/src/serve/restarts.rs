@@ -399,7 +399,12 @@ impl Server {
                 old_number.into_iter().for_each(|number| self.device.driver_holds(ctx_id, number));
                 self.world.handed_over(ctx_id, (hand_over.asker, Purpose::SwapOut), Ok(took));
             }
-            purpose => self.world.handed_over(ctx_id, (hand_over.asker, purpose), Ok(took)),
+            purpose => {
+                if purpose == Purpose::SwapIn {
+                    self.world.room.back_ms = u64::try_from(took.total.as_millis()).unwrap_or(u64::MAX);
+                }
+                self.world.handed_over(ctx_id, (hand_over.asker, purpose), Ok(took));
+            }
         }
     }
 

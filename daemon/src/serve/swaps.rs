@@ -14,7 +14,6 @@ use crate::ipc::{RoomOrder, RoomState, ToBroker};
 use outside::Span;
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time for which a context does nothing that is swapped out before others.
@@ -113,12 +112,16 @@ impl Server {
         self.world.room.waits.look(&lacks, |ctx_id| handovers.get(ctx_id).is_some(), now);
         for lack in lacks {
             let room = &self.world.room;
-            if self.holds(&lack).saturating_add(lack.bytes) > order.total {
-                self.refuse(&lack, "gpu-memory", format_args!("{} bytes", order.total), "raise gpu-memory");
+            // One that is swapped out may come back to another GPU than the smallest.
+            if lack.request.is_some() && self.holds(&lack).saturating_add(lack.bytes) > order.total {
+                let why = format_args!(
+                    "limit gpu-memory ({} bytes) reached by context {}, which wants more than all VMs may hold together: raise gpu-memory",
+                    order.total, lack.ctx_id
+                );
+                self.world.warn_of(lack.ctx_id, "gpu-memory", why);
+                self.device.refuse_waiting(&lack, &mut self.world);
             } else if room.end_of_wait(room.waits.since(&lack, now)).is_some_and(|end| end <= now) {
-                let wait = Span(Duration::from_millis(order.wait_ms));
-                let remedy = "raise memory-wait or gpu-memory, or promise VMs less (device-memory)";
-                self.refuse(&lack, "memory-wait", wait, remedy);
+                self.refuse(&lack, Span(Duration::from_millis(order.wait_ms)));
             }
         }
     }
@@ -128,21 +131,21 @@ impl Server {
         lack.request.map_or(0, |_| self.device.device_memory_of(lack.ctx_id))
     }
 
-    /// A context does not get what it waits for, as it has reached a limit.
-    fn refuse(&mut self, lack: &Lack, limit: &'static str, value: impl fmt::Display, remedy: &str) {
+    /// A context does not get what it waits for: it has waited for long enough.
+    fn refuse(&mut self, lack: &Lack, wait: Span) {
         let ctx_id = lack.ctx_id;
         let message = format_args!(
-            "limit {limit} ({value}) reached by context {ctx_id}, which waits for GPU memory that others do not give up: {remedy}"
+            "limit memory-wait ({wait}) reached by context {ctx_id}, which waits for GPU memory that others do not give up: raise memory-wait or gpu-memory, or promise VMs less (device-memory)"
         );
-        self.world.warn_of(ctx_id, limit, message);
-        if self.device.refuse_waiting(lack, &mut self.world) {
+        self.world.warn_of(ctx_id, "memory-wait", message);
+        if self.device.refuse_waiting(lack, &mut self.world) || lack.request.is_some() {
             return;
         }
         self.world.room.waiting.retain(|waiting| *waiting != ctx_id);
-        let why = format!(
-            "it is swapped out, and cannot go on: limit {limit} reached by its wait for the GPU's memory (the log has the remedy)"
+        self.lose(
+            ctx_id,
+            "it is swapped out, and cannot go on: limit memory-wait reached by its wait for the GPU's memory (the log has the remedy)",
         );
-        self.lose(ctx_id, &why);
     }
 
     /// Has contexts swapped out until the VM holds no more than it may.
@@ -153,6 +156,7 @@ impl Server {
         };
         let going = self.world.workers.contexts().filter(goes);
         let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
+        let going = going.saturating_add(self.device.dying_memory());
         let present = self.device.present_memory();
         self.world.room.forced &= present > most;
         if present <= most {
@@ -241,6 +245,7 @@ impl Server {
             lacks: first.map_or(0, |lack| lack.bytes),
             holds: first.map_or(0, |lack| self.holds(lack)),
             idle: idle.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum(),
+            back_ms: room.back_ms,
         };
         if self.world.room.is_to_tell(state, now) {
             self.world.room.told = Some((state, now));

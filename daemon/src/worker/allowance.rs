@@ -18,7 +18,7 @@ use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFil
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// Time that an executor waits for an answer that the device process gives at once, or when workers have ended: those that do not are killed after 2 s.
+/// Time that an executor waits for an answer. The device process gives it at once, or when workers have ended, which are killed after 2 s.
 const ANSWER_MAX: Duration = patience(10);
 /// Time that it waits for memory that other VMs have to give up: longer than `memory-wait` (10 min at most). Memory that is granted later goes back.
 const MEMORY_MAX: Duration = patience(630);

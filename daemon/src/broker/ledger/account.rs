@@ -20,8 +20,9 @@ pub(super) struct Account {
     /// Bytes that it may hold, as it was told last, and whether busy contexts are swapped out for that.
     pub(super) may: u64,
     pub(super) forced: bool,
-    /// The number of what it was told last.
+    /// The number of what it was told last, and the bytes that all VMs may hold together, as it was told.
     pub(super) number: u64,
+    pub(super) total: u64,
     /// The highest limit that it may still keep to, as it has not confirmed a lower one.
     pub(super) heard: u64,
     /// The state that it told last, without what it cannot be.
@@ -35,6 +36,9 @@ pub(super) struct Account {
     /// The time at which its turn is over unless it stands still; and what was left of the turn when the VM began to wait.
     pub(super) turn_until: Nanos,
     pub(super) turn_left: Nanos,
+    /// The time at which its turn began, if it has never stood still, and the length that the turn keeps however many others wait.
+    pub(super) turn_from: Nanos,
+    pub(super) turn_least: Nanos,
     /// All that the VM wants fits beside what others keep. Its turn stands still meanwhile, for `still_left` at most.
     pub(super) fits: bool,
     pub(super) still_left: Nanos,
@@ -101,6 +105,13 @@ impl Account {
         self.state.held.saturating_add(self.state.lacks)
     }
 
+    /// Returns the time that the VM says a context needs from when it may come back to when its program goes on, if that can be.
+    pub(super) fn comes_back(&self) -> Nanos {
+        let most = GIVE_UP_PATIENCE.saturating_add(copying(self.state.lacks).saturating_mul(2));
+        let said = if self.allocates() { 0 } else { self.state.back_ms };
+        said.saturating_mul(1_000_000).min(most)
+    }
+
     /// Bytes that the context would hold which waits.
     pub(super) fn least(&self) -> u64 {
         self.state.holds.saturating_add(self.state.lacks)
@@ -132,16 +143,19 @@ impl Account {
         }
     }
 
-    /// Ends the VM's wait. A new turn has this length; one that has begun goes on.
-    pub(super) fn end_to_wait(&mut self, turn: Nanos, now: Nanos) {
+    /// Ends the VM's wait. A new turn has this length, of which it keeps the least however many others wait; one that has begun goes on.
+    pub(super) fn end_to_wait(&mut self, (turn, least): (Nanos, Nanos), now: Nanos) {
         if self.is_still(now) {
-            self.turn_until = now.saturating_add(self.turn_left);
+            let until = now.saturating_add(self.turn_left);
+            self.turn_from = self.turn_from.saturating_add(until.saturating_sub(self.turn_until));
+            self.turn_until = until;
         }
         if self.since.is_some() {
             let stood = if self.fits { self.waited(now) } else { 0 };
             self.still_left = self.still_left.saturating_sub(stood);
             if self.turn_until <= now {
                 (self.turn_until, self.still_left) = (now.saturating_add(turn), GIVE_UP_PATIENCE);
+                (self.turn_from, self.turn_least) = (now, turn.min(least));
             }
         }
         (self.since, self.makes_room) = (None, None);

@@ -130,7 +130,7 @@ impl Ledger {
         self.accounts.entry(vm).and_modify(|account| {
             match waits {
                 true => account.begin_to_wait(now),
-                false => account.end_to_wait(0, now),
+                false => account.end_to_wait((0, 0), now),
             }
             account.fits = fits && (account.fits || !waited);
         });
@@ -157,11 +157,14 @@ impl Ledger {
         let mut told = BTreeSet::new();
         self.ghosts.retain(|ghost| ghost.until > now);
         self.begin_anew(patience, now);
+        self.shorten_turns(patience);
         let mut blocked: Vec<usize> = Vec::new();
         for vm in self.queue(patience, now) {
             let account = &self.accounts[&vm];
             if account.is_open()
-                || account.gives_up(now) > 0 && !account.allocates() && self.others_wait(vm)
+                || account.gives_up(now) > 0
+                    && (account.forced || !account.allocates())
+                    && self.others_wait(vm)
                 || self.is_kept_by_others(vm, account.least(), now)
                 || account.gpus.iter().any(|gpu| blocked.contains(gpu))
             {
@@ -171,20 +174,47 @@ impl Ledger {
             if short.iter().all(|(_, missing)| *missing == 0) {
                 self.grant(vm, patience, now);
                 told.insert(vm);
-            } else if account.owes() == 0 || account.allocates() && !account.is_overdue(now) {
+            } else if account.owes() == 0
+                || !account.forced
+                || account.allocates() && !account.is_overdue(now)
+            {
                 blocked.extend(&account.gpus);
                 short.into_iter().for_each(|short| told.extend(self.make_room(vm, short, now)));
             }
         }
         told.extend(self.let_keep(patience, now));
+        told.extend(self.hear_totals());
         told.into_iter().map(|vm| (vm, self.order(vm))).collect()
+    }
+
+    /// VMs that came to other GPUs hear how much VMs may hold together there. Returns them.
+    fn hear_totals(&mut self) -> Vec<usize> {
+        let is_other =
+            |(vm, account): &(&usize, &Account)| !account.is_open() && account.total != self.total_of(**vm);
+        let others: Vec<_> = self.accounts.iter().filter(is_other).map(|(vm, _)| *vm).collect();
+        for vm in &others {
+            self.accounts.entry(*vm).and_modify(|account| account.number += 1);
+        }
+        others
+    }
+
+    /// Turns that began when fewer others waited become shorter: all of these have to come to theirs.
+    fn shorten_turns(&mut self, patience: Nanos) {
+        let waiting = |vm: usize| self.others(vm).filter(|other| other.since.is_some()).count();
+        let waiting: Vec<_> = self.accounts.keys().map(|vm| (*vm, waiting(*vm))).collect();
+        for (vm, others) in waiting.into_iter().filter(|(_, others)| *others > 0) {
+            self.accounts.entry(vm).and_modify(|account| {
+                let most = turn_max(patience, others).max(account.turn_least);
+                account.turn_until = account.turn_until.min(account.turn_from.saturating_add(most));
+            });
+        }
     }
 
     /// A context that a VM waits for has been refused by now. If the VM waits still, that is for another.
     fn begin_anew(&mut self, patience: Nanos, now: Nanos) {
         let late = self.accounts.values_mut().filter(|account| account.since.is_some());
         for account in late.filter(|account| account.waited(now) >= patience) {
-            (account.since, account.fits) = (Some(now), false);
+            (account.since, account.makes_room, account.fits) = (Some(now), None, false);
         }
     }
 
@@ -217,7 +247,7 @@ impl Ledger {
             let is_late = waited >= patience / 2;
             let weight = if is_late { 1 } else { account.weight };
             let is_urgent = account.wanted() <= account.reserved;
-            let first = (!is_urgent, !is_late, !account.has_turn(now), !account.allocates());
+            let first = (!is_urgent, !account.has_turn(now), !is_late, !account.allocates());
             (first, Reverse(u128::from(waited) * u128::from(weight)), *vm)
         });
         let mut waiting: Vec<_> = waiting.collect();
@@ -267,10 +297,12 @@ impl Ledger {
         account.wanted().saturating_sub(account.counts()).saturating_sub(self.free(gpu))
     }
 
-    /// The thing that a VM was told last.
-    fn order(&self, vm: usize) -> Order {
+    /// The thing that a VM is told now.
+    fn order(&mut self, vm: usize) -> Order {
+        let total = self.total_of(vm);
+        self.accounts.entry(vm).and_modify(|account| account.total = total);
         let Account { number, may, forced, .. } = self.accounts[&vm];
-        Order { number, most: may, forced, total: self.total_of(vm) }
+        Order { number, most: may, forced, total }
     }
 
     /// A VM gets what it wants, and more if no other waits, so that it need not ask so often.
@@ -289,15 +321,21 @@ impl Ledger {
         account.end_to_wait(turn, now);
     }
 
-    /// The turn of a VM that gets what it waits for: none if it has not waited. Those that wait, or made room for it, wait for its end.
-    fn turn_of(&self, vm: usize, patience: Nanos, now: Nanos) -> Nanos {
+    /// The turn of a VM that gets what it waits for, and the least of it: none if it has not waited. Those that wait, or made room for it, wait for its
+    /// end. Its own time of coming back counts as well, and some time behind that.
+    fn turn_of(&self, vm: usize, patience: Nanos, now: Nanos) -> (Nanos, Nanos) {
         let account = &self.accounts[&vm];
         let made_room = |other: &Account| account.makes_room.is_some_and(|begun| other.told >= begun);
         let others = self.others(vm).filter(|other| other.since.is_some() || made_room(other)).count();
         let took = account.makes_room.map_or(0, |begun| now.saturating_sub(begun));
         match account.makes_room.is_some() || account.waited(now) > 0 {
-            true => turn(took.max(copying(account.state.lacks)), patience, others),
-            false => 0,
+            true => {
+                let back = account.comes_back();
+                let least = back.saturating_add(TURN);
+                let cost = took.saturating_add(back).max(copying(account.state.lacks));
+                (turn(cost, patience, others).max(least), least)
+            }
+            false => (0, 0),
         }
     }
 
@@ -314,7 +352,7 @@ impl Ledger {
             asked.map(|(other, account)| (*other == vm, account.turn_until, *other)).collect();
         asked.sort_unstable();
         missing = missing.saturating_sub(given_up);
-        let mut told = BTreeSet::new();
+        let (mut told, mut is_forced) = (BTreeSet::new(), false);
         for way in [Way::Unused, Way::Idle, Way::Busy { is_urgent }] {
             let asked = asked.iter().filter(|(is_itself, ..)| !is_itself || way.is_for_itself(is_too_much));
             for (.., other) in asked {
@@ -323,6 +361,7 @@ impl Ledger {
                     continue;
                 };
                 missing = missing.saturating_sub(bytes);
+                is_forced |= matches!(way, Way::Busy { .. });
                 told.insert(*other);
             }
         }
@@ -330,7 +369,11 @@ impl Ledger {
             self.accounts.entry(*other).and_modify(|account| account.number += 1);
         }
         if !told.is_empty() || given_up > 0 {
-            self.accounts.entry(vm).and_modify(|account| _ = account.makes_room.get_or_insert(now));
+            // The time before is that of others' turns: making room costs what it takes from when busy contexts are to go.
+            self.accounts.entry(vm).and_modify(|account| {
+                let since = account.makes_room.filter(|_| !is_forced);
+                account.makes_room = since.or(Some(now));
+            });
         }
         told
     }
@@ -381,7 +424,11 @@ fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<
 /// The length of a turn whose beginning cost so much time, while so many others wait for its end. They all have to come to their turns within
 /// half of `patience`: the other half is for making room.
 fn turn(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
-    let others = Nanos::try_from(others.max(1)).unwrap_or(Nanos::MAX);
-    let most = TURN_MAX.min(patience / 2 / others);
+    let most = turn_max(patience, others);
     cost.saturating_mul(TURN_FACTOR).clamp(TURN.min(most), most)
+}
+
+/// The longest turn while so many others wait.
+fn turn_max(patience: Nanos, others: usize) -> Nanos {
+    TURN_MAX.min(patience / 2 / Nanos::try_from(others.max(1)).unwrap_or(Nanos::MAX))
 }

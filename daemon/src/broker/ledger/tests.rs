@@ -63,7 +63,7 @@ impl World {
         let said = self.said.entry(vm).or_default();
         let most = self.told.get(&vm).map_or(0, |told| told.0);
         if said.lacks > 0 && said.held.saturating_add(said.lacks) <= most {
-            *said = RoomState { held: said.held + said.lacks, ..RoomState::default() };
+            *said = RoomState { held: said.held + said.lacks, back_ms: said.back_ms, ..RoomState::default() };
         }
         self.ledger.hears(vm, RoomState { order: self.numbers[&vm], ..*said }, self.now);
     }
@@ -302,7 +302,14 @@ fn a_vm_is_told_nothing_new_before_it_has_confirmed_what_it_was_told_last() {
 #[test]
 fn a_claim_of_what_cannot_be_takes_nothing_from_others() {
     let claims = [
-        RoomState { held: u64::MAX, lacks: u64::MAX, holds: u64::MAX, idle: u64::MAX, order: 0 },
+        RoomState {
+            held: u64::MAX,
+            lacks: u64::MAX,
+            holds: u64::MAX,
+            idle: u64::MAX,
+            back_ms: u64::MAX,
+            order: 0,
+        },
         RoomState { lacks: u64::MAX, ..RoomState::default() },
         RoomState { lacks: 101, ..RoomState::default() },
     ];
@@ -503,4 +510,52 @@ fn none_of_several_that_take_turns_waits_for_too_long() {
     }
     let longest = longest_wait(&[10_000, 10_000, 100], 5 * SECOND);
     assert!(longest < PATIENCE, "a light one: {} s", longest / SECOND);
+}
+
+#[test]
+fn the_time_in_which_a_program_comes_back_counts_for_its_turn() {
+    let mut world = world([0, 0]);
+    world.say(A, 0, 80);
+    world.say(A, 80, 0);
+    world.say_all(B, RoomState { lacks: 80, back_ms: 999, ..RoomState::default() });
+    world.wait(MS);
+    world.say(A, 0, 80);
+    assert_eq!(world.told[&B], may(80, false));
+    world.wait(TURN_FACTOR * SECOND - MS);
+    assert_eq!(world.told[&B], may(80, false));
+    world.wait(MS);
+    assert_eq!(world.told[&B], may(20, true));
+}
+
+#[test]
+fn an_idle_context_that_does_not_go_for_another_of_its_vm_is_made_to() {
+    let mut world = world([0, 0]);
+    world.say(A, 0, 60);
+    world.say_all(A, RoomState { held: 60, lacks: 60, idle: 60, ..RoomState::default() });
+    assert_eq!(world.told[&A], may(40, false));
+    world.say_of_two();
+    world.wait(IDLE_PATIENCE);
+    assert!(world.told[&A].1, "{:?}", world.told);
+}
+
+#[test]
+fn a_vm_that_comes_to_another_gpu_hears_how_much_there_is() {
+    let mut world = world([0, 0]);
+    world.ledger.uses(A, [(1, 700)]);
+    let orders = world.ledger.decide(PATIENCE, world.now);
+    assert_eq!(orders.iter().map(|(vm, order)| (*vm, order.total)).collect::<Vec<_>>(), [(A, 700)]);
+}
+
+#[test]
+fn a_turn_is_shorter_when_more_wait_than_at_its_begin() {
+    let mut world = World { now: SECOND, ..World::default() };
+    (0..4).for_each(|vm| world.begins(vm, 0, &[(0, 100)]));
+    world.say(A, 0, 80);
+    world.say(A, 80, 0);
+    world.say_all(B, RoomState { lacks: 80, back_ms: 10_000, ..RoomState::default() });
+    world.wait(MS);
+    world.say(A, 0, 0);
+    assert_eq!(world.ledger.accounts[&B].turn_until, world.now + TURN_MAX);
+    [2, 3].into_iter().for_each(|vm| world.say(vm, 0, 80));
+    assert_eq!(world.ledger.accounts[&B].turn_until, world.now + PATIENCE / 2 / 2);
 }

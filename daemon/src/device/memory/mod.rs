@@ -437,7 +437,10 @@ impl<T> Device<T> {
             return;
         };
         context.rests = false;
-        context.drivers.retain(|driver| *driver != successor);
+        if context.drivers.contains(&successor) {
+            // The worker has a driver, so what the context holds counts for it alone.
+            context.drivers.clear();
+        }
         let owner = context.owner;
         // No context is left that asked.
         self.waits_no_more(ctx_id);

@@ -41,8 +41,12 @@ impl<T> Device<T> {
     pub(crate) fn present_memory(&self) -> u64 {
         let device = &self.quotas.memory.device;
         let away: u64 = self.away.iter().map(|owner| device.held(*owner)).sum();
-        let dying: u64 = self.dying.values().sum();
-        device.used().saturating_sub(away).saturating_add(dying)
+        device.used().saturating_sub(away).saturating_add(self.dying_memory())
+    }
+
+    /// Bytes of these that come free without a swap-out, as the processes that hold them end.
+    pub(crate) fn dying_memory(&self) -> u64 {
+        self.dying.values().sum()
     }
 
     fn context_is_away(&self, ctx_id: ContextId) -> bool {

@@ -31,6 +31,8 @@ pub(in crate::serve) struct Room {
     pub(in crate::serve) waiting: Vec<ContextId>,
     /// The times for which contexts have waited.
     pub(in crate::serve) waits: Waits,
+    /// Milliseconds that the context which came back last needed for that.
+    pub(in crate::serve) back_ms: u64,
     /// Contexts that are swapped out, and whose workers with a driver have not ended yet, by the numbers of these.
     pub(in crate::serve) leaving: FxHashMap<u64, ContextId>,
     /// Contexts that could not be swapped out.

@@ -29,8 +29,8 @@ use std::time::Duration;
 /// Time between two looks at fences of which some wait at the gate.
 const HELD_LOOK: Duration = Duration::from_micros(500);
 
-/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end. After an interruption the time that it
-/// has waited counts.
+/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end. A wait that is interrupted goes on with
+/// the time that is left; in a successor it begins anew.
 fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) -> Result<i32, Fault> {
     let start = cancel.begins();
     let total = Duration::from_nanos(timeout);
