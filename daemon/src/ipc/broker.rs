@@ -60,7 +60,7 @@ pub struct RoomOrder {
     pub most: u64,
     /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
     pub forced: bool,
-    /// Bytes that all VMs may hold together. A context that wants more waits in vain.
+    /// Bytes that all VMs may hold together. A request of a context that wants more is refused at once.
     pub total: u64,
     /// Time for which a context waits for memory, in milliseconds.
     pub wait_ms: u64,

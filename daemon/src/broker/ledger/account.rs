@@ -4,7 +4,7 @@ use crate::ipc::RoomState;
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// Bytes that are copied in a nanosecond, about: a VM whose memory comes back needs at least that time for it.
+/// Bytes that are copied per nanosecond, as a guess.
 const COPIED: u64 = 2;
 /// Time in which a VM gives up memory, in nanoseconds, beyond twice the time of copying it: others are asked as well otherwise. A turn stands
 /// still for no longer in all.
@@ -84,7 +84,7 @@ impl Account {
         if self.is_overdue(now) { 0 } else { self.owes() }
     }
 
-    /// Has the VM hold `bytes` less. One that owes something already has no more time for that, but if busy contexts are to go now.
+    /// Has the VM hold `bytes` less. One that owes something already gets no more time, unless busy contexts are to go from now on.
     pub(super) fn lower(&mut self, bytes: u64, forced: bool, now: Nanos) {
         if self.owes() == 0 || forced && !self.forced {
             self.told = now;

@@ -3,13 +3,13 @@
 //! A VM that lacks memory gets what is free. If that is not enough, others give some up, but nothing of what is reserved for them: first what they may
 //! have and do not hold, then what belongs to contexts that do nothing, and last what belongs to busy ones, if the VM's turn is over. VMs
 //! that wait get memory one after the other, in the order of their weight times the time for which they have waited. Those that want no more than what is
-//! reserved for them come first, and wait for no turn; behind them those that have waited for long, whatever their weight, those whose turn it is, and
-//! those with a context that holds some and wants more. A VM whose coming cost the others much time, because they had much to copy, has a longer turn.
+//! reserved for them come first, and wait for no turn; behind them those whose turn it is, those that have waited for half of `memory-wait`, whatever
+//! their weight, and those with a context that holds some and wants more. The longer it takes to make room and to come back, the longer is the turn.
 //!
 //! Two rules keep a VM that claims what it likes from harming others. A VM is told nothing new before it has confirmed what it was told last. And where one
-//! owes something that it was told to give up, no other makes room for it; if it does so for long, it is asked for no more, and gets what is free.
+//! owes something that it was told to give up, no other makes room for it; if it owes it for too long, it is asked for no more, and gets what is free.
 //!
-//! Knows no process and no clock: time is passed in. When a wait has lasted for too long is a matter of the device process.
+//! This file knows no process and no clock: time is passed in. The device process ends waits that have lasted for too long.
 
 mod account;
 #[cfg(test)]
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const TURN: Nanos = 2_000_000_000;
 /// The most, in nanoseconds; less where that would keep others waiting for too long.
 const TURN_MAX: Nanos = 60_000_000_000;
-/// A turn takes so many times as long as making room for it: the more there is to copy, the more seldom VMs take turns.
+/// A turn takes so many times as long as making room for it and coming back: the more there is to copy, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
 /// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
@@ -105,7 +105,7 @@ impl Ledger {
     }
 
     /// Returns whether more is reserved on a GPU of this VM than VMs may hold of it.
-    pub(super) fn is_reserved_twice(&self, vm: usize) -> bool {
+    pub(super) fn is_over_reserved(&self, vm: usize) -> bool {
         let reserved = |gpu: usize| {
             let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
             on_it.map(|account| account.reserved).fold(0, u64::saturating_add)

@@ -419,7 +419,7 @@ fn vms_on_another_gpu_keep_none_waiting() {
     // One on both counts on both.
     world.ledger.uses(C, [(0, 100), (1, 100)]);
     world.say(C, 100, 0);
-    assert!(!world.ledger.is_reserved_twice(A));
+    assert!(!world.ledger.is_over_reserved(A));
     world.ledger.uses(B, [(1, 100)]);
     world.say(B, 0, 80);
     assert_eq!(world.told[&C], may(20, true));
@@ -430,9 +430,9 @@ fn vms_on_another_gpu_keep_none_waiting() {
 #[test]
 fn what_is_reserved_on_one_gpu_is_added_up() {
     let mut world = world([60, 30]);
-    assert!(!world.ledger.is_reserved_twice(B));
+    assert!(!world.ledger.is_over_reserved(B));
     world.begins(C, 20, &[(0, 100), (1, 100)]);
-    assert!([A, B, C].into_iter().all(|vm| world.ledger.is_reserved_twice(vm)));
+    assert!([A, B, C].into_iter().all(|vm| world.ledger.is_over_reserved(vm)));
 }
 
 #[test]

@@ -13,10 +13,10 @@ impl Broker {
             gpus if gpus.is_empty() => return,
             gpus => self.ledger.begins(index, reserved, gpus),
         };
-        if self.ledger.is_reserved_twice(index) {
+        if self.ledger.is_over_reserved(index) {
             log::warn!(
                 vm = self.vms[index].name();
-                "reserved-memory of the VMs on this GPU is more than gpu-memory together: not all of it is there if all want it; reserve less"
+                "the VMs on a GPU of this VM have more reserved-memory together than gpu-memory: not all of it is there if all want it; reserve less"
             );
         }
         self.order(index, order);
