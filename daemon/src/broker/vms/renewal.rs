@@ -145,7 +145,7 @@ impl Broker {
             Ok(Some((ToBroker::Ready { gpus, limits, in_force }, _))) if !is_ready => {
                 successor.offer = Some(Offer { gpus, limits, in_force });
                 successor.until = now.saturating_add(PATIENCE);
-                return self.have_handed_on(index);
+                self.have_handed_on(index);
             }
             Ok(Some(_)) => {
                 self.vms[index].renew_at = None;
