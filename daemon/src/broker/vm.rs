@@ -76,7 +76,7 @@ pub(super) struct Vm {
 #[derive(Debug)]
 pub(super) struct Successor {
     pub(super) process: Process,
-    /// Its `Ready` message; none before that.
+    /// The device process's `Ready` message; none before that.
     pub(super) offer: Option<Offer>,
     /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
     pub(super) serves: bool,

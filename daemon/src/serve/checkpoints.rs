@@ -56,7 +56,7 @@ struct Checkpoint {
     took: Duration,
     /// Answers one after the other that there is no checkpoint for now.
     refused: u32,
-    /// It was sent something to do since its worker was asked.
+    /// The context was sent something to do since its worker was asked.
     used_since: bool,
     /// The bytes that a successor is to get, whose predecessor is dead.
     for_successor: Option<u64>,

@@ -4,9 +4,9 @@ use daemon::worker::workload::REPLIES;
 use protocol::cursor::Writer;
 use protocol::venus::generated::{self as venus, ChainStruct, CommandFlagsEXT};
 
-/// Its reply is not waited for.
+/// The reply is not waited for.
 pub(crate) const ASYNC: CommandFlagsEXT = CommandFlagsEXT(0);
-/// Its reply is waited for.
+/// The reply is waited for.
 pub(crate) const REPLY: CommandFlagsEXT = CommandFlagsEXT::GENERATE_REPLY;
 
 pub(crate) const DEVICE: venus::Device = venus::Device(3);

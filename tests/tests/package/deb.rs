@@ -13,7 +13,7 @@ use tests::program::{LIMIT, succeed};
 use tests::sources::repository;
 
 /// The largest size of the program without symbols, in bytes; `docs/packaging.md` says so.
-const SIZE_MAX: u64 = 8_600_000;
+const SIZE_MAX: u64 = 9_000_000;
 
 /// The files of the package that are no documents.
 const FILES: &[&str] = &[
