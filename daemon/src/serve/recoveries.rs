@@ -80,7 +80,7 @@ impl Server {
     }
 
     /// Returns the bytes of a context's checkpoint, if the context would get another worker should its own die now. How many have died is not looked
-    /// at ([`Checkpoints::crashed`]).
+    /// at (`Checkpoints::crashed`).
     ///
     /// # Errors
     ///

@@ -237,7 +237,10 @@ impl Server {
     fn tell_room(&mut self, order: u64, now: Instant) {
         let room = &self.world.room;
         let lacks = self.device.lacks(&room.waiting);
-        let first = lacks.iter().min_by_key(|lack| room.waits.since(lack, now));
+        let can_be_had = |lack: &Lack| {
+            room.order.is_none_or(|order| self.holds(lack).saturating_add(lack.bytes) <= order.total)
+        };
+        let first = lacks.iter().min_by_key(|lack| (!can_be_had(lack), room.waits.since(lack, now)));
         let idle = self.idle_contexts(now).into_iter().filter(|ctx_id| self.could_go(*ctx_id, now));
         let state = RoomState {
             order,

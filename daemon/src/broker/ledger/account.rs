@@ -1,5 +1,6 @@
 //! The account of one VM in the ledger: what it may hold, what it says, and its turn.
 
+use super::TURN;
 use crate::ipc::RoomState;
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ pub(super) struct Account {
     pub(super) state: RoomState,
     /// The time since which it waits.
     pub(super) since: Option<Nanos>,
-    /// The time at which others were first told to make room for it.
+    /// The time at which others began to make room for it: when they were told, and anew when busy contexts are to go.
     pub(super) makes_room: Option<Nanos>,
     /// The time at which it was told to do something that it has to have done in time.
     pub(super) told: Nanos,
@@ -159,6 +160,22 @@ impl Account {
             }
         }
         (self.since, self.makes_room) = (None, None);
+    }
+
+    /// The VM has a turn of this length from now on, if what is left of its turn is not longer.
+    pub(super) fn has_at_least(&mut self, turn: Nanos, now: Nanos) {
+        let until = now.saturating_add(turn);
+        if until > self.turn_until {
+            (self.turn_until, self.turn_from, self.turn_least) = (until, now, turn.min(TURN));
+        }
+    }
+
+    /// The VM's turn is no longer than this, or than its least.
+    pub(super) fn shorten_turn(&mut self, most: Nanos) {
+        let end = self.turn_from.saturating_add(most.max(self.turn_least));
+        let cut = self.turn_until.saturating_sub(end);
+        self.turn_until -= cut;
+        self.turn_left = self.turn_left.saturating_sub(cut);
     }
 
     pub(super) fn is_on(&self, gpu: usize) -> bool {

@@ -7,7 +7,7 @@
 //! their weight, and those with a context that holds some and wants more. The longer it takes to make room and to come back, the longer is the turn.
 //!
 //! Two rules keep a VM that claims what it likes from harming others. A VM is told nothing new before it has confirmed what it was told last. And where one
-//! owes something that it was told to give up, no other makes room for it; if it owes it for too long, it is asked for no more, and gets what is free.
+//! owes something that it was forced to give up, no other makes room for it; if it owes it for too long, it is asked for no more, and gets what is free.
 //!
 //! This file knows no process and no clock: time is passed in. The device process ends waits that have lasted for too long.
 
@@ -183,29 +183,35 @@ impl Ledger {
             }
         }
         told.extend(self.let_keep(patience, now));
-        told.extend(self.hear_totals());
+        told.extend(self.hear_totals(now));
         told.into_iter().map(|vm| (vm, self.order(vm))).collect()
     }
 
     /// VMs that came to other GPUs hear how much VMs may hold together there. Returns them.
-    fn hear_totals(&mut self) -> Vec<usize> {
+    fn hear_totals(&mut self, now: Nanos) -> Vec<usize> {
         let is_other =
             |(vm, account): &(&usize, &Account)| !account.is_open() && account.total != self.total_of(**vm);
         let others: Vec<_> = self.accounts.iter().filter(is_other).map(|(vm, _)| *vm).collect();
         for vm in &others {
-            self.accounts.entry(*vm).and_modify(|account| account.number += 1);
+            self.accounts.entry(*vm).and_modify(|account| {
+                account.number += 1;
+                // One that owes something gets no more time for that.
+                account.told = if account.owes() == 0 { now } else { account.told };
+            });
         }
         others
     }
 
-    /// Turns that began when fewer others waited become shorter: all of these have to come to theirs.
+    /// Turns that began when fewer others waited become shorter, so that these come to theirs.
     fn shorten_turns(&mut self, patience: Nanos) {
+        if self.next_look(0).is_none() {
+            return;
+        }
         let waiting = |vm: usize| self.others(vm).filter(|other| other.since.is_some()).count();
         let waiting: Vec<_> = self.accounts.keys().map(|vm| (*vm, waiting(*vm))).collect();
         for (vm, others) in waiting.into_iter().filter(|(_, others)| *others > 0) {
             self.accounts.entry(vm).and_modify(|account| {
-                let most = turn_max(patience, others).max(account.turn_least);
-                account.turn_until = account.turn_until.min(account.turn_from.saturating_add(most));
+                account.shorten_turn(turn_max(patience, others));
             });
         }
     }
@@ -230,8 +236,7 @@ impl Ledger {
                 continue;
             }
             if account.forced {
-                let turn = turn(copying(account.owes()), patience, 1);
-                account.turn_until = account.turn_until.max(now.saturating_add(turn));
+                account.has_at_least(turn(copying(account.owes()), patience, 1), now);
             }
             account.raise(account.counts(), now);
             keep.push(*vm);
@@ -331,7 +336,7 @@ impl Ledger {
         match account.makes_room.is_some() || account.waited(now) > 0 {
             true => {
                 let back = account.comes_back();
-                let least = back.saturating_add(TURN);
+                let least = back.saturating_add(TURN).min(TURN_MAX).min(patience / 2);
                 let cost = took.saturating_add(back).max(copying(account.state.lacks));
                 (turn(cost, patience, others).max(least), least)
             }
@@ -421,8 +426,8 @@ fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<
     })
 }
 
-/// The length of a turn whose beginning cost so much time, while so many others wait for its end. They all have to come to their turns within
-/// half of `patience`: the other half is for making room.
+/// The length of a turn whose beginning cost so much time, while so many others wait for its end. They come to their turns within half of `patience` if
+/// all turns are like this: the other half is for making room.
 fn turn(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
     let most = turn_max(patience, others);
     cost.saturating_mul(TURN_FACTOR).clamp(TURN.min(most), most)

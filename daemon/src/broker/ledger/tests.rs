@@ -25,7 +25,7 @@ struct World {
 }
 
 fn world(reserved: [u64; 2]) -> World {
-    let mut world = World { now: SECOND, ..World::default() };
+    let mut world = World { now: 1000 * SECOND, ..World::default() };
     reserved.into_iter().enumerate().for_each(|(vm, reserved)| world.begins(vm, reserved, &[(0, 100)]));
     world
 }
@@ -449,7 +449,7 @@ fn one_whose_memory_was_wanted_in_vain_has_a_turn() {
 
 #[test]
 fn a_turn_is_long_enough_for_ones_own_coming() {
-    let mut world = World { now: SECOND, ..World::default() };
+    let mut world = World { now: 1000 * SECOND, ..World::default() };
     [A, B].into_iter().for_each(|vm| world.begins(vm, 0, &[(0, 64 * GIB)]));
     world.say(A, 0, 5 * GIB);
     world.say(A, 5 * GIB, 0);
@@ -474,7 +474,7 @@ fn one_that_waited_has_a_turn_even_if_none_made_room_for_it() {
 
 /// VMs that each need more than half of a GPU, and take so long to come and go. Returns the longest time for which one has waited.
 fn longest_wait(weights: &[u32], copying: Nanos) -> Nanos {
-    let mut world = World { now: SECOND, ..World::default() };
+    let mut world = World { now: 1000 * SECOND, ..World::default() };
     let mut until = BTreeMap::new();
     let (mut waits, mut longest) = (BTreeMap::new(), 0);
     for (vm, weight) in weights.iter().enumerate() {
@@ -548,7 +548,7 @@ fn a_vm_that_comes_to_another_gpu_hears_how_much_there_is() {
 
 #[test]
 fn a_turn_is_shorter_when_more_wait_than_at_its_begin() {
-    let mut world = World { now: SECOND, ..World::default() };
+    let mut world = World { now: 1000 * SECOND, ..World::default() };
     (0..4).for_each(|vm| world.begins(vm, 0, &[(0, 100)]));
     world.say(A, 0, 80);
     world.say(A, 80, 0);

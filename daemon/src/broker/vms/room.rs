@@ -25,6 +25,10 @@ impl Broker {
     /// A VM may have come to one of its GPUs or left it.
     pub(super) fn room_moves(&mut self, index: usize) {
         self.ledger.uses(index, self.rooms_of(index));
+        if self.settings.room.gpu_memory.is_some() {
+            // It may have to hear how much there is now.
+            self.next_room = Some(0);
+        }
     }
 
     /// The GPUs that a VM uses or that new contexts come to, and the bytes that VMs may hold of each; none if VMs hold what they like.
