@@ -25,6 +25,7 @@ use shm::StatusPage;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 const EVENTS_MAX: usize = 256;
@@ -63,7 +64,7 @@ fn run(bytes: &mut Unstructured<'_>) -> usize {
     assert_eq!(vring.unanswered(), 0, "commands were dropped without an answer");
     assert_eq!(Arc::strong_count(&vring), 1, "commands without an answer");
     drop(starter);
-    server.end();
+    server.end(&AtomicBool::new(false));
     happened
 }
 

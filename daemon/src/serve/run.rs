@@ -48,6 +48,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use waiting::attention::Attention;
 use waiting::{Heuristic, tunables};
@@ -123,9 +124,11 @@ const CATCHING_UP_MAX: usize = 1024;
 const TURNS_OF_A_QUEUE: usize = (1 << 15) / REQUESTS_PER_TURN + 1;
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Time for an orderly end after a signal, and the number of pieces in which it passes: what passes while the process or its machine is stopped
-/// costs it one of them.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+/// Time that the frontend has, after a signal, to unmap what it has mapped.
+const FRONTEND_PATIENCE: Duration = Duration::from_secs(5);
+/// Time that workers and their launcher have to end after that: more than [`Workers::end_all`] takes at most.
+const WORKERS_PATIENCE: Duration = Duration::from_secs(13);
+/// The number of pieces in which such a time passes: what passes while the process or its machine is stopped costs it one of them.
 const END_PIECES: u32 = 100;
 
 /// Takes SIGTERM and SIGINT from now on; what arrives before the device is served ends it then. Starts no thread.
@@ -136,13 +139,14 @@ pub fn take_signals() -> io::Result<Signals> {
 /// Serves frontends until a signal ends the process, or the only frontend has gone; or until another process would serve better.
 pub fn serve(mut options: Options) -> io::Result<End> {
     let signals = options.signals.take().map_or_else(take_signals, Ok)?;
-    let (signals, _handlers) = watch_signals(signals)?;
+    let frontend_is_gone = Arc::new(AtomicBool::new(false));
+    let (signals, _handlers) = watch_signals(signals, Arc::clone(&frontend_is_gone))?;
     guard_mappings()?;
     let limit = options.frontend_timeout;
     let mut server = Server::new(options, &signals)?;
     server.world.progress.watch(limit)?;
     let result = server.run();
-    server.end();
+    server.end(&frontend_is_gone);
     result
 }
 
@@ -864,9 +868,10 @@ impl Server {
         }
     }
 
-    /// Ends everything and waits for it.
-    pub(super) fn end(mut self) {
+    /// Ends everything and waits for it. Says when the frontend is not waited for any more.
+    pub(super) fn end(mut self, frontend_is_gone: &AtomicBool) {
         if self.is_given {
+            frontend_is_gone.store(true, Ordering::Relaxed);
             return self.leave();
         }
         self.world.told.stopping();
@@ -879,6 +884,7 @@ impl Server {
             self.device.revoke_all(&mut self.world);
         }
         self.end_session();
+        frontend_is_gone.store(true, Ordering::Relaxed);
         self.world.progress.waits();
         let Self { listen, world, .. } = self;
         drop(listen);
@@ -945,17 +951,30 @@ fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<
     readiness::watch(epoll, fd, token, Events::EPOLLIN)
 }
 
-/// Makes signals readable at the returned socket. If the process has not ended some seconds after the signal,
-/// because its frontend does not answer, it is ended hard; the workers go with it.
-fn watch_signals(mut signals: Signals) -> io::Result<(UnixStream, std::thread::JoinHandle<()>)> {
+/// Makes signals readable at the returned socket. If the process has not ended some seconds after the signal, because its frontend does not answer or
+/// its workers do not end, it is ended hard; the workers go with it.
+fn watch_signals(
+    mut signals: Signals,
+    frontend_is_gone: Arc<AtomicBool>,
+) -> io::Result<(UnixStream, std::thread::JoinHandle<()>)> {
     let (ours, theirs) = UnixStream::pair()?;
     let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
         if signals.forever().next().is_some() {
             drop(theirs);
-            (0..END_PIECES).for_each(|_| std::thread::sleep(END_PATIENCE / END_PIECES));
-            log::error!("the frontend does not answer: ending without it");
+            pass(FRONTEND_PATIENCE);
+            if !frontend_is_gone.load(Ordering::Relaxed) {
+                log::error!("the frontend does not answer: ending without it");
+                std::process::exit(1);
+            }
+            pass(WORKERS_PATIENCE);
+            log::error!("workers do not end: ending without waiting for them");
             std::process::exit(1);
         }
     })?;
     Ok((ours, thread))
+}
+
+/// Sleeps for as long as this process and its machine run for `time`.
+fn pass(time: Duration) {
+    (0..END_PIECES).for_each(|_| std::thread::sleep(time / END_PIECES));
 }

@@ -17,6 +17,7 @@ use serde::Serialize;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -224,7 +225,7 @@ fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_no
         new.world.succession = Succession::Wanted(theirs);
         assert_eq!(new.succession_due().unwrap(), Some(End::Outdated), "after {count} messages");
         drop(others);
-        new.end();
+        new.end(&AtomicBool::new(false));
         let said: Option<(ToBroker, _)> = heard.try_receive().unwrap_or_default();
         assert!(said.is_none(), "after {count} messages it says {said:?}");
     }
@@ -258,7 +259,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     assert!(old.hand_on(ours), "it serves on");
     let Old { server, mut frontend, folder: _folder, _others } = old;
     drop(_others);
-    server.end();
+    server.end(&AtomicBool::new(false));
     (0..3).for_each(|_| frontend.is_served());
     end.send(()).unwrap();
     new.join().unwrap();

@@ -203,6 +203,24 @@ fn a_vm_is_ready_when_it_listens_and_the_status_tells_what_goes_on() -> Result<(
 }
 
 #[test]
+fn workers_that_take_long_to_end_are_waited_for() -> Result<()> {
+    let mut service = Service::of_one_vm(LONG, &[])?;
+    service.hears("READY=1")?;
+    let guest = service.guest()?;
+    guest.create_context("live")?;
+    let launcher = Pid::from_raw(launcher(service.child.id())? as i32).context("a process")?;
+    drop(guest);
+    halt(launcher)?;
+    kill_process(service.pid(), Signal::TERM)?;
+    service.hears("STOPPING=1")?;
+    // Longer than a frontend would be waited for.
+    std::thread::sleep(Duration::from_secs(6));
+    kill_process(launcher, Signal::CONT)?;
+    ensure!(service.ends()?.success(), "{}", service.log());
+    Ok(())
+}
+
+#[test]
 fn a_guest_cannot_flood_the_manager() -> Result<()> {
     let service = Service::of_one_vm(LONG, &[])?;
     service.hears("READY=1")?;
