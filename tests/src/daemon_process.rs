@@ -311,7 +311,7 @@ pub fn doctor_for_guests() -> Result<PathBuf> {
         cargo.args(["--quiet", "doctor-for-guests"]).env("CARGO_TARGET_DIR", &target),
         "the program for VMs",
     )?;
-    Ok(target.join("guest/vhost-user-vulkan-doctor"))
+    Ok(target.join("release/vhost-user-vulkan-doctor"))
 }
 
 /// Builds a program of integration tests and answers where its executable is.
