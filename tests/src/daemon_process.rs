@@ -214,7 +214,7 @@ pub fn workers(daemon: u32) -> Result<Vec<u32>> {
 }
 
 /// The time at which a process was started, in the kernel's clock ticks: process numbers begin again when the largest was given out.
-fn start_time(process: u32) -> u64 {
+pub(crate) fn start_time(process: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // It is field 22; behind the name in parentheses is field 3.
     let fields = stat.rsplit(')').next().unwrap_or_default();
@@ -311,7 +311,7 @@ pub fn doctor_for_guests() -> Result<PathBuf> {
         cargo.args(["--quiet", "doctor-for-guests"]).env("CARGO_TARGET_DIR", &target),
         "the program for VMs",
     )?;
-    Ok(target.join("guest/vhost-user-vulkan-doctor"))
+    Ok(target.join("release/vhost-user-vulkan-doctor"))
 }
 
 /// Builds a program of integration tests and answers where its executable is.

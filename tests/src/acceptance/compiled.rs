@@ -1,37 +1,52 @@
-//! The number of times that each package was compiled, by the folders in which cargo keeps the state of each compilation.
+//! The number of times that a run compiled each package's library, by the folders in which cargo keeps the state of each compilation.
 //!
-//! A package that commands build with other features, flags or profiles is compiled again for each: that is most of the time of a run.
+//! Cargo compiles a library again for each profile, set of features, set of flags and purpose (a program, a lint, a page): that is most of the
+//! time of a run. What earlier runs have left in the target folder does not count.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-/// The number of compilations of each package's library: for tests, lints and documentation, too.
+use serde_json::Value;
+
+use crate::daemon_process::start_time;
+
+/// The compilations of a package that a gate should not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Goals {
+    /// The most for one of this repository: for tests, for lints, as pages, and for the package and `cargo instructions`.
+    pub ours: usize,
+    /// The most for one of others: for tests, for lints, and for the package.
+    pub others: usize,
+}
+
+/// The goals that hold; tests/README.md has the reasons.
+pub(super) const GOALS: Goals = Goals { ours: 4, others: 3 };
+
+/// The number of compilations of each package's library. Compiling it with its own unit tests in it is not among them, as that makes a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Compiled(BTreeMap<String, usize>);
+pub(super) struct Compiled(pub(super) BTreeMap<String, usize>);
 
 impl Compiled {
-    /// Counts what lies in a target folder. A folder that cannot be read counts for nothing.
-    pub(super) fn in_folder(target: &Path) -> Self {
-        let mut compiled = Self::default();
+    /// Counts what was compiled below a target folder since this time. A folder that cannot be read counts for nothing.
+    pub(super) fn since(began: SystemTime, target: &Path) -> Self {
+        // Two versions of a package are two libraries, which cargo tells by the places of their sources.
+        let mut libraries: BTreeMap<(String, String), usize> = BTreeMap::new();
         // Profiles are folders, and targets named on the command line are folders of profiles.
         for profile in
             folders(target).iter().flat_map(|folder| folders(folder).into_iter().chain([folder.clone()]))
         {
             for unit in folders(&profile.join(".fingerprint")) {
-                let name = unit.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let Some((package, _)) = name.rsplit_once('-') else { continue };
-                let files =
-                    fs::read_dir(&unit).into_iter().flatten().flatten().map(|entry| entry.file_name());
-                let names: Vec<_> = files.map(|name| name.to_string_lossy().into_owned()).collect();
-                let is_library = |name: &String| {
-                    name.ends_with(".json")
-                        && ["lib-", "test-lib-", "doc-lib-"].iter().any(|kind| name.starts_with(kind))
-                };
-                if names.iter().any(is_library) {
-                    *compiled.0.entry(package.to_owned()).or_default() += 1;
+                if let Some(library) = library(&unit).filter(|_| is_since(began, &unit)) {
+                    *libraries.entry(library).or_default() += 1;
                 }
             }
+        }
+        let mut compiled = Self::default();
+        for ((package, _), count) in libraries {
+            let most = compiled.0.entry(package).or_default();
+            *most = count.max(*most);
         }
         compiled
     }
@@ -49,23 +64,63 @@ impl Compiled {
         )
     }
 
-    /// Returns the counts by package.
+    /// Returns the counts by package; of a package with several versions, that of the version with the most.
     pub(super) fn counts(&self) -> &BTreeMap<String, usize> {
         &self.0
     }
 }
 
-fn folders(folder: &Path) -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()).collect()
+/// The time at which this process was started. `cargo run` becomes the program that it has compiled, so that is before cargo compiled it.
+pub(super) fn began() -> SystemTime {
+    let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let since_boot =
+        Duration::new(since_boot.tv_sec.unsigned_abs(), since_boot.tv_nsec.unsigned_abs() as u32);
+    let ticks = start_time(std::process::id()) as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let started = Duration::try_from_secs_f64(ticks).unwrap_or_default();
+    SystemTime::now() - since_boot.saturating_sub(started)
+}
+
+/// The package and the place of the sources of a compilation, if that is one of a library.
+fn library(unit: &Path) -> Option<(String, String)> {
+    let name = unit.file_name()?.to_string_lossy().into_owned();
+    let (package, _) = name.rsplit_once('-')?;
+    let is_library = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".json") && ["lib-", "doc-lib-"].iter().any(|kind| name.starts_with(kind))
+    };
+    let file = entries(unit).find(is_library)?;
+    let state: Value = serde_json::from_slice(&fs::read(file).ok()?).unwrap_or_default();
+    Some((package.to_owned(), state["path"].to_string()))
+}
+
+/// Returns whether cargo began the compilation at this time or later.
+fn is_since(began: SystemTime, unit: &Path) -> bool {
+    let invoked = fs::metadata(unit.join("invoked.timestamp")).and_then(|file| file.modified());
+    invoked.is_ok_and(|invoked| invoked >= began)
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    entries(folder).filter(|path| path.is_dir() && !path.is_symlink()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The state of a compilation, as cargo leaves it.
+    fn compile(target: &Path, unit: &str, file: &str, source: u64) {
+        let folder = target.join(unit);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(file), format!(r#"{{"features":"[]","path":{source}}}"#)).unwrap();
+        fs::write(folder.join("invoked.timestamp"), "").unwrap();
+    }
+
     #[test]
-    fn libraries_count_in_each_profile_and_programs_do_not() {
+    fn libraries_count_in_each_profile_and_programs_and_tests_do_not() {
         let target = tempfile::tempdir().unwrap();
         for (unit, file) in [
             ("debug/.fingerprint/serde-01", "lib-serde.json"),
@@ -73,16 +128,44 @@ mod tests {
             ("debug/.fingerprint/serde-03", "build-script-build-script-build.json"),
             ("release/.fingerprint/serde-04", "lib-serde.json"),
             ("aarch64-unknown-linux-gnu/release/.fingerprint/serde-05", "lib-serde.json"),
-            ("debug/.fingerprint/daemon-06", "test-lib-daemon.json"),
-            ("debug/.fingerprint/daemon-07", "bin-daemon.json"),
+            ("debug/.fingerprint/daemon-06", "lib-daemon.json"),
+            ("debug/.fingerprint/daemon-07", "doc-lib-daemon.json"),
+            ("debug/.fingerprint/daemon-08", "test-lib-daemon.json"),
+            ("debug/.fingerprint/daemon-09", "bin-daemon.json"),
         ] {
-            let folder = target.path().join(unit);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(file), "{}").unwrap();
+            compile(target.path(), unit, file, 1);
         }
-        let compiled = Compiled::in_folder(target.path());
+        let compiled = Compiled::since(SystemTime::UNIX_EPOCH, target.path());
         assert_eq!(compiled.most(|_| true), (4, vec!["serde"]));
-        assert_eq!(compiled.most(|name| name == "daemon"), (1, vec!["daemon"]));
+        assert_eq!(compiled.most(|name| name == "daemon"), (2, vec!["daemon"]));
         assert_eq!(compiled.most(|name| name == "absent"), (0, vec![]));
+    }
+
+    #[test]
+    fn two_versions_of_a_package_are_two_libraries() {
+        let target = tempfile::tempdir().unwrap();
+        for (unit, source) in [("syn-01", 2), ("syn-02", 3), ("syn-03", 3)] {
+            compile(target.path(), &format!("debug/.fingerprint/{unit}"), "lib-syn.json", source);
+        }
+        let compiled = Compiled::since(SystemTime::UNIX_EPOCH, target.path());
+        assert_eq!(compiled.most(|_| true), (2, vec!["syn"]));
+    }
+
+    #[test]
+    fn what_was_compiled_before_the_run_does_not_count() {
+        let target = tempfile::tempdir().unwrap();
+        compile(target.path(), "debug/.fingerprint/serde-01", "lib-serde.json", 1);
+        compile(target.path(), "debug/.fingerprint/serde-02", "lib-serde.json", 1);
+        let old = target.path().join("debug/.fingerprint/serde-01/invoked.timestamp");
+        let old = fs::File::options().write(true).open(old).unwrap();
+        old.set_modified(SystemTime::now() - Duration::from_secs(86_400 * 365)).unwrap();
+        assert_eq!(Compiled::since(began(), target.path()).most(|_| true), (1, vec!["serde"]));
+    }
+
+    #[test]
+    fn a_run_began_before_now() {
+        let ago = SystemTime::now().duration_since(began()).unwrap();
+        // Tests run for hours at most.
+        assert!(ago < Duration::from_secs(86_400), "{ago:?}");
     }
 }

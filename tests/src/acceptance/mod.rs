@@ -12,6 +12,8 @@ mod stages;
 mod tally;
 mod watch;
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
@@ -22,8 +24,8 @@ use anyhow::{Context, Result, ensure};
 use crate::prerequisites;
 use built::Built;
 pub use report::Report;
-use stages::Work;
 pub use stages::{Extent, Stage, stages};
+use stages::{LINTS, Work};
 pub use tally::Tally;
 use watch::{Job, Outcome, watch};
 
@@ -136,6 +138,7 @@ impl Stage {
             Work::Cargo(arguments) => {
                 let mut cargo = crate::program::cargo::cargo();
                 cargo.args(*arguments);
+                compile_as_clippy(&mut cargo);
                 watch(vec![Job::new(self.name, cargo)], 1, SILENCE_MAX)
             }
             Work::Build => {
@@ -150,6 +153,14 @@ impl Stage {
                 watch(run.built()?.tests(are, run.extent == Extent::All, *threads)?, *lanes, SILENCE_MAX)
             }
         }
+    }
+}
+
+/// Has cargo compile our packages as `cargo clippy` does, which sets the same by itself: the stage `doc` then finds compiled what it needs.
+fn compile_as_clippy(cargo: &mut Command) {
+    let driver = Path::new(env!("CARGO")).with_file_name("clippy-driver");
+    if driver.exists() {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", driver).env(LINTS.0, LINTS.1);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::compiled::Compiled;
+use super::compiled::{Compiled, GOALS, began};
 use super::stages::{Extent, Stage};
 use super::tally::Tally;
 use super::watch::Outcome;
@@ -91,7 +91,7 @@ impl Report {
         self.is_complete = has_all && self.tally().failed == 0;
         self.times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
         self.times.truncate(SLOWEST);
-        let compiled = Compiled::in_folder(&target_folder());
+        let compiled = Compiled::since(began(), &target_folder());
         print!("{}", self.text(&compiled));
         if !has_all {
             return Ok(());
@@ -118,17 +118,28 @@ impl Report {
         for (test, took) in &self.times {
             text += &format!("== slow: {:.1} s {test}\n", took.as_secs_f32());
         }
-        for (what, is_ours) in [("ours", true), ("others", false)] {
-            let (most, packages) = compiled.most(|name| ours(name) == is_ours);
-            text +=
-                &format!("== compiled: a package of {what} up to {most} times ({})\n", shortened(&packages));
-        }
+        text += &self.compilations(compiled);
         self.skipped.iter().for_each(|skipped| text += &format!("== skipped: {skipped}\n"));
         if self.ignored > 0 {
             text += &format!(
                 "== {} tests are left to --all: tests/README.md names them and the reasons\n",
                 self.ignored
             );
+        }
+        text
+    }
+
+    /// The packages that were compiled most often, and whether that is more than a gate should.
+    fn compilations(&self, compiled: &Compiled) -> String {
+        let mut text = String::new();
+        for (what, is_ours, goal) in [("ours", true, GOALS.ours), ("others", false, GOALS.others)] {
+            let (most, packages) = compiled.most(|name| ours(name) == is_ours);
+            text +=
+                &format!("== compiled: a package of {what} up to {most} times ({})", shortened(&packages));
+            if self.extent == Extent::Gate && most > goal {
+                text += &format!(": more than {goal}, of which tests/README.md tells the reasons");
+            }
+            text.push('\n');
         }
         text
     }
@@ -231,6 +242,11 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+        let compiled =
+            Compiled([("serde".to_owned(), GOALS.others), ("daemon".to_owned(), GOALS.ours + 1)].into());
+        let text = report.text(&compiled);
+        assert!(text.contains("a package of others up to 3 times (serde)\n"), "{text}");
+        assert!(text.contains("a package of ours up to 5 times (daemon): more than 4"), "{text}");
         assert_eq!(shortened(&["a"; 8]), "a, a, a, a, a, a and 2 more");
     }
 }

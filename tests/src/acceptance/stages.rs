@@ -46,6 +46,9 @@ const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings', '--chec
 /// The program that a stable compiler's rustdoc has to be started by for `--check`.
 const DOC_CHECK: &str = "--config=build.rustdoc='.ci/rustdoc-check'";
 
+/// The lints for which our packages are compiled, as `cargo clippy` tells its compiler the arguments of the stage `clippy`.
+pub(super) const LINTS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+
 /// All stages of an extent. Those beside the others have an order of their own.
 #[must_use]
 pub fn stages(extent: Extent) -> Vec<Stage> {

@@ -63,7 +63,7 @@ pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
     make_with(architecture, folder, &[])
 }
 
-/// The settings of a profile that is compiled quickly.
+/// Settings with which the release profile is compiled quickly.
 const QUICK: &[(&str, &str)] = &[("LTO", "off"), ("OPT_LEVEL", "0"), ("DEBUG", "0"), ("CODEGEN_UNITS", "16")];
 
 fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)]) -> Result<Package> {
@@ -96,34 +96,37 @@ fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)
 struct Binary {
     name: &'static str,
     package: &'static str,
-    profile: &'static str,
+    features: &'static [&'static str],
     /// Options of the compiler for this program alone.
     options: &'static [&'static str],
 }
 
-const DAEMON: Binary = Binary { name: NAME, package: "daemon", profile: "release", options: &[] };
+/// The daemon, of the libraries of which `cargo instructions` counts: both compile them once, and what is counted is what is shipped. They have the
+/// driver that does nothing in them. The linker leaves out what the daemon does not call, which `package/deb` checks.
+const DAEMON: Binary =
+    Binary { name: NAME, package: "daemon", features: &["--features", "null-driver"], options: &[] };
 /// The checks for guests, which need no library of theirs: what `cargo doctor-for-guests` builds.
 const DOCTOR: Binary = Binary {
     name: "vhost-user-vulkan-doctor",
     package: "doctor",
-    profile: "guest",
-    options: &["-C", "target-feature=+crt-static"],
+    features: &[],
+    options: &["-C", "target-feature=+crt-static", "-C", "strip=symbols"],
 };
 
-/// Builds a program, with these settings of its profile instead of the usual, and returns its executable.
+/// Builds a program, with these settings of the release profile instead of the usual, and returns its executable.
 fn build(
     crates: &Crates,
     architecture: Architecture,
     binary: &Binary,
     settings: &[(&str, &str)],
 ) -> Result<PathBuf> {
-    let Binary { name, package, profile, options } = binary;
+    let Binary { name, package, features, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
     let mut cargo = cargo();
-    cargo.args(["rustc", "--locked", "--profile", profile, "--package", package, "--bin", name]);
+    cargo.args(["rustc", "--locked", "--release", "--package", package, "--bin", name]).args(*features);
     cargo.arg("--target-dir").arg(&crates.target_folder);
     for (setting, value) in settings {
-        cargo.env(format!("CARGO_PROFILE_{}_{setting}", profile.to_uppercase()), value);
+        cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     if foreign {
         cargo.args(["--target", architecture.triple()]);
@@ -142,7 +145,7 @@ fn build(
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
     crate::program::cargo::build(&mut cargo, name)?;
     let triple = if foreign { architecture.triple() } else { "" };
-    Ok(crates.target_folder.join(triple).join(profile).join(name))
+    Ok(crates.target_folder.join(triple).join("release").join(name))
 }
 
 /// Returns the commit that is built, by which the program names itself, with a `+` if files were changed since; none outside a git checkout.
