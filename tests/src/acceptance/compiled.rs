@@ -15,14 +15,14 @@ use crate::daemon_process::start_time;
 /// The compilations of a package that a gate should not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Goals {
-    /// The most for one of this repository: for tests, for lints, as pages, and for the package and `cargo instructions`.
+    /// The most for one of this repository: for tests, for lints, as pages, for the package, and for `cargo instructions`.
     pub ours: usize,
     /// The most for one of others: for tests, for lints, and for the package.
     pub others: usize,
 }
 
 /// The goals that hold; tests/README.md has the reasons.
-pub(super) const GOALS: Goals = Goals { ours: 4, others: 3 };
+pub(super) const GOALS: Goals = Goals { ours: 5, others: 3 };
 
 /// The number of compilations of each package's library. Compiling it with its own unit tests in it is not among them, as that makes a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

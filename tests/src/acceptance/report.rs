@@ -246,7 +246,7 @@ mod tests {
             Compiled([("serde".to_owned(), GOALS.others), ("daemon".to_owned(), GOALS.ours + 1)].into());
         let text = report.text(&compiled);
         assert!(text.contains("a package of others up to 3 times (serde)\n"), "{text}");
-        assert!(text.contains("a package of ours up to 5 times (daemon): more than 4"), "{text}");
+        assert!(text.contains("a package of ours up to 6 times (daemon): more than 5"), "{text}");
         assert_eq!(shortened(&["a"; 8]), "a, a, a, a, a, a and 2 more");
     }
 }

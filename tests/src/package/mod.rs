@@ -96,20 +96,15 @@ fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)
 struct Binary {
     name: &'static str,
     package: &'static str,
-    features: &'static [&'static str],
     /// Options of the compiler for this program alone.
     options: &'static [&'static str],
 }
 
-/// The daemon, of the libraries of which `cargo instructions` counts: both compile them once, and what is counted is what is shipped. They have the
-/// driver that does nothing in them. The linker leaves out what the daemon does not call, which `package/deb` checks.
-const DAEMON: Binary =
-    Binary { name: NAME, package: "daemon", features: &["--features", "null-driver"], options: &[] };
+const DAEMON: Binary = Binary { name: NAME, package: "daemon", options: &[] };
 /// The checks for guests, which need no library of theirs: what `cargo doctor-for-guests` builds.
 const DOCTOR: Binary = Binary {
     name: "vhost-user-vulkan-doctor",
     package: "doctor",
-    features: &[],
     options: &["-C", "target-feature=+crt-static", "-C", "strip=symbols"],
 };
 
@@ -120,10 +115,10 @@ fn build(
     binary: &Binary,
     settings: &[(&str, &str)],
 ) -> Result<PathBuf> {
-    let Binary { name, package, features, options } = binary;
+    let Binary { name, package, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
     let mut cargo = cargo();
-    cargo.args(["rustc", "--locked", "--release", "--package", package, "--bin", name]).args(*features);
+    cargo.args(["rustc", "--locked", "--release", "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(&crates.target_folder);
     for (setting, value) in settings {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);

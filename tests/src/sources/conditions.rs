@@ -7,8 +7,7 @@ use syn::{Attribute, File, ImplItem, Item, Meta, Token, TraitItem};
 /// Conditions that hold for tests only.
 pub const TEST: &[&str] = &["test"];
 
-/// Conditions of code that no program of the product has in it: tests, fuzzing, and the driver that does nothing. The package's libraries are
-/// compiled with the last, and `package/deb` looks whether the program has it.
+/// Conditions that no product is built with: tests, fuzzing, and the driver that does nothing.
 pub const UNSHIPPED: &[&str] = &["test", "fuzzing", "null-driver"];
 
 /// Code behind these attributes is compiled only if one of the conditions in `off` holds.

@@ -147,21 +147,6 @@ fn the_program_is_small_and_names_no_folder_of_this_machine() -> Result<()> {
     Ok(())
 }
 
-/// The libraries have the null driver in them. What can be reached of it names its files, as the places of panics.
-#[test]
-fn the_program_has_nothing_of_the_null_driver() -> Result<()> {
-    let folder = unpacked()?;
-    let names =
-        |program: &[u8], place: &str| program.windows(place.len()).any(|part| part == place.as_bytes());
-    let program = fs::read(folder.path().join("usr/bin/vhost-user-vulkan"))?;
-    ensure!(names(&program, "vulkan/src/objects/"), "the program names no places of panics");
-    ensure!(
-        !names(&program, "vulkan/src/fuzzing/") && !names(&program, "worker/workload"),
-        "it is in the program"
-    );
-    Ok(())
-}
-
 /// The folder in which cargo keeps what it downloads.
 fn dirs_of_crates() -> PathBuf {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
