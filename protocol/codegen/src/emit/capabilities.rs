@@ -42,7 +42,7 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenS
         let declared = declared.into_iter().map(number);
         rows.insert(
             capability as u32,
-            quote! { (#key, Capability { declares: &[#(#declared),*], enabled_by: &[#(#enables),*] }) },
+            quote! { (#key, Capability { name: #name, declares: &[#(#declared),*], enabled_by: &[#(#enables),*] }) },
         );
     }
     let rows = rows.values();

@@ -8819,6 +8819,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         0,
         Capability {
+            name: "Matrix",
             declares: &[],
             enabled_by: &[Enable::Version(0)],
         },
@@ -8826,6 +8827,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         1,
         Capability {
+            name: "Shader",
             declares: &[0],
             enabled_by: &[Enable::Version(0)],
         },
@@ -8833,6 +8835,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         2,
         Capability {
+            name: "Geometry",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -8845,6 +8848,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         3,
         Capability {
+            name: "Tessellation",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -8857,6 +8861,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         9,
         Capability {
+            name: "Float16",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -8873,6 +8878,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         10,
         Capability {
+            name: "Float64",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -8885,6 +8891,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         11,
         Capability {
+            name: "Int64",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -8897,6 +8904,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         12,
         Capability {
+            name: "Int64Atomics",
             declares: &[11],
             enabled_by: &[
                 Enable::Feature {
@@ -8925,6 +8933,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         22,
         Capability {
+            name: "Int16",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -8937,6 +8946,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         23,
         Capability {
+            name: "TessellationPointSize",
             declares: &[3],
             enabled_by: &[
                 Enable::Feature {
@@ -8949,6 +8959,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         24,
         Capability {
+            name: "GeometryPointSize",
             declares: &[2],
             enabled_by: &[
                 Enable::Feature {
@@ -8961,6 +8972,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         25,
         Capability {
+            name: "ImageGatherExtended",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -8973,6 +8985,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         27,
         Capability {
+            name: "StorageImageMultisample",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -8985,6 +8998,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         28,
         Capability {
+            name: "UniformBufferArrayDynamicIndexing",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -8997,6 +9011,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         29,
         Capability {
+            name: "SampledImageArrayDynamicIndexing",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9009,6 +9024,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         30,
         Capability {
+            name: "StorageBufferArrayDynamicIndexing",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9021,6 +9037,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         31,
         Capability {
+            name: "StorageImageArrayDynamicIndexing",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9033,6 +9050,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         32,
         Capability {
+            name: "ClipDistance",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9045,6 +9063,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         33,
         Capability {
+            name: "CullDistance",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9057,6 +9076,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         34,
         Capability {
+            name: "ImageCubeArray",
             declares: &[45],
             enabled_by: &[
                 Enable::Feature {
@@ -9069,6 +9089,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         35,
         Capability {
+            name: "SampleRateShading",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9081,6 +9102,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         39,
         Capability {
+            name: "Int8",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9097,6 +9119,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         40,
         Capability {
+            name: "InputAttachment",
             declares: &[1],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9104,6 +9127,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         41,
         Capability {
+            name: "SparseResidency",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9116,6 +9140,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         42,
         Capability {
+            name: "MinLod",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9128,6 +9153,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         43,
         Capability {
+            name: "Sampled1D",
             declares: &[],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9135,6 +9161,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         44,
         Capability {
+            name: "Image1D",
             declares: &[43],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9142,6 +9169,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         45,
         Capability {
+            name: "SampledCubeArray",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9154,6 +9182,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         46,
         Capability {
+            name: "SampledBuffer",
             declares: &[],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9161,6 +9190,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         47,
         Capability {
+            name: "ImageBuffer",
             declares: &[46],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9168,6 +9198,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         48,
         Capability {
+            name: "ImageMSArray",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9180,6 +9211,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         49,
         Capability {
+            name: "StorageImageExtendedFormats",
             declares: &[1],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9187,6 +9219,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         50,
         Capability {
+            name: "ImageQuery",
             declares: &[1],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9194,6 +9227,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         51,
         Capability {
+            name: "DerivativeControl",
             declares: &[1],
             enabled_by: &[Enable::Version(0)],
         },
@@ -9201,6 +9235,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         52,
         Capability {
+            name: "InterpolationFunction",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9213,6 +9248,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         53,
         Capability {
+            name: "TransformFeedback",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9225,6 +9261,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         54,
         Capability {
+            name: "GeometryStreams",
             declares: &[2],
             enabled_by: &[
                 Enable::Feature {
@@ -9237,6 +9274,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         55,
         Capability {
+            name: "StorageImageReadWithoutFormat",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9251,6 +9289,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         56,
         Capability {
+            name: "StorageImageWriteWithoutFormat",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9265,6 +9304,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         57,
         Capability {
+            name: "MultiViewport",
             declares: &[2],
             enabled_by: &[
                 Enable::Feature {
@@ -9277,6 +9317,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         61,
         Capability {
+            name: "GroupNonUniform",
             declares: &[],
             enabled_by: &[Enable::Property],
         },
@@ -9284,6 +9325,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         62,
         Capability {
+            name: "GroupNonUniformVote",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9291,6 +9333,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         63,
         Capability {
+            name: "GroupNonUniformArithmetic",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9298,6 +9341,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         64,
         Capability {
+            name: "GroupNonUniformBallot",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9305,6 +9349,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         65,
         Capability {
+            name: "GroupNonUniformShuffle",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9312,6 +9357,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         66,
         Capability {
+            name: "GroupNonUniformShuffleRelative",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9319,6 +9365,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         67,
         Capability {
+            name: "GroupNonUniformClustered",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9326,6 +9373,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         68,
         Capability {
+            name: "GroupNonUniformQuad",
             declares: &[61],
             enabled_by: &[Enable::Property],
         },
@@ -9333,6 +9381,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         69,
         Capability {
+            name: "ShaderLayer",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9345,6 +9394,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         70,
         Capability {
+            name: "ShaderViewportIndex",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9357,6 +9407,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4212,
         Capability {
+            name: "Float8EXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9369,6 +9420,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4213,
         Capability {
+            name: "Float8CooperativeMatrixEXT",
             declares: &[4212, 6022],
             enabled_by: &[
                 Enable::Feature {
@@ -9381,6 +9433,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4422,
         Capability {
+            name: "FragmentShadingRateKHR",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9401,6 +9454,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4423,
         Capability {
+            name: "SubgroupBallotKHR",
             declares: &[],
             enabled_by: &[Enable::Extension("VK_EXT_shader_subgroup_ballot")],
         },
@@ -9408,6 +9462,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4427,
         Capability {
+            name: "DrawParameters",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9429,6 +9484,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4428,
         Capability {
+            name: "WorkgroupMemoryExplicitLayoutKHR",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9441,6 +9497,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4429,
         Capability {
+            name: "WorkgroupMemoryExplicitLayout8BitAccessKHR",
             declares: &[4428],
             enabled_by: &[
                 Enable::Feature {
@@ -9453,6 +9510,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4430,
         Capability {
+            name: "WorkgroupMemoryExplicitLayout16BitAccessKHR",
             declares: &[4428],
             enabled_by: &[
                 Enable::Feature {
@@ -9465,6 +9523,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4431,
         Capability {
+            name: "SubgroupVoteKHR",
             declares: &[],
             enabled_by: &[Enable::Extension("VK_EXT_shader_subgroup_vote")],
         },
@@ -9472,6 +9531,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4433,
         Capability {
+            name: "StorageBuffer16BitAccess",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9492,6 +9552,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4434,
         Capability {
+            name: "UniformAndStorageBuffer16BitAccess",
             declares: &[4433],
             enabled_by: &[
                 Enable::Feature {
@@ -9524,6 +9585,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4435,
         Capability {
+            name: "StoragePushConstant16",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9544,6 +9606,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4436,
         Capability {
+            name: "StorageInputOutput16",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9564,6 +9627,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4437,
         Capability {
+            name: "DeviceGroup",
             declares: &[],
             enabled_by: &[Enable::Version(1), Enable::Extension("VK_KHR_device_group")],
         },
@@ -9571,6 +9635,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4439,
         Capability {
+            name: "MultiView",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9591,6 +9656,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4441,
         Capability {
+            name: "VariablePointersStorageBuffer",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9611,6 +9677,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4442,
         Capability {
+            name: "VariablePointers",
             declares: &[4441],
             enabled_by: &[
                 Enable::Feature {
@@ -9631,6 +9698,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4447,
         Capability {
+            name: "SampleMaskPostDepthCoverage",
             declares: &[],
             enabled_by: &[Enable::Extension("VK_EXT_post_depth_coverage")],
         },
@@ -9638,6 +9706,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4448,
         Capability {
+            name: "StorageBuffer8BitAccess",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9654,6 +9723,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4449,
         Capability {
+            name: "UniformAndStorageBuffer8BitAccess",
             declares: &[4448],
             enabled_by: &[
                 Enable::Feature {
@@ -9678,6 +9748,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4450,
         Capability {
+            name: "StoragePushConstant8",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9694,6 +9765,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4464,
         Capability {
+            name: "DenormPreserve",
             declares: &[],
             enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
         },
@@ -9701,6 +9773,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4465,
         Capability {
+            name: "DenormFlushToZero",
             declares: &[],
             enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
         },
@@ -9708,6 +9781,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4466,
         Capability {
+            name: "SignedZeroInfNanPreserve",
             declares: &[],
             enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
         },
@@ -9715,6 +9789,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4467,
         Capability {
+            name: "RoundingModeRTE",
             declares: &[],
             enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
         },
@@ -9722,6 +9797,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4468,
         Capability {
+            name: "RoundingModeRTZ",
             declares: &[],
             enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
         },
@@ -9729,6 +9805,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         4473,
         Capability {
+            name: "UntypedPointersKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9741,6 +9818,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5013,
         Capability {
+            name: "StencilExportEXT",
             declares: &[1],
             enabled_by: &[Enable::Extension("VK_EXT_shader_stencil_export")],
         },
@@ -9748,6 +9826,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5016,
         Capability {
+            name: "Int64ImageEXT",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9760,6 +9839,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5055,
         Capability {
+            name: "ShaderClockKHR",
             declares: &[],
             enabled_by: &[Enable::Extension("VK_KHR_shader_clock")],
         },
@@ -9767,6 +9847,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5087,
         Capability {
+            name: "QuadControlKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9779,6 +9860,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5116,
         Capability {
+            name: "BFloat16TypeKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9791,6 +9873,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5117,
         Capability {
+            name: "BFloat16DotProductKHR",
             declares: &[5116],
             enabled_by: &[
                 Enable::Feature {
@@ -9803,6 +9886,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5118,
         Capability {
+            name: "BFloat16CooperativeMatrixKHR",
             declares: &[5116, 6022],
             enabled_by: &[
                 Enable::Feature {
@@ -9815,6 +9899,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5254,
         Capability {
+            name: "ShaderViewportIndexLayerEXT",
             declares: &[57],
             enabled_by: &[Enable::Extension("VK_EXT_shader_viewport_index_layer")],
         },
@@ -9822,6 +9907,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5265,
         Capability {
+            name: "FragmentFullyCoveredEXT",
             declares: &[1],
             enabled_by: &[Enable::Extension("VK_EXT_conservative_rasterization")],
         },
@@ -9829,6 +9915,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5283,
         Capability {
+            name: "MeshShadingEXT",
             declares: &[1],
             enabled_by: &[Enable::Extension("VK_EXT_mesh_shader")],
         },
@@ -9836,6 +9923,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5284,
         Capability {
+            name: "FragmentBarycentricKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -9852,6 +9940,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5288,
         Capability {
+            name: "ComputeDerivativeGroupQuadsKHR",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9868,6 +9957,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5297,
         Capability {
+            name: "GroupNonUniformPartitionedEXT",
             declares: &[],
             enabled_by: &[Enable::Property],
         },
@@ -9875,6 +9965,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5301,
         Capability {
+            name: "ShaderNonUniform",
             declares: &[1],
             enabled_by: &[
                 Enable::Version(2),
@@ -9885,6 +9976,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5302,
         Capability {
+            name: "RuntimeDescriptorArray",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -9901,6 +9993,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5303,
         Capability {
+            name: "InputAttachmentArrayDynamicIndexing",
             declares: &[40],
             enabled_by: &[
                 Enable::Feature {
@@ -9917,6 +10010,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5304,
         Capability {
+            name: "UniformTexelBufferArrayDynamicIndexing",
             declares: &[46],
             enabled_by: &[
                 Enable::Feature {
@@ -9933,6 +10027,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5305,
         Capability {
+            name: "StorageTexelBufferArrayDynamicIndexing",
             declares: &[47],
             enabled_by: &[
                 Enable::Feature {
@@ -9949,6 +10044,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5306,
         Capability {
+            name: "UniformBufferArrayNonUniformIndexing",
             declares: &[5301],
             enabled_by: &[
                 Enable::Feature {
@@ -9965,6 +10061,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5307,
         Capability {
+            name: "SampledImageArrayNonUniformIndexing",
             declares: &[5301],
             enabled_by: &[
                 Enable::Feature {
@@ -9981,6 +10078,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5308,
         Capability {
+            name: "StorageBufferArrayNonUniformIndexing",
             declares: &[5301],
             enabled_by: &[
                 Enable::Feature {
@@ -9997,6 +10095,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5309,
         Capability {
+            name: "StorageImageArrayNonUniformIndexing",
             declares: &[5301],
             enabled_by: &[
                 Enable::Feature {
@@ -10013,6 +10112,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5310,
         Capability {
+            name: "InputAttachmentArrayNonUniformIndexing",
             declares: &[40, 5301],
             enabled_by: &[
                 Enable::Feature {
@@ -10029,6 +10129,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5311,
         Capability {
+            name: "UniformTexelBufferArrayNonUniformIndexing",
             declares: &[46, 5301],
             enabled_by: &[
                 Enable::Feature {
@@ -10045,6 +10146,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5312,
         Capability {
+            name: "StorageTexelBufferArrayNonUniformIndexing",
             declares: &[47, 5301],
             enabled_by: &[
                 Enable::Feature {
@@ -10061,6 +10163,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5345,
         Capability {
+            name: "VulkanMemoryModel",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10077,6 +10180,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5346,
         Capability {
+            name: "VulkanMemoryModelDeviceScope",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10093,6 +10197,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5347,
         Capability {
+            name: "PhysicalStorageBufferAddresses",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10117,6 +10222,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5350,
         Capability {
+            name: "ComputeDerivativeGroupLinearKHR",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10133,6 +10239,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5363,
         Capability {
+            name: "FragmentShaderSampleInterlockEXT",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10145,6 +10252,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5372,
         Capability {
+            name: "FragmentShaderShadingRateInterlockEXT",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10157,6 +10265,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5373,
         Capability {
+            name: "ShaderSMBuiltinsNV",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10169,6 +10278,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5378,
         Capability {
+            name: "FragmentShaderPixelInterlockEXT",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10181,6 +10291,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5379,
         Capability {
+            name: "DemoteToHelperInvocation",
             declares: &[1],
             enabled_by: &[
                 Enable::Feature {
@@ -10201,6 +10312,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5430,
         Capability {
+            name: "CooperativeMatrixReductionsNV",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10213,6 +10325,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5431,
         Capability {
+            name: "CooperativeMatrixConversionsNV",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10225,6 +10338,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5432,
         Capability {
+            name: "CooperativeMatrixPerElementOperationsNV",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10237,6 +10351,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5433,
         Capability {
+            name: "CooperativeMatrixTensorAddressingNV",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10249,6 +10364,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5434,
         Capability {
+            name: "CooperativeMatrixBlockLoadsNV",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10261,6 +10377,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5439,
         Capability {
+            name: "TensorAddressingNV",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10273,6 +10390,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5612,
         Capability {
+            name: "AtomicFloat32MinMaxEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10293,6 +10411,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5613,
         Capability {
+            name: "AtomicFloat64MinMaxEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10309,6 +10428,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5616,
         Capability {
+            name: "AtomicFloat16MinMaxEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10325,6 +10445,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         5629,
         Capability {
+            name: "ExpectAssumeKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10345,6 +10466,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6016,
         Capability {
+            name: "DotProductInputAll",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10365,6 +10487,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6017,
         Capability {
+            name: "DotProductInput4x8Bit",
             declares: &[39],
             enabled_by: &[
                 Enable::Feature {
@@ -10385,6 +10508,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6018,
         Capability {
+            name: "DotProductInput4x8BitPacked",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10405,6 +10529,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6019,
         Capability {
+            name: "DotProduct",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10425,6 +10550,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6022,
         Capability {
+            name: "CooperativeMatrixKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10437,6 +10563,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6024,
         Capability {
+            name: "ReplicatedCompositesEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10449,6 +10576,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6026,
         Capability {
+            name: "GroupNonUniformRotateKHR",
             declares: &[61],
             enabled_by: &[
                 Enable::Feature {
@@ -10469,6 +10597,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6029,
         Capability {
+            name: "FloatControls2",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10489,6 +10618,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6030,
         Capability {
+            name: "FMAKHR",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10509,6 +10639,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6033,
         Capability {
+            name: "AtomicFloat32AddEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10529,6 +10660,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6034,
         Capability {
+            name: "AtomicFloat64AddEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {
@@ -10545,6 +10677,7 @@ pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
     (
         6095,
         Capability {
+            name: "AtomicFloat16AddEXT",
             declares: &[],
             enabled_by: &[
                 Enable::Feature {

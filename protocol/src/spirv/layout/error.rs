@@ -2,6 +2,7 @@
 //! text of the guest's.
 
 use super::grammar::{self, Kind, Operand};
+use crate::spirv::generated::tables::CAPABILITIES;
 use std::fmt;
 use thiserror::Error;
 
@@ -48,6 +49,18 @@ impl fmt::Display for Culprit {
     }
 }
 
+/// A capability, by its name; by its number if nothing that is served enables it.
+struct Named(u32);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match grammar::row(CAPABILITIES, self.0) {
+            Some(capability) => f.write_str(capability.name),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
 /// The rule that a module breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ErrorKind {
@@ -67,10 +80,10 @@ pub enum ErrorKind {
     #[error("{0} that is not offered")]
     NotOffered(&'static str),
     /// A capability, by its number, that the device was not created with.
-    #[error("capability {0}, whose feature or extension the program has not enabled on its device")]
+    #[error("capability {}, whose feature or extension the program has not enabled on its device", Named(*.0))]
     Capability(u32),
     /// A capability, by its number, that the module would have to declare.
-    #[error("capability {0} is not declared")]
+    #[error("capability {} is not declared", Named(*.0))]
     Undeclared(u32),
     /// Text without end.
     #[error("text without end")]

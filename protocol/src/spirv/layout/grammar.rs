@@ -66,6 +66,8 @@ impl Instruction {
 /// A capability.
 #[derive(Clone, Copy, Debug)]
 pub struct Capability {
+    /// Its name in the SPIR-V specification.
+    pub name: &'static str,
     /// The capabilities that are declared with it.
     pub declares: &'static [u32],
     /// The parts of a device that enable it, each by itself.
