@@ -1,4 +1,4 @@
-//! One ring whose guest changes everything it shares.
+//! One ring; its guest changes everything that the two share.
 #![no_main]
 
 fuzz::target!(daemon::worker::fuzzing::fuzz_ring);

@@ -1,4 +1,4 @@
-//! What a worker claims to have written down of its context.
+//! A snapshot of a context as a hostile worker may send it.
 #![no_main]
 
 fuzz::target!(daemon::worker::fuzzing::fuzz_snapshot);

@@ -115,7 +115,7 @@ unsafe extern "system" fn create_instance(
     allocator: *const vk::AllocationCallbacks<'_>,
     instance: *mut vk::Instance,
 ) -> vk::Result {
-    // SAFETY: the loader calls it with what it has filled in.
+    // SAFETY: the loader passes pointers to structs that it has filled in.
     unsafe {
         loader::create_instance(info, allocator, instance, |of_instances| {
             let next = Next { instance: *instance, of_instances, of_devices: None };
@@ -209,7 +209,7 @@ unsafe extern "system" fn allocate_memory(
     }
 }
 
-/// Lets what can be in memory of the first type be in that of the hidden one.
+/// Lets each object that can be in memory of the first type be in memory of the hidden type.
 fn add_bit(needs: &mut vk::MemoryRequirements) {
     let bit = 1u32.checked_shl(HIDDEN.load(Ordering::Relaxed)).unwrap_or(0);
     needs.memory_type_bits |= if needs.memory_type_bits & 1 != 0 { bit } else { 0 };

@@ -17,7 +17,7 @@ use std::ffi::{CStr, c_char};
 use std::mem::transmute;
 use std::sync::{Mutex, PoisonError};
 
-/// `VkStructureType` of the structs of `VK_KHR_shader_bfloat16` and `VK_EXT_shader_float8`, and what their members say.
+/// `VkStructureType` of the structs of `VK_KHR_shader_bfloat16` and `VK_EXT_shader_float8`, and the values of their members.
 const SHOWN: [(i32, &[u32]); 2] = [(1_000_141_000, &[1, 0, 1]), (1_000_567_000, &[0, 1])];
 
 /// The way to the driver, and the last instance that was made.
@@ -64,7 +64,7 @@ unsafe extern "system" fn create_instance(
     allocator: *const vk::AllocationCallbacks<'_>,
     instance: *mut vk::Instance,
 ) -> vk::Result {
-    // SAFETY: the loader calls it with what it has filled in.
+    // SAFETY: the loader passes pointers to structs that it has filled in.
     unsafe {
         loader::create_instance(info, allocator, instance, |get| {
             *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some((get, *instance));

@@ -1,4 +1,4 @@
-//! Programs of the system, run to hear what they print. None is waited for beyond a time, or read beyond a size.
+//! Programs of the system, run to read their output. The wait for a program and the bytes read from it are limited.
 
 use crate::system::System;
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Time that a program has.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
-/// Most bytes of what it prints.
+/// Most bytes that are read of a program's output.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Returns the path of a program of the search path.
@@ -20,7 +20,8 @@ pub(crate) fn in_path(system: &System, program: &str) -> Option<PathBuf> {
     paths.map(|path| system.path(path)).find(|path| path.is_file())
 }
 
-/// Returns what a program prints, unless it fails or takes too long: the first MiB, behind which it may fail.
+/// Returns what a program prints, at most the first MiB. A program that fails, or takes too long, is an error, except that it may fail behind that
+/// MiB.
 pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -15,7 +15,7 @@ pub struct Mount {
     group: PathBuf,
 }
 
-/// Returns the group of a process, given its `/proc/PID/cgroup`. A name with `..` is of a group outside of what the process sees.
+/// Returns the group of a process, given its `/proc/PID/cgroup`. A name with `..` is that of a group outside the cgroup namespace.
 #[must_use]
 pub fn group(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
@@ -27,7 +27,7 @@ impl Mount {
     #[must_use]
     pub fn of(group: &str, mounts: &str) -> Option<Self> {
         let mounts: Vec<Line<'_>> = mounts.lines().filter_map(Line::read).collect();
-        // What is mounted at the same place later has the mount below it for its parent.
+        // A later mount at the same place has the mount below it for its parent.
         let is_covered = |line: &Line<'_>| {
             mounts.iter().any(|above| above.parent == line.number && above.folder == line.folder)
         };

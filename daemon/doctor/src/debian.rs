@@ -12,7 +12,7 @@ const OTHERS: [(&str, &str); 7] = [
     ("libz.so.1", "zlib1g"),
 ];
 
-/// Returns what brings libraries that are missing.
+/// Returns how to install libraries that are missing.
 pub(crate) fn remedy(libraries: &[String]) -> String {
     let (of_nvidia, others): (Vec<_>, Vec<_>) = libraries.iter().partition(|name| name.contains("nvidia"));
     let mut packages: Vec<String> = others.iter().filter_map(|name| package(name)).collect();

@@ -122,7 +122,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u64> {
 pub(crate) mod made {
     use super::*;
 
-    /// Returns the file of a library for this kind of processor, with these entries of the dynamic section, of which each is a text.
+    /// Returns the file of a library for this kind of processor, with these entries of the dynamic section, each of them a text.
     pub(crate) fn library(entries: &[(u64, &str)]) -> Vec<u8> {
         const LOADED: u64 = 0x10_000;
         let texts_at = HEADER + 2 * PROGRAM_HEADER + (entries.len() + 2) * ENTRY;

@@ -1,7 +1,7 @@
-//! `vhost-user-vulkan doctor`: what keeps a host or a VM from working, and what helps.
+//! `vhost-user-vulkan doctor`: finds why a host or a VM does not work, and says what helps.
 //!
-//! Each check is a function of facts, which one look at the system gathers, so a test can judge any system. The daemon hands in the facts
-//! that only its own parts know: what its sandbox lacks, what its probe says of GPUs. Beside the library is the program for VMs.
+//! Each check is a function of facts, which one look at the system gathers, so a test can judge any system. The daemon hands in the facts that only
+//! its own parts know: the features that its sandbox lacks, and the answer of its probe about GPUs. Beside the library is the program for VMs.
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |

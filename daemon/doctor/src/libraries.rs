@@ -1,4 +1,4 @@
-//! Shared libraries, found as the dynamic loader finds them (ld.so(8)), and what their files say of themselves.
+//! Shared libraries, found as the dynamic loader finds them (ld.so(8)), and the version of Mesa in a driver's file.
 
 use crate::elf;
 use crate::system::System;
@@ -62,7 +62,7 @@ fn candidates(system: &System, name: &Path) -> impl Iterator<Item = PathBuf> {
     searched.into_iter().map(move |folder| folder.join(name)).chain(in_cache)
 }
 
-/// Returns the ends of the names of all libraries whose names begin so.
+/// Returns the names of all libraries that begin with `start`, without that beginning.
 #[must_use]
 pub fn named(system: &System, start: &str) -> Vec<String> {
     let names = folders(system).into_iter().flat_map(|folder| system.names(folder));

@@ -1,5 +1,5 @@
-//! Manifests of Vulkan drivers, found as Khronos' loader finds them ("LoaderDriverInterface" and "LoaderInterfaceArchitecture" in its
-//! documentation): by variables of the environment, or else in the folders of the system.
+//! Manifests of Vulkan drivers, found as Khronos' loader finds them ("LoaderDriverInterface" and "LoaderInterfaceArchitecture" in its documentation):
+//! by variables of the environment, otherwise in the folders of the system.
 
 use crate::libraries::{self, Library, Missing, matches};
 use crate::needs::{self, Lacks};
@@ -26,7 +26,7 @@ pub struct Driver {
 /// The reason why a manifest leads to no library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoLibrary {
-    /// There is no manifest where a variable says that one is.
+    /// A variable names a manifest that does not exist.
     NoManifest,
     /// The manifest is malformed.
     Malformed,
@@ -123,7 +123,7 @@ fn installed(system: &System) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The manifests of a folder; the path of anything else is one itself.
+/// The manifests in a folder; a path that is no folder is a manifest itself.
 fn in_folder(system: &System, path: PathBuf) -> Vec<PathBuf> {
     if !system.metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
         return vec![path];
@@ -138,7 +138,7 @@ fn filtered(system: &System, manifest: &Path) -> Vec<String> {
     let fits = |value: &str| value.split(',').any(|pattern| matches(&pattern.to_lowercase(), &file));
     let value = |name: &'static str| Some((name, system.variable(name)?));
     let selected = value("VK_LOADER_DRIVERS_SELECT");
-    // What is selected is used, even if it is disabled as well.
+    // A selected driver is used, even if it is disabled as well.
     if selected.is_some_and(|(_, value)| fits(value)) {
         return Vec::new();
     }
@@ -147,12 +147,12 @@ fn filtered(system: &System, manifest: &Path) -> Vec<String> {
 }
 
 impl Driver {
-    /// Returns whether it is named in the place of all others.
+    /// Returns whether a variable names the driver in the place of all others.
     pub(crate) fn is_instead(&self) -> bool {
         self.named_by.is_some_and(|name| INSTEAD.contains(&name))
     }
 
-    /// Returns what hides it, in words, and what helps.
+    /// Returns, in words, the variables that hide the driver, and the remedy.
     pub(crate) fn hidden(&self) -> Option<(String, String)> {
         let verb = match self.hidden_by.len() {
             0 => return None,
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::system::made::put;
 
-    /// A system of its own with two manifests, one of which is malformed, and without variables.
+    /// A system of its own with two manifests, one of them malformed, and without variables.
     fn system() -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| put(root.path(), &format!("usr/share/vulkan/icd.d/{name}"), text);
@@ -262,7 +262,7 @@ mod tests {
             expected.push(("absent.json".into(), vec![instead.to_owned()]));
             assert_eq!(hidden(&added.clone().with(instead, LVP)), expected);
         }
-        // What is installed does not depend on being added.
+        // An installed driver is found whether or not a variable adds it.
         let twice = added.with(ADDED, LVP);
         assert_eq!((hidden(&twice), drivers(&twice)[0].named_by), (both(&[], &[]), None));
     }
@@ -273,10 +273,10 @@ mod tests {
         let disabled = plain.clone().with(DISABLE, "*virtio*");
         assert_eq!(hidden(&disabled), both(&[], &[DISABLE]));
         assert_eq!(drivers(&disabled)[1].hidden_by, ["VK_LOADER_DRIVERS_DISABLE=*virtio*"]);
-        // What is selected is used although all are disabled.
+        // A selected driver is used although all are disabled.
         let selected = plain.clone().with(SELECT, "virtio*").with(DISABLE, "~all~");
         assert_eq!(hidden(&selected), both(&[SELECT, DISABLE], &[]));
-        // They filter what other variables name, too.
+        // The filters hold for manifests that other variables name, too.
         assert_eq!(
             hidden(&plain.clone().with(FILES, LVP).with(DISABLE, "*")),
             both(&[DISABLE], &[FILES, DISABLE])

@@ -58,7 +58,7 @@ impl<'s> Search<'s> {
             };
             let inherited = [here(&needs.inherited_folders), passed_on].concat();
             let own = if needs.own_folders.is_empty() { inherited.clone() } else { here(&needs.own_folders) };
-            // Where a folder depends on what only the dynamic loader knows, such as $LIB, nothing is said to be missing.
+            // Where a folder depends on a value that only the dynamic loader knows, such as $LIB, no library is reported missing.
             let is_known = !own.iter().any(|folder| folder.to_string_lossy().contains('$'));
             for name in needs.libraries {
                 if is_loader(&name) || self.seen.len() == LIBRARIES_MAX || !self.seen.insert(name.clone()) {

@@ -1,4 +1,4 @@
-//! The outcome of checks: what each found, and how that is printed. This file knows no check.
+//! The outcome of checks: the finding of each, and how findings are printed. This file knows no check.
 
 use serde::Serialize;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ const FORM: u32 = 1;
 pub enum Verdict {
     /// Nothing is wrong.
     Ok,
-    /// There is nothing to check, or something else has to be put right before it can be checked.
+    /// There is nothing to check, or another fault must be repaired before the check is possible.
     Skipped,
     /// Something works, but not as well as it could.
     Warning,
@@ -31,9 +31,9 @@ pub struct Finding {
     pub subject: Option<String>,
     /// The verdict.
     pub verdict: Verdict,
-    /// The reason for the verdict: what was found.
+    /// The reason for the verdict: the facts that were found.
     pub reason: String,
-    /// The remedy: what helps.
+    /// The remedy.
     pub remedy: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Finding {
         Self { verdict: Verdict::Fault, ..Self::warning(check, reason, remedy) }
     }
 
-    /// Returns that it cannot work, if that is `serious`, or else that something could be better.
+    /// Returns a fault if the finding is `serious`, otherwise a warning.
     pub fn unless_minor(
         serious: bool,
         check: &'static str,
@@ -68,7 +68,7 @@ impl Finding {
         if serious { Self::fault(check, reason, remedy) } else { Self::warning(check, reason, remedy) }
     }
 
-    /// Returns the same finding, but a fault as a warning unless that is `serious`.
+    /// Returns the same finding; a fault becomes a warning unless the finding is `serious`.
     #[must_use]
     pub fn at_most(self, serious: bool) -> Self {
         let verdict = match self.verdict {
@@ -85,7 +85,7 @@ impl Finding {
     }
 }
 
-/// The place whose checks these are.
+/// The place that these checks are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -135,7 +135,7 @@ impl Report {
             };
             let subject = subject.as_ref().map_or(String::new(), |subject| format!(" {subject}"));
             let remedy = remedy.as_ref().map_or(String::new(), |remedy| format!("; remedy: {remedy}"));
-            // Names and reasons are of drivers and files, which may hold what commands a terminal or hides itself.
+            // Names and reasons come from drivers and files, and may hold characters that command a terminal or are invisible.
             let line: String = format!("{check}{subject}: {reason}{remedy}").chars().map(shown).collect();
             // Writing to a string cannot fail.
             let _ = match colours {
@@ -167,8 +167,8 @@ impl Report {
         }
     }
 
-    /// Prints the report, with colours on a terminal whose user has not forbidden them (`NO_COLOR`). Returns the status of the process:
-    /// 0 if it can work, else 1.
+    /// Prints the report, with colours on a terminal whose user has not forbidden them (`NO_COLOR`). Returns the status of the process: 0 if host or
+    /// guest can work, otherwise 1.
     #[must_use]
     pub fn print(&self, json: bool) -> ExitCode {
         let colours = std::io::stdout().is_terminal()
@@ -180,7 +180,7 @@ impl Report {
     }
 }
 
-/// A character as a line may have it: what breaks the line is a space.
+/// A character as a line may have it: a character that breaks the line becomes a space.
 fn shown(c: char) -> char {
     if c.is_control() { ' ' } else { outside::visible(c) }
 }

@@ -1,5 +1,5 @@
-//! The system as checks look at it: files below a root folder, and the environment. Nothing else here reads files of the system, so a
-//! test can prepare a folder that looks like a broken system.
+//! The system as checks look at it: files below a root folder, and the environment. Only this module reads files of the system, so a test can prepare
+//! a folder that looks like a broken system.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -89,11 +89,11 @@ impl System {
         names
     }
 
-    /// Returns what the system says of a file.
+    /// Returns the metadata of a file.
     ///
     /// # Errors
     ///
-    /// There is none, or it cannot be reached.
+    /// There is no such file, or it cannot be reached.
     pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
         self.path(path).metadata()
     }
@@ -104,7 +104,7 @@ impl System {
         self.metadata(path).is_ok()
     }
 
-    /// Returns the last part of what a symbolic link names.
+    /// Returns the last part of the path in a symbolic link.
     #[must_use]
     pub fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = self.path(path).read_link().ok()?;

@@ -6,7 +6,7 @@ use ash::vk;
 use std::ffi::c_void;
 use std::mem::transmute;
 
-/// `VkNegotiateLayerInterface`, up to what layers write.
+/// `VkNegotiateLayerInterface`, up to the last member that a layer writes.
 #[repr(C)]
 pub struct Negotiation {
     s_type: i32,
@@ -27,7 +27,7 @@ struct LayerInfo {
     link: *mut Link,
 }
 
-/// `VkLayerInstanceLink` and `VkLayerDeviceLink`, of which only the latter has the last member.
+/// `VkLayerInstanceLink` and `VkLayerDeviceLink`; only the latter has the last member.
 #[repr(C)]
 pub struct Link {
     next: *mut Link,

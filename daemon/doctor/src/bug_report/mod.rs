@@ -23,7 +23,7 @@ pub struct BugReport<'s> {
 }
 
 impl<'s> BugReport<'s> {
-    /// Begins a report by a program of this name and version, with what it has found.
+    /// Begins a report by a program of this name and version, with its findings.
     #[must_use]
     pub fn of(system: &'s System, program: &str, findings: &Report) -> Self {
         let text = "For a bug report (docs/reporting.md): read it before you send it.\n".to_owned();
@@ -45,7 +45,7 @@ impl<'s> BugReport<'s> {
         self.add("log", &sources::log(self.system));
     }
 
-    /// Adds a section, without what tells whose machine it is.
+    /// Adds a section, without the parts that tell whose machine it is.
     pub fn add(&mut self, heading: &str, text: &str) {
         let heading = self.private.without(heading);
         let text = self.private.without(end(text));

@@ -11,7 +11,7 @@ const HOMES: &str = "/home/";
 /// The shortest name that is replaced: letters alone name no person.
 const NAME_MIN: usize = 2;
 
-/// The kinds of what is replaced.
+/// The kinds of text that is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Host,
@@ -21,7 +21,7 @@ enum Kind {
     Identifier,
 }
 
-/// The names of a system's host and users, and what has been replaced so far.
+/// The names of a system's host and users, and the texts that have been replaced so far.
 #[derive(Debug)]
 pub(super) struct Private {
     /// The names, longest first.
@@ -84,7 +84,7 @@ impl Private {
         out
     }
 
-    /// The length and the kind of what a text begins with, if that is to be replaced.
+    /// The length and the kind of the private text that `rest` begins with, if there is one.
     fn find(&self, before: char, rest: &str) -> Option<(usize, Kind)> {
         let ends = |length: usize| !rest[length..].starts_with(is_word);
         let is_named = |(name, _): &&(String, Kind)| rest.starts_with(name.as_str()) && ends(name.len());
@@ -126,7 +126,7 @@ fn name_length(text: &str) -> usize {
     text.find(|c: char| !is_word(c) && !"-.".contains(c)).unwrap_or(text.len())
 }
 
-/// The forms of identifiers: the hexadecimal digits of each group, and what is between them. UUIDs, with dashes or without, and addresses of
+/// The forms of identifiers: the hexadecimal digits of each group, and the separator of the groups. UUIDs, with dashes or without, and addresses of
 /// network cards.
 const FORMS: [(&[usize], u8); 4] =
     [(&[8, 4, 4, 4, 12], b'-'), (&[32], b'-'), (&[2; 6], b':'), (&[2; 6], b'-')];

@@ -14,7 +14,7 @@ const FILE_BYTES: u64 = 64 << 10;
 /// The remedy where this user may not read something.
 const AS_ROOT: &str = "run it as root (sudo) if this user may not";
 
-/// The question to the journal: the end of what the services of the package have logged.
+/// The question to the journal: the last lines that the services of the package have logged.
 const JOURNAL: [&str; 7] = [
     "--quiet",
     "--no-pager",

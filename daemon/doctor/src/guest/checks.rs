@@ -19,7 +19,7 @@ const MESA_KERNEL_FENCES: (u32, u32) = (26, 2);
 /// Memory, in KiB, with which a system and a program that computes are short of it.
 const MEMORY_MIN: u64 = 512 << 10;
 
-/// Returns what is right and wrong in a VM.
+/// Returns the findings about a VM.
 #[must_use]
 pub fn check(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![kernel(facts), memory(facts), device(facts), module(facts)];

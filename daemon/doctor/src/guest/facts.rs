@@ -35,7 +35,7 @@ pub struct Facts {
     pub vn_perf: String,
 }
 
-/// The name of the window among what a device lacks.
+/// The window's name in a list of what a device lacks.
 pub(super) const WINDOW: &str = "a window onto the host's memory";
 
 /// The kernel's driver.
@@ -69,7 +69,7 @@ pub enum Opened {
     Device(Device),
     /// The user may not.
     Forbidden,
-    /// Something else is wrong with it.
+    /// The device fails for another reason.
     Failed(String),
 }
 

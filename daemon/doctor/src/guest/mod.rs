@@ -1,5 +1,5 @@
-//! Checks inside a VM: from the kernel's driver to the environment of a program. `facts` looks at the system once, `checks` judges what was
-//! found, and `virtgpu` asks the kernel's driver.
+//! Checks inside a VM: from the kernel's driver to the environment of a program. `facts` looks at the system once, `checks` judges these facts, and
+//! `virtgpu` asks the kernel's driver.
 
 mod checks;
 mod facts;

@@ -60,7 +60,7 @@ pub(super) fn parameter(node: BorrowedFd<'_>, parameter: Parameter) -> Result<u6
     Ok(value)
 }
 
-/// Returns the first `size` bytes of a capability set; the kernel fills up with zeros what the device has not.
+/// Returns the first `size` bytes of a capability set; the kernel appends zeros if the device's set is shorter.
 ///
 /// # Errors
 ///

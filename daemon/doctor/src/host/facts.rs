@@ -46,7 +46,7 @@ pub struct Facts {
     pub kernel_lacks: Vec<String>,
     /// Control groups.
     pub groups: Groups,
-    /// Most processes and threads of this user, and what sets that limit.
+    /// Most processes and threads of this user, and the setting behind that limit.
     pub tasks: Option<(u64, String)>,
     /// QEMU.
     pub qemu: Option<Qemu>,
@@ -58,11 +58,11 @@ pub struct Facts {
     pub vhost_regions: Option<u64>,
     /// The socket that is asked about.
     pub socket: Option<SocketFile>,
-    /// The VMM's user: its name, and what is known of it.
+    /// The VMM's user: its name, and its entry in the system's list of users.
     pub vmm_user: Option<(String, Option<User>)>,
     /// The sockets of the configured VMs.
     pub vm_sockets: Vec<SocketFile>,
-    /// Folders that the daemon writes to: whose, what for, where, and its state.
+    /// Folders that the daemon writes to: the owner, the purpose, the path, and the state of each.
     pub folders: Vec<(String, &'static str, PathBuf, Folder)>,
 }
 
@@ -205,7 +205,7 @@ fn in_chroot(system: &System) -> bool {
     !mounts.is_empty() && !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/"))
 }
 
-/// Tries out kernel functions that nothing else here uses.
+/// Tries out kernel functions that the rest of the doctor does not use.
 fn kernel_lacks() -> Vec<String> {
     let memory_file = memfd_create("doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map(drop);
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map(drop);

@@ -11,7 +11,7 @@ pub struct Given {
     pub landlock: u32,
     /// The GPUs, or why the probe could not tell.
     pub gpus: Result<Vec<Gpu>, String>,
-    /// The limit of open files, and what it leaves a guest.
+    /// The limit of open files, and the number that it leaves a guest.
     pub descriptors: Descriptors,
     /// The file of several VMs, if there is one.
     pub configuration: Option<Configuration>,
@@ -60,7 +60,7 @@ pub struct Descriptors {
 pub struct Configuration {
     /// The path of the file.
     pub path: PathBuf,
-    /// The VMs, or what is wrong with the file.
+    /// The VMs, or the error in the file.
     pub vms: Result<Vec<Vm>, String>,
 }
 
@@ -84,7 +84,7 @@ pub struct Vm {
 pub struct Window {
     /// Guests can map the GPUs' own memory.
     pub maps_device_memory: bool,
-    /// The cost of a window that does not hold that memory, if it does not, and what to change.
+    /// The cost of a window that does not hold the GPUs' own memory, if so, and the setting to change.
     pub small: Option<Small>,
 }
 

@@ -1,5 +1,5 @@
-//! Checks of a host. `facts` looks at the system once, with `programs` for VMMs and `sockets` for what listens; `given` is what the daemon's own
-//! parts have found out; `checks` judges.
+//! Checks of a host. `facts` looks at the system once, with `programs` for VMMs and `sockets` for listening sockets; `given` holds the facts that the
+//! daemon's own parts have found out; `checks` judges.
 
 mod checks;
 mod facts;

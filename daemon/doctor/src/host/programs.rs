@@ -1,4 +1,4 @@
-//! The VMMs of a host, asked what they can do.
+//! The VMMs of a host, asked for their abilities.
 
 use crate::commands::{in_path, said};
 use crate::system::System;
@@ -27,7 +27,7 @@ pub struct Crosvm {
     pub has_vhost_user: bool,
 }
 
-/// Finds QEMU: the one named, or else that of the search path.
+/// Finds QEMU: the given one, otherwise that of the search path.
 pub(super) fn qemu(system: &System, named: Option<&Path>) -> Option<Qemu> {
     let program = format!("qemu-system-{}", std::env::consts::ARCH);
     let path = named.map(Path::to_owned).or_else(|| in_path(system, &program))?;

@@ -24,7 +24,7 @@ pub enum Folder {
     Writable,
     /// There is none.
     Absent,
-    /// The path is that of something else.
+    /// The path leads to something other than a folder.
     NotAFolder,
     /// This user may not write there.
     Forbidden,

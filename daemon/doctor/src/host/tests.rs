@@ -98,7 +98,7 @@ fn gpus_that_cannot_be_used() {
     (0..2).for_each(|at| gpu(&mut none, at).usable = refused());
     let found: Vec<_> = troubles(&none).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
     assert_eq!(found, [("gpu", Verdict::Warning), ("gpu", Verdict::Warning), ("gpus", Verdict::Fault)]);
-    // With a GPU that works, what is wrong with others is no fault.
+    // While one GPU works, defects of other GPUs are no fault.
     let other = |facts: &mut Facts| facts.nvidia.has_device = true;
     finds(other, "nvidia", Verdict::Warning, "modprobe nvidia");
     finds(|facts| facts.user.groups.clear(), "device-nodes", Verdict::Warning, "usermod -aG render");
@@ -127,7 +127,7 @@ fn drivers_whose_libraries_are_not_all_there() {
         facts.given.gpus = Err("no Vulkan device: ERROR_INCOMPATIBLE_DRIVER".into());
     };
     finds(nothing, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 libx11-6 (");
-    // What it opens when it runs is missing as well, and nothing else.
+    // Libraries that the driver opens when it runs are missing as well, and no others.
     let opened = |facts: &mut Facts| {
         nothing(facts);
         facts.drivers[0].lacks.needed.clear();
@@ -141,7 +141,7 @@ fn drivers_whose_libraries_are_not_all_there() {
     let found: Vec<_> =
         troubles(&software).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
     assert_eq!(found, [("nvidia", Verdict::Fault), ("gpus", Verdict::Warning)]);
-    // Beside a GPU that works, another driver is a warning, and what it may open when it runs is none of it.
+    // Beside a GPU that works, another driver is a warning, and the libraries that it may open when it runs are not named.
     let mut beside = sound();
     beside.drivers.push(Driver { lacks: x11(), ..sound().drivers.remove(0) });
     let found = troubles(&beside);
@@ -151,7 +151,7 @@ fn drivers_whose_libraries_are_not_all_there() {
     assert_eq!(troubles(&beside), []);
 }
 
-/// The variables; what is said with them where a driver is installed, and where none is.
+/// The variables; the verdict where a driver is installed, and the verdict where none is.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
 
 /// The verdict about drivers on a host whose probe finds no GPU, with a driver in the system's folder or without, and with these variables; `ok`

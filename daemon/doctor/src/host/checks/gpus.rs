@@ -37,7 +37,7 @@ fn lacking(facts: &Facts, driver: &Driver) -> Vec<String> {
     [&driver.lacks.needed[..], opened].concat()
 }
 
-/// Returns what is wrong with a driver's manifest, or with its library.
+/// Returns the fault of a driver's manifest, or of its library.
 fn broken(facts: &Facts, driver: &Driver) -> Option<String> {
     let manifest = driver.manifest.display();
     match &driver.library {
@@ -85,14 +85,14 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
     let usable = facts.drivers.iter().filter(|driver| is_usable(facts, driver));
     let names: Vec<String> = usable.map(|driver| driver.manifest.display().to_string()).collect();
     let nothing_left = nothing_left(facts);
-    // Where other drivers work, `nvidia` tells of that one.
+    // Where other drivers work, the check `nvidia` reports NVIDIA's driver.
     let elsewhere = lacking_of_nvidia(facts).filter(|_| !nothing_left);
     let here = facts.drivers.iter().filter(|driver| elsewhere != Some(*driver));
     let broken: Vec<(String, &Driver)> =
         here.filter_map(|driver| Some((broken(facts, driver)?, driver))).collect();
     let hidden = manifests::least_hidden(&facts.drivers).and_then(Driver::hidden).filter(|_| nothing_left);
     match hidden {
-        // Where a variable names a broken driver and no other, that is what to put right.
+        // Where a variable names a broken driver in the place of all others, the broken driver is reported.
         Some((reason, remedy)) if !broken.iter().any(|(_, driver)| driver.is_instead()) => {
             Finding::fault(CHECK, reason + " all drivers", remedy)
         }
@@ -112,7 +112,7 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns what helps against a broken driver.
+/// Returns the remedy for a broken driver.
 fn repair(facts: &Facts, driver: &Driver) -> String {
     match driver.named_by {
         _ if driver.library.is_ok() => debian::remedy(&lacking(facts, driver)),

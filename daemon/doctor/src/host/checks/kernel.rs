@@ -1,4 +1,4 @@
-//! The checks of what workers are confined and limited with.
+//! The checks of the kernel's features that confine and limit workers.
 
 use crate::host::facts::{Facts, SWITCHES};
 use crate::host::given::{Descriptors, Sandbox};
@@ -28,7 +28,7 @@ pub(super) fn sandbox(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns what gives this system what it lacks.
+/// Returns how to give this system the features that it lacks.
 fn remedy(facts: &Facts, lacks: &[String]) -> String {
     let lacks_users = lacks.iter().any(|part| part.starts_with("user namespace"));
     let forbidding = SWITCHES.into_iter().find_map(|name| {

@@ -12,7 +12,7 @@ mod vmms;
 use super::facts::Facts;
 use crate::report::Finding;
 
-/// Returns what is right and wrong on a host.
+/// Returns the findings about a host.
 #[must_use]
 pub fn check(facts: &Facts) -> Vec<Finding> {
     let mut findings =

@@ -1,4 +1,4 @@
-//! The checks of what is configured, and of what runs already.
+//! The checks of the configuration, and of daemons that run already.
 
 use crate::host::facts::Facts;
 use crate::host::given::Window;

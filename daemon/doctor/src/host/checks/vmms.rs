@@ -1,4 +1,4 @@
-//! The checks of the programs that connect: VMMs, what confines them, and their way to a socket.
+//! The checks of the programs that connect: VMMs, their confinement, and their way to a socket.
 
 use crate::host::facts::Facts;
 use crate::host::programs::{DEVICE, Qemu};
@@ -124,7 +124,7 @@ pub(super) fn socket(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns what keeps a user from connecting, if anything does.
+/// Returns why a user cannot connect, if so.
 fn reach(socket: &SocketFile, file: &Permissions, name: &str, user: &User) -> Option<Finding> {
     let fault = |path: &Path, remedy| {
         let reason = format!("the VMM's user {name} may not pass {}", path.display());
