@@ -1,4 +1,4 @@
-//! The programs that one command of cargo's compiles for all stages: the daemon, the tests, and what they start.
+//! The programs that one command of cargo's compiles for all stages: the daemon, the tests, and the programs that the tests start.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(super) struct TestProgram {
 }
 
 impl Built {
-    /// Compiles everything. What does not compile is a failure of the outcome.
+    /// Compiles everything. Code that does not compile makes the outcome a failure.
     ///
     /// # Errors
     /// cargo cannot be run.
@@ -70,7 +70,7 @@ impl Built {
     /// The programs of tests that `wanted` accepts, each with so many tests at once; with tests that are marked to be ignored if so wanted.
     ///
     /// # Errors
-    /// The daemon was not built, or none of the programs is accepted: what should have been run is gone, or goes by another name.
+    /// The daemon was not built, or `wanted` accepts no program: the tests are gone, or have another name.
     pub(super) fn tests(
         &self,
         wanted: impl Fn(&TestProgram) -> bool,

@@ -1,4 +1,4 @@
-//! The progress of a program of tests, as the harness tells it: what was counted, what failed, how long tests took, and which are running.
+//! The progress of a program of tests, as the harness tells it: the counts, the failures, the times of tests, and the tests that run.
 
 use super::tally::Tally;
 use std::collections::BTreeSet;
@@ -29,11 +29,11 @@ pub(super) struct Progress {
     telling: Option<usize>,
     /// Tests that the harness says to be running for long.
     long: BTreeSet<String>,
-    /// The beginning of a line whose end is missing.
+    /// The beginning of a line that is not complete yet.
     begun: String,
 }
 
-/// The parts of what the harness prints.
+/// The parts of the harness's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
     /// A line for each test that has ended.
@@ -77,7 +77,7 @@ impl Progress {
         self.complete + self.current
     }
 
-    /// Takes what the program printed. Returns what of it is to be shown: what tests printed that passed is not.
+    /// Takes the program's output. Returns the part to be shown, which is without the output of tests that passed.
     pub(super) fn heard(&mut self, text: &str) -> String {
         self.begun += text;
         let mut shown = String::new();
@@ -145,8 +145,8 @@ impl Progress {
         }
     }
 
-    /// Takes a line of what the harness repeats of tests: `---- NAME stdout ----`, then the output of the test. Of one that failed the
-    /// message of a panic counts, or the error that the test returned; where the backtrace begins it ends.
+    /// Takes a line of the part in which the harness repeats the output of tests: `---- NAME stdout ----`, then the output of the test. For a failed
+    /// test the message of its panic is kept, or the error that it returned, up to the backtrace.
     fn repeated(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
             (self.telling, self.section) = (None, Some(name.to_owned()));

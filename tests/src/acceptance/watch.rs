@@ -1,4 +1,4 @@
-//! Commands that run side by side, and how each ended. What they print is passed on; when all are silent for too long, they hang.
+//! Commands that run side by side, and how each ended. Their output is passed on; when all are silent for too long, they hang.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -43,7 +43,7 @@ struct Running {
 /// The silence is made of so many: while a machine stands still only one of them passes, however long that takes.
 const LOOKS: u32 = 60;
 
-/// A piece of what a command prints.
+/// A piece of a command's output.
 enum Piece {
     Output(Vec<u8>),
     Errors(Vec<u8>),
@@ -74,7 +74,7 @@ impl Job {
 }
 
 impl Outcome {
-    /// Counts what is not made of tests as one check: formatting, lints, tests that do not build, a stage that hangs.
+    /// Counts a stage without tests as one check: formatting, lints, tests that do not build, a stage that hangs.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = self.progress.tally();
         if !self.succeeded && tally.failed == 0 {
@@ -100,7 +100,7 @@ impl Outcome {
 }
 
 impl Running {
-    /// Takes a piece of what it printed, and passes it on.
+    /// Takes a piece of the output, and passes it on.
     fn hear(&mut self, piece: Piece) -> Result<()> {
         match piece {
             Piece::Output(bytes) if self.is_quiet => self.outcome.told += &String::from_utf8_lossy(&bytes),
@@ -120,8 +120,8 @@ impl Running {
     }
 }
 
-/// Runs commands, so many at a time, and passes on what they print. When nothing was printed for `silence`, those that run are ended, no
-/// other is started, and the tests that were running are named.
+/// Runs commands, so many at a time, and passes on their output. After `silence` without output the running commands are ended, no other is started,
+/// and the tests that were running are named.
 pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence: Duration) -> Result<Vec<Outcome>> {
     let (sender, pieces) = mpsc::channel();
     let mut waiting = jobs.into_iter().enumerate();
@@ -163,7 +163,7 @@ pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence: Duration) -> Result<V
     Ok(outcomes)
 }
 
-/// Sends what comes out of `stream`, as it comes.
+/// Sends the output of `stream` piece by piece.
 fn pass_on(
     mut stream: impl Read + Send + 'static,
     at: usize,
@@ -182,7 +182,7 @@ fn pass_on(
     });
 }
 
-/// Ends a command and what it started.
+/// Ends a command and the processes that it started.
 fn stop(child: &Child) {
     let group = rustix::process::Pid::from_child(child);
     rustix::process::kill_process_group(group, rustix::process::Signal::KILL).ok();
@@ -241,7 +241,7 @@ mod tests {
     fn commands_run_side_by_side_and_their_outcomes_stay_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name).display().to_string();
-        // Each waits for what the other does.
+        // Each command waits for the file that the other one makes.
         let meet = |mine: &str, other: &str| {
             shell(&format!(
                 "touch {}; until [ -e {} ]; do sleep 0.05; done; echo 'test {mine} ... ok'",

@@ -22,7 +22,7 @@ pub fn counters(process: Pid) -> Result<Vec<OwnedFd>> {
     Ok(found)
 }
 
-/// Rings, and takes the ring back before whoever was woken can read it; reading then waits.
+/// Rings, and resets the doorbell before the process that was woken can read it; its read then blocks.
 pub fn ring_and_take_back(doorbells: &[OwnedFd]) {
     for doorbell in doorbells {
         let _ = rustix::fs::fcntl_setfl(doorbell, OFlags::empty());
@@ -32,7 +32,7 @@ pub fn ring_and_take_back(doorbells: &[OwnedFd]) {
     }
 }
 
-/// A copy of what a process prints to.
+/// A copy of the descriptor to which a process prints.
 pub fn printing_end(process: Pid) -> Result<OwnedFd> {
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;
     Ok(pidfd_getfd(&pidfd, 2, PidfdGetfdFlags::empty())?)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: u64 = 4096;
 
-/// A program with a queue, and an event that ends what it submits last.
+/// A program with a queue, and an event that ends its last submission.
 pub struct Program {
     d: Device,
     buffer: venus::Buffer,
@@ -37,13 +37,13 @@ impl Program {
         self.d.context
     }
 
-    /// Waits until what was submitted last has come to an end though nobody lets it go on: then its context is lost.
+    /// Waits until the last submission has ended although its event is not set: then its context is lost.
     #[must_use]
     pub fn is_ended_within(&self, patience: Duration) -> bool {
         self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).arrives_within(patience)
     }
 
-    /// Submits short work again and again, and waits for each, for so long that everybody knows how short it is. Returns how long the longest took.
+    /// Submits short work again and again, and waits for each, long enough for the scheduler to learn how short it is. Returns the longest time.
     pub fn compute(&mut self) -> Result<Duration> {
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
         while began.elapsed() < Duration::from_secs(1) {
@@ -59,7 +59,7 @@ impl Program {
         Ok(longest)
     }
 
-    /// Submits what does not end before [`Self::resume`].
+    /// Submits work that does not end before [`Self::resume`].
     pub fn stop(&mut self) -> Result<()> {
         let event = self.event;
         self.d.submit(|command_buffer, w| {

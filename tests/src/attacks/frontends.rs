@@ -19,16 +19,16 @@ pub fn begin_map(guest: &Gpu, context: ContextId) -> ResourceId {
     resource_id
 }
 
-/// Gives the device a call descriptor that is full, which stays so for as long as what is returned.
+/// Gives the device a call descriptor whose counter is full until the returned descriptor is read.
 pub fn fill_call(guest: &mut Gpu) -> Result<EventFd> {
-    // Without EFD_NONBLOCK, and without room: whoever writes waits until somebody reads.
+    // Without EFD_NONBLOCK, and with a full counter: a write blocks until the counter is read.
     let full = EventFd::new(EFD_CLOEXEC)?;
     full.write(u64::MAX - 1)?;
     guest.session.set_call(&full)?;
     Ok(full)
 }
 
-/// Shrinks the guest's memory, of which there are so many bytes, and makes the device read what is gone.
+/// Shrinks the guest's memory of `ram_size` bytes, and makes the device read from the part that is gone.
 pub fn take_memory_away(guest: &Gpu, ram_size: u64) -> Result<()> {
     let (kept, gone) = (8 << 20, GuestRam::BASE + ram_size / 2);
     guest.session.ram.shrink(kept)?;

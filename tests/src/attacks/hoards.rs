@@ -7,10 +7,10 @@ use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use protocol::virtio_gpu::{BlobFlags, Command};
 
-/// Values that nobody waits for, in a submission of more than a MiB.
+/// Values without a waiter, in a submission of more than a MiB.
 const VALUES: usize = 100_000;
 
-/// A submission without work whose command takes more than a MiB wherever it is kept.
+/// A submission without work; its command takes more than a MiB wherever it is kept.
 pub fn large_submission(queue: venus::Queue) -> Vec<u8> {
     let values = venus::TimelineSemaphoreSubmitInfo {
         wait_semaphore_value_count: VALUES as u32,
@@ -32,7 +32,7 @@ pub fn small_blobs(guest: &Gpu, name: &str) -> Result<usize, GpuError> {
     Ok((0..20_000).map_while(|_| blob()).count())
 }
 
-/// Sends `count` submissions of 8 KiB to each of these contexts; nobody waits for the answers.
+/// Sends `count` submissions of 8 KiB to each of these contexts, and does not wait for the answers.
 pub fn unread_submissions(guest: &Gpu, contexts: &[ContextId], count: usize) {
     let payload = vec![0u8; 8 << 10];
     for _ in 0..count {

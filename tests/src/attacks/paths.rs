@@ -1,4 +1,4 @@
-//! The things that the owner of a folder puts at a path in it: files that are never read to their end, sockets at which nobody accepts.
+//! The things that a folder's owner can put at a path in it: files without an end, sockets that accept no connection.
 
 use anyhow::{Result, bail};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// A socket that listens and has no room for one more who connects.
+/// A listening socket whose queue of connections is full.
 #[derive(Debug)]
 pub struct Full {
     _listener: OwnedFd,
@@ -50,12 +50,12 @@ pub type Put = fn(&Path) -> Result<()>;
 
 /// Things that are no files to be read, by their names.
 pub const ODD_FILES: [(&str, Put); 3] = [
-    ("a pipe that nobody writes to", pipe),
+    ("a pipe without a writer", pipe),
     ("a device that never ends", |path| Ok(symlink("/dev/zero", path)?)),
     ("a folder", |path| Ok(fs::create_dir(path)?)),
 ];
 
-/// Makes a pipe that nobody has opened.
+/// Makes a pipe that no process has opened.
 ///
 /// # Errors
 /// The system refuses.
@@ -63,7 +63,7 @@ pub fn pipe(path: &Path) -> Result<()> {
     Ok(mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?)
 }
 
-/// Removes what one of [`ODD_FILES`] has put at a path.
+/// Removes the thing that a function of [`ODD_FILES`] has put at a path.
 ///
 /// # Errors
 /// The system refuses.

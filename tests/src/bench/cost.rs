@@ -1,7 +1,7 @@
 //! The cost of submissions to the host: processor time, sleeps, and signals across the virtqueue.
 //!
-//! The client submits steadily, and a window of that time is measured: what the client needs to begin does not count. Signals are counted
-//! by the frontend that this process plays, processor time and sleeps by the kernel. No counter of the daemon is believed.
+//! The client submits steadily, and a window of that time is measured, so the client's start does not count. Signals are counted by the frontend that
+//! this process plays, processor time and sleeps by the kernel. No counter of the daemon is believed.
 
 use super::figures::Reading;
 use super::measures::Pace;

@@ -36,7 +36,7 @@ pub struct Line {
     pub row: Row,
     /// The columns of the sides, the host's first.
     pub columns: Vec<Column>,
-    /// The sides on which the row's probe could not be taken or was limited, each with what did that; only the probe's last row has them.
+    /// The sides on which the row's probe could not be taken or was limited, each with the reason; only the probe's last row has them.
     pub notes: Vec<(String, String)>,
     /// True if the host's device is a driver in software.
     pub software: bool,
@@ -69,7 +69,7 @@ impl Quartiles {
 }
 
 impl Column {
-    /// The median of what the rounds gave.
+    /// The median of the rounds' readings.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         Quartiles::of(self.rounds.iter().flatten().map(|reading| reading.value).collect()).map(|of| of.median)
@@ -96,8 +96,8 @@ impl Line {
         &self.columns[1..]
     }
 
-    /// Returns how the guest does, as quartiles over the rounds: what the host takes divided by what the guest takes in the same round. 1
-    /// is as good as the host, and more is better.
+    /// Returns the speed of the guest relative to the host, as quartiles over the rounds: the host's reading divided by the guest's in the same
+    /// round. 1 is as good as the host, and more is better.
     #[must_use]
     pub fn ratio(&self, guest: &Column) -> Option<Quartiles> {
         self.ratio_to(self.native(), guest)

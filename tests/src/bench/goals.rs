@@ -50,7 +50,7 @@ const GPU: &[(&str, Goal)] = &[
     ("start-up", Goal::Added(60.0 * MS)),
 ];
 
-/// The goals with a software driver, which computes on the processors that everything else runs on.
+/// The goals with a software driver, which shares the processors with all other processes.
 const SOFTWARE: &[(&str, Goal)] = &[("kernel-50ms-*", Goal::Ratio(0.98))];
 
 /// The goals with any driver.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use tempfile::NamedTempFile;
 
-/// The benchmark and what it runs.
+/// The benchmark, its model and its arguments.
 #[derive(Debug)]
 pub struct Llama {
     program: PathBuf,

@@ -11,7 +11,7 @@ pub enum Unit {
     Rate,
     /// Nanoseconds for so many bytes, shown as bytes in a second.
     Bandwidth(u64),
-    /// Something counted, in all or for each thousand submissions or each second, of which less is better.
+    /// A count, in all or for each thousand submissions or each second; less is better.
     Count(&'static str),
     /// A number of things that there could be; no ratio is made of it.
     Amount(&'static str),
@@ -31,7 +31,7 @@ pub struct Row {
 /// The pace at which a client submits while its cost is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// A submission and a wait, one behind the other.
+    /// One submission and wait after the other.
     Flat,
     /// A submission and a wait in each period.
     Every(Duration),
@@ -42,19 +42,19 @@ pub enum Pace {
 /// The task that has to be done for a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
-    /// Ask the program `gauge`; the time is added to the words. The key says what is taken of its answer.
+    /// Ask the program `gauge`; the time is added to the words. The key names the value that is taken from its answer.
     Gauge(String, &'static str),
     /// Ask the program `gauge` for kernels of so many microseconds, so many of them pending; the time is added here too.
     Kernels(u32, usize),
     /// Start so many processes.
     Start(usize),
-    /// Count what submissions cost.
+    /// Count the processor time, sleeps and signals of submissions.
     Cost(Pace),
-    /// See what the program's context holds of the host's memory.
+    /// Measure the host's memory that the program's context holds.
     Memory,
     /// Run llama-bench.
     Llama,
-    /// Have so many contexts, of which all but one idle.
+    /// Have so many contexts; all but one idle.
     Contexts(usize),
     /// Ask the program `gauge` once; each key of its answer is a row.
     Once(String, &'static [&'static str]),
@@ -151,7 +151,7 @@ fn copies() -> Vec<Probe> {
 }
 
 fn mapped() -> Vec<Probe> {
-    // Reading what is not cached takes its time.
+    // Reads of uncached memory are slow.
     let kinds = [("host", 16 * MIB, 16 * MIB), ("coherent", 16 * MIB, 2 * MIB), ("visible", 16 * MIB, MIB)];
     let probe = |(kind, write, read)| {
         [("write", write), ("read", read)].map(|(way, bytes)| {
@@ -171,7 +171,7 @@ fn memory() -> Vec<Probe> {
             )
         })
     };
-    // Nobody goes on before a mapping is there.
+    // A program waits until a mapping is there.
     let host = probes("host").map(|[done, _]| [done]);
     probes("device").into_iter().flatten().chain(host.into_iter().flatten()).collect()
 }
@@ -225,7 +225,7 @@ fn scale() -> Vec<Probe> {
     for contexts in [1, 8, 64] {
         let names =
             ["dispatch-of", "start-of"].map(|what| row(format!("{what}-{contexts}-contexts"), Unit::Time));
-        // One alone has no others that start.
+        // With one context there are no others to start.
         let rows = names.into_iter().take(contexts.min(2)).collect();
         probes.push(Probe { ask: Ask::Contexts(contexts), rows });
     }

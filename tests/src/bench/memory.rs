@@ -1,7 +1,7 @@
 //! The host's memory that an idle context keeps.
 //!
-//! Only memory that nobody else has is counted: anonymous memory, memory files, and the daemon's executable once. Libraries are files that
-//! all programs share, and belong to the driver; what a driver keeps for a program itself is what the same program keeps natively.
+//! Only memory that no other process has is counted: anonymous memory, memory files, and the daemon's executable once. Libraries are files that all
+//! programs share, and belong to the driver; memory that a driver keeps for a program itself is kept natively, too.
 
 use super::figures::Reading;
 use super::sides::Side;
@@ -21,10 +21,10 @@ struct Held {
     executable: u64,
 }
 
-/// Measures the mebibytes of a program natively, and those of the processes that a guest's program has on the host: its worker and what
-/// looks after it; then those of the processes that the VM has in any case. It gives nothing where this process may not look.
+/// Measures the mebibytes of a program natively, and those of a guest's program in its processes on the host: its worker and the process that looks
+/// after the worker; then those of the processes that the VM has in any case. The result is empty where this process may not look.
 pub(super) fn take(side: &mut Side) -> Result<Taken> {
-    // What every program does at some time: compile, submit and wait.
+    // The steps that every program takes at some time: compile, submit and wait.
     side.ask("dispatch 20")?;
     std::thread::sleep(SETTLED);
     let readings = match &side.stand {
@@ -71,7 +71,7 @@ fn held_of(smaps: &str, executable: &str) -> Option<Held> {
         match key {
             "Rss" if !is_file => held.own += kib()? << 10,
             "Rss" if name == executable => held.executable += kib()? << 10,
-            // What was written to a file's private pages.
+            // Pages of a private mapping of a file, to which the process has written.
             "Anonymous" if is_file && name != executable => held.own += kib()? << 10,
             _ => {}
         }

@@ -1,9 +1,8 @@
 //! `cargo bench-gpu`: how fast a program is in a guest, in relation to the same program on the host.
 //!
-//! `measures` says what is measured, `goals` how good it has to be, `sides` are the host and the guests, `rounds` takes every measure on
-//! all sides by turns, `taken` is what one side gives in one round, `figures` makes medians and ratios of what was taken, `table` and
-//! `plot` show them. `start`, `cost`, `memory`, `llama` and `scale` are measures that need more than a question to the program `gauge`,
-//! which does all the others.
+//! `measures` defines the measures, `goals` the least good results, `sides` are the host and the guests, `rounds` takes every measure on all sides by
+//! turns, `taken` is the result of one side in one round, `figures` makes medians and ratios of these results, `table` and `plot` show them. `start`,
+//! `cost`, `memory`, `llama` and `scale` are measures that need more than a question to the program `gauge`, which does all the others.
 
 mod cost;
 mod figures;

@@ -1,4 +1,4 @@
-//! Takes a measure on all sides by turns, again and again, so that what disturbs the machine disturbs all sides alike.
+//! Takes a measure on all sides by turns, again and again, so that a disturbance of the machine affects all sides alike.
 
 use super::cost;
 use super::figures::{Column, Line, Reading};

@@ -1,4 +1,4 @@
-//! Many contexts, of which one works.
+//! Many contexts; one of them works.
 
 use super::figures::Reading;
 use super::sides::Side;
@@ -7,7 +7,7 @@ use crate::stand::{Dialogue, Place};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// Starts idle contexts until there are so many with the one that works, and measures the time of a small submission in that one, and the
+/// Starts idle contexts until there are `contexts` with the working one, and measures the time of a small submission in the working context, and the
 /// time of starting the others, one after the other.
 pub(super) fn take(side: &mut Side, place: &Place, contexts: usize, time: Duration) -> Result<Taken> {
     let (begun, before) = (Instant::now(), side.idle.len() + 1);

@@ -15,7 +15,7 @@ pub const LOOK: &str = "--look";
 
 /// The host or a guest, on which a measure is taken.
 pub struct Side {
-    /// `native`, or what the guest's Mesa is called.
+    /// `native`, or the name of the guest's Mesa.
     pub name: String,
     /// The daemon and the bridge of a guest.
     pub stand: Option<Stand>,
@@ -34,7 +34,7 @@ pub struct Sides {
     pub all: Vec<Side>,
     /// The program and the drivers with which the sides are started.
     pub place: Place,
-    /// A kernel whose length is known, and its length in microseconds.
+    /// A kernel of known length, and its length in microseconds.
     known: Option<(Size, f64)>,
 }
 
@@ -52,8 +52,7 @@ impl Sides {
         Ok(Self { all, place, known: None })
     }
 
-    /// Adds one more program on the host, which waits for fences as Mesa does in guests. What a guest lacks in comparison with it is due to
-    /// the daemon.
+    /// Adds one more program on the host, which waits for fences as Mesa does in guests. The daemon causes the guest's difference from it.
     ///
     /// # Errors
     /// It does not start.
@@ -128,7 +127,7 @@ impl Side {
         self.answer()
     }
 
-    /// The answer to what the program was asked.
+    /// The answer to the last question to the program.
     ///
     /// # Errors
     /// As [`Side::ask`].
@@ -148,7 +147,7 @@ impl Side {
         }
     }
 
-    /// Returns what the daemon logged.
+    /// Returns the daemon's log.
     #[must_use]
     pub fn log(&self) -> String {
         self.stand.as_ref().map(Stand::log).unwrap_or_default()

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Instant;
 
-/// The number of times that one process alone is started in a round.
+/// The number of times that the start of one process is measured alone in a round.
 const TIMES: usize = 3;
 
 /// Measures the start of processes. For one process: the time that it takes to get a device, and until that is destroyed again, as the

@@ -1,4 +1,4 @@
-//! One measure on one side in one round: for how long it is taken, and what it gave.
+//! One measure on one side in one round: its time, and its result.
 
 use super::figures::Reading;
 use anyhow::{Context, Result};
@@ -19,13 +19,13 @@ pub struct Timing {
 /// The result of one side in one round.
 #[derive(Clone, Debug)]
 pub enum Taken {
-    /// A reading for each row of the probe, if there is one, and what limited the probe, if anything did.
+    /// A reading for each row of the probe, if there is one, and the limit that the probe has reached, if any.
     Readings(Vec<Option<Reading>>, Option<String>),
-    /// The device has not got what is needed.
+    /// The device lacks a feature that the measure needs.
     Missing(String),
 }
 
-/// Returns the reading of one round from what the program said: the number under `key`, and the 99th percentile.
+/// Returns the reading of one round from the program's answer: the number under `key`, and the 99th percentile.
 pub(super) fn reading(said: &Value, key: &str) -> Result<Reading> {
     let number = |key: &str| said[key].as_f64().with_context(|| format!("no {key} in {said}"));
     Ok(Reading { value: number(key)?, p99: Some(number("p99")?) })

@@ -1,7 +1,7 @@
 //! Checks SPIR-V modules as the daemon does before a driver sees them: `check-modules PATH...`.
 //!
-//! The device is one that offers all that can be offered. A module is checked as `vkCreateShaderModule` has it, and once more as a
-//! pipeline without specialisation has it, whose sizes are the defaults. What is refused is printed with its reason.
+//! The device is one that offers every feature. A module is checked as `vkCreateShaderModule` has it, and once more as a pipeline without
+//! specialisation has it, whose sizes are the defaults. Refused modules are printed with the reason.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -34,7 +34,7 @@ struct Arguments {
     /// Leave a shell in the guest, on this terminal, until it exits
     #[arg(long)]
     keep: bool,
-    /// Show what the daemon logs
+    /// Show the daemon's log
     #[arg(long)]
     log: bool,
     /// Use this daemon instead of building one
@@ -44,13 +44,13 @@ struct Arguments {
 
 const WORDS: u32 = 48;
 
-/// Says what comes, and shows the guest's GPU.
+/// Announces the next step, and shows the guest's GPU.
 const BEFORE: &str = r"echo '--- vulkaninfo --summary'
 vulkaninfo --summary 2>/dev/null | sed -n '/^GPU0/,$p'
 echo
 echo 'llama.cpp speaks with a model of random weights, made for this demo: its words are invented and mean nothing'";
 
-/// Prints what llama.cpp has measured.
+/// Prints the measurements of llama.cpp.
 const MEASURED: &str = r"echo
 echo '--- measured by llama.cpp in the guest'
 sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log";
@@ -179,7 +179,7 @@ enum Processor {
 }
 
 impl Processor {
-    /// Takes what was asked for, or KVM if a guest boots with it.
+    /// Takes the requested accelerator, otherwise KVM if a guest boots with it.
     fn choose(arguments: &Arguments, guest: &Guest, step: impl Fn(&str)) -> Result<Self> {
         let may_try = !arguments.emulate && File::options().read(true).write(true).open("/dev/kvm").is_ok();
         if arguments.kvm || !may_try {

@@ -6,7 +6,7 @@ use tests::fuzzing;
 
 fn main() -> Result<ExitCode> {
     let (passed, failed) = fuzzing::run()?;
-    // As the test harness says it, for whoever counts.
+    // The test harness's words, which `cargo acceptance` counts.
     println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,4 +1,4 @@
-//! A client that takes all it can get of one kind of thing, says how much that was, and keeps it until its standard input ends.
+//! A client that takes all it can get of one kind of thing, says how much, and keeps it until its standard input ends.
 //!
 //! It calls Vulkan as any application does, which is why this file holds `unsafe`: every handle is made in it and dies with the
 //! process, every pointer lives until its call returns. It ends by itself, with success, whatever the device answers.
@@ -25,14 +25,14 @@ fn main() -> Result<()> {
         "objects" => device.take(most, Device::event),
         "shaders" => device.take(most, Device::shader),
         "work" => device.take(most, Device::work),
-        other => anyhow::bail!("what is {other}?"),
+        other => anyhow::bail!("{other} is nothing to take"),
     };
     let (used, most) = device.budget();
     println!("uses {used} of {most} MiB");
     let ending = error.map_or_else(|| "no limit".into(), |error| format!("{error:?}"));
     println!("got {got} of {kind}: {ending}");
     std::io::stdout().flush()?;
-    // What was taken is kept meanwhile.
+    // The process keeps everything meanwhile.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
@@ -75,7 +75,7 @@ impl Device {
         Ok(Self { device, queue, commands, visible, physical, instance, _entry: entry })
     }
 
-    /// Returns what the first heap says of its use and of its budget, in MiB; 0 without `VK_EXT_memory_budget`.
+    /// Returns the use and the budget of the first heap, in MiB; 0 without `VK_EXT_memory_budget`.
     fn budget(&self) -> (u64, u64) {
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
         let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
@@ -147,7 +147,7 @@ impl Device {
     fn work(&self) -> Result<(), vk::Result> {
         let memory = self.memory(MIB)?;
         let info = vk::BufferCreateInfo::default().size(MIB).usage(vk::BufferUsageFlags::TRANSFER_DST);
-        // SAFETY: the device is live, here and below, and so is what was made of it.
+        // SAFETY: the device is live, here and below, and so are its objects.
         let buffer = unsafe { self.device.create_buffer(&info, None) }?;
         // SAFETY: as above.
         unsafe { self.device.bind_buffer_memory(buffer, memory, 0) }?;

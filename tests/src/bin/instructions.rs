@@ -1,5 +1,5 @@
-//! `cargo instructions`: counts what commands cost and compares with what is committed: the stage `instructions` of `cargo acceptance`;
-//! see `tests::instructions`.
+//! `cargo instructions`: counts the instructions of commands and compares them with the committed figures: the stage `instructions` of `cargo
+//! acceptance`; see `tests::instructions`.
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -13,7 +13,7 @@ use tests::prerequisites;
 struct Arguments {
     /// Count these only; all if none is named, and whether many objects make a difference
     cases: Vec<String>,
-    /// Make what is found the figures to compare with
+    /// Replace the figures to compare with by those that are found
     #[arg(long)]
     update: bool,
     /// Leave callgrind's files in this folder
@@ -56,7 +56,7 @@ fn main() -> Result<ExitCode> {
     if arguments.update {
         committed.commit()?;
     }
-    // As the test harness says it, for whoever counts.
+    // The test harness's words, which `cargo acceptance` counts.
     println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

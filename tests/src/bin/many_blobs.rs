@@ -1,4 +1,4 @@
-//! A guest program: maps as many pieces of device memory as it is told, and checks what it can and cannot have.
+//! A guest program: maps as many pieces of device memory as it is told, and checks which it gets.
 //!
 //! Runs inside a test guest, where each mapping is a blob in the device's window. It calls Vulkan as any application does, which is
 //! why this file holds `unsafe`: every handle is made and destroyed in it, every pointer comes from `vkMapMemory`.
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let again = map_many(&device, ty, 10)?;
     println!("mapped {again} of 10 afterwards");
     ensure!(again == 10, "the window did not come back");
-    // SAFETY: all memory was freed; nothing else was made of them.
+    // SAFETY: all memory was freed, and the device has no other objects.
     unsafe { device.destroy_device(None) };
     // SAFETY: the device is gone.
     unsafe { instance.destroy_instance(None) };
@@ -70,7 +70,7 @@ fn map_many(device: &ash::Device, ty: u32, count: u32) -> Result<u32> {
     for (number, (memory, at)) in mapped.iter().enumerate() {
         // SAFETY: as above, and still mapped.
         let found = unsafe { at.read_volatile() };
-        ensure!(found == number as u32 + 1, "mapping {number} holds {found}, not what was written first");
+        ensure!(found == number as u32 + 1, "mapping {number} holds {found}, not the word written first");
         // SAFETY: the memory is live and in no other use; freeing unmaps it.
         unsafe { device.free_memory(*memory, None) };
     }

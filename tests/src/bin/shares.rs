@@ -90,7 +90,7 @@ fn main() -> Result<()> {
                 true => println!("{}", figures.to_json()),
                 false => println!("{figures}"),
             }
-            // Who shares otherwise has promised nothing.
+            // The goals are promises of the broker alone, not of other ways to share.
             if !arguments.json && matches!(sharing, Sharing::Broker(_)) {
                 for (goal, is_reached) in verdicts(&figures) {
                     println!("  {}: {goal}", if is_reached { "reached" } else { "MISSED" });

@@ -1,11 +1,11 @@
-//! Numbers as bytes and back, and the comparison of what was found with what was expected.
+//! Numbers as bytes and back, and the comparison of results with the expected values.
 
 use std::fmt::Debug;
 
 use anyhow::{Result, ensure};
 use half::f16;
 
-/// Numbers without padding, of which every bit pattern is a value.
+/// Numbers without padding; every bit pattern is a value.
 pub(crate) trait Plain: Copy + Default {}
 
 impl Plain for u8 {}

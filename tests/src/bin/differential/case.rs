@@ -1,4 +1,4 @@
-//! The parts of a case: a name, shaders, and a program that runs them and returns what came out.
+//! The parts of a case: a name, shaders, and a program that runs them and returns their results.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ type Run = Box<dyn Fn(&Gpu) -> Result<Vec<u8>>>;
 pub(crate) enum Shader {
     /// GLSL without its first lines; see [`Shader::file`].
     Glsl(String),
-    /// SPIR-V assembly, for what GLSL cannot say.
+    /// SPIR-V assembly, for instructions that GLSL cannot express.
     Assembly(String),
 }
 
@@ -50,7 +50,7 @@ impl Case {
         self
     }
 
-    /// Runs it. What it answers must be the same each time.
+    /// Runs it. The result must be the same each time.
     pub(crate) fn run(&self, gpu: &Gpu) -> Result<Vec<u8>> {
         (self.run)(gpu)
     }

@@ -1,7 +1,7 @@
 //! The features of a device, by the names of the Vulkan specification: its extensions and the members of its feature structs.
 //!
-//! Structs of features hold one `VkBool32` after the other, so a table of names describes them, whatever the Vulkan headers at hand
-//! know. Knows no case.
+//! Structs of features hold one `VkBool32` after the other, so a table of names describes them, independently of the Vulkan headers at hand. Knows no
+//! case.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
@@ -89,7 +89,7 @@ impl Features {
         core
     }
 
-    /// The chain that switches on everything but `off`, and the extensions it needs. Lives as long as what it returns.
+    /// The chain that switches on everything but `off`, and the extensions it needs. The pointers in it are valid as long as the returned value.
     pub(crate) fn enable(&self, off: &[&str]) -> Enabled {
         let mut chain: Vec<Struct> = self
             .chain

@@ -1,4 +1,4 @@
-//! Images with memory, in the general layout, and ways to fill and read them: what the cases about images are made of.
+//! Images with memory, in the general layout, and ways to fill and read them, for the cases about images.
 
 use anyhow::Result;
 use ash::vk;
@@ -216,7 +216,7 @@ impl Picture {
         self.view_as(gpu, &vk::ImageViewCreateInfo::default())
     }
 
-    /// A view of what `info` says; what it leaves open is as in the image.
+    /// A view as `info` describes it; members that are not set are taken from the image.
     pub(crate) fn view_as(&self, gpu: &Gpu, info: &vk::ImageViewCreateInfo) -> Result<vk::ImageView> {
         let mut info = *info;
         info.image = self.image;

@@ -229,7 +229,7 @@ impl Gpu {
 }
 
 impl Slot {
-    /// The three kinds of information, one of which counts.
+    /// The three kinds of information; Vulkan reads the one of the descriptor's type.
     pub(crate) fn infos(&self) -> (vk::DescriptorBufferInfo, vk::BufferView, vk::DescriptorImageInfo) {
         let mut buffer = vk::DescriptorBufferInfo::default().range(vk::WHOLE_SIZE);
         let (mut texels, mut image) = (vk::BufferView::null(), vk::DescriptorImageInfo::default());

@@ -1,4 +1,4 @@
-//! The device, its queue and what waits for it, as an application has them.
+//! The device, its queue and the objects that wait for it, as an application has them.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 
@@ -104,7 +104,7 @@ impl Gpu {
     /// Returns whether the driver is one in software.
     pub(crate) fn is_software(&self) -> bool {
         self.properties.device_type == vk::PhysicalDeviceType::CPU
-            // As lavapipe is called in a guest, too, whatever type a driver makes of it.
+            // The type that a guest's driver reports may differ; lavapipe has this name in a guest, too.
             || self.name().contains("llvmpipe")
     }
 
@@ -129,8 +129,8 @@ impl Gpu {
         fence.finish()
     }
 
-    /// Asks the driver for what it has to answer itself: in a guest, everything that was sent before is done then. Natively it costs next
-    /// to nothing.
+    /// Makes a call that the driver has to answer itself: in a guest, all earlier commands are done when the answer comes. Natively the call costs
+    /// next to nothing.
     pub(crate) fn round_trip(&self) -> Result<()> {
         let mut size = 0;
         let ask = self.device.fp_v1_0().get_pipeline_cache_data;
@@ -154,7 +154,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: what was made of the device borrowed this value, and is gone.
+        // SAFETY: the objects made of the device borrowed this value, and are gone.
         unsafe {
             let _ = self.device.device_wait_idle();
             self.device.destroy_pipeline_cache(self.cache, None);
@@ -172,7 +172,7 @@ pub(crate) struct Fence<'g> {
 }
 
 impl Fence<'_> {
-    /// Waits for what was submitted with it, and resets it.
+    /// Waits for the submission that signals the fence, and resets it.
     pub(crate) fn finish(&self) -> Result<()> {
         if self.gpu.waiting == Waiting::Looks {
             self.look()?;
@@ -201,7 +201,7 @@ impl Fence<'_> {
 
 impl Drop for Fence<'_> {
     fn drop(&mut self) {
-        // SAFETY: what signals it was waited for, or waits for the end of the process.
+        // SAFETY: the submission that signals the fence was waited for, or waits for the end of the process.
         unsafe { self.gpu.device.destroy_fence(self.handle, None) };
     }
 }
@@ -240,7 +240,7 @@ impl Timeline<'_> {
         unsafe { self.calls.wait_semaphores(&wait, u64::MAX) }.context("waiting")
     }
 
-    /// Gives the semaphore this value, which is higher than it has and than what is pending gives it.
+    /// Gives the semaphore this value, which is higher than its own and than those that pending submissions signal.
     pub(crate) fn signal(&self, value: u64) -> Result<()> {
         let info = vk::SemaphoreSignalInfo::default().semaphore(self.semaphore).value(value);
         // SAFETY: the semaphore is live, and the info lives until the call returns.
@@ -250,7 +250,7 @@ impl Timeline<'_> {
 
 impl Drop for Timeline<'_> {
     fn drop(&mut self) {
-        // SAFETY: what signals it was waited for.
+        // SAFETY: the submission that signals the semaphore was waited for.
         unsafe { self.gpu.device.destroy_semaphore(self.semaphore, None) };
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels of any length, and what is recorded of them.
+//! Kernels of any length, and the commands that are recorded with them.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 

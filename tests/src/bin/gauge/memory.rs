@@ -29,7 +29,7 @@ impl Kind {
             "host" => Self::Host,
             "coherent" => Self::Coherent,
             "visible" => Self::Visible,
-            other => bail!("what memory is {other:?}?"),
+            other => bail!("{other:?} is no kind of memory"),
         })
     }
 
@@ -123,8 +123,8 @@ impl Buffer<'_> {
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         match self.at.is_null() {
             true => &mut [],
-            // SAFETY: the mapping has at least so many bytes, lives as long as this value, and no submission that uses it is pending: each
-            // is waited for by who submits it.
+            // SAFETY: the mapping has at least so many bytes, lives as long as this value, and no submission that uses it is pending: each caller
+            // waits for the submissions that it makes.
             false => unsafe { slice::from_raw_parts_mut(self.at, self.bytes as usize) },
         }
     }

@@ -14,7 +14,7 @@ pub(crate) struct Samples {
     sleeps: Option<u64>,
 }
 
-/// The number of samples that are taken at least, however long that takes, unless stated otherwise.
+/// The least number of samples, however long they take, unless stated otherwise.
 const LEAST: usize = 3;
 
 impl Samples {
@@ -62,8 +62,8 @@ impl Samples {
         sorted.get(sorted.len() / 2).copied().unwrap_or_default() as f64
     }
 
-    /// One line of JSON, of `parts` equal parts of each sample. Times are in nanoseconds. Processor time is that of the process, sleeps are
-    /// those of the calling thread; both are sums, of what happened between the samples too.
+    /// One line of JSON, of `parts` equal parts of each sample. Times are in nanoseconds. Processor time is that of the process, sleeps are those of
+    /// the calling thread; both are sums and include the time between the samples.
     pub(crate) fn to_json(&self, parts: u64) -> String {
         let mut sorted = self.nanoseconds.clone();
         sorted.sort_unstable();

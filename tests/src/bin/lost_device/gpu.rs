@@ -8,7 +8,7 @@ use ash::vk;
 const BYTES: u64 = 256;
 const WORD: u32 = 7;
 
-/// Loads the Vulkan loader, which has to outlive what is made with it.
+/// Loads the Vulkan loader, which has to outlive the objects that are made with it.
 pub(crate) fn loader() -> Result<ash::Entry> {
     // SAFETY: the library is a Vulkan loader.
     unsafe { ash::Entry::load() }.context("there is no Vulkan loader (libvulkan.so.1)")
@@ -23,7 +23,7 @@ pub(crate) struct Gpu {
     family: u32,
 }
 
-/// One object of each kind, or two where they differ in what is done with them.
+/// One object of each kind, or two where they are used differently.
 pub(crate) struct Objects {
     memory: vk::DeviceMemory,
     mapped: *const u32,
@@ -247,13 +247,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits for what never comes.
+    /// Waits for a fence that is never signalled.
     pub(crate) fn wait_until_lost(&self, objects: &Objects) -> Result<()> {
         // SAFETY: the fence is live.
         lost("a wait", unsafe { self.device.wait_for_fences(&objects.fences[1..], true, u64::MAX) })
     }
 
-    /// Asks all that can report a lost device and what work would come to.
+    /// Makes all calls that can report a lost device, submissions among them.
     pub(crate) fn ask(&self, objects: &Objects) -> Result<()> {
         let device = &self.device;
         let (timelines, commands) = ([objects.timeline], [objects.commands]);
@@ -317,7 +317,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// The address of the buffer, and what captures of it and of its memory would keep.
+    /// The address of the buffer, and the opaque capture addresses of it and of its memory.
     fn addresses(&self, objects: &Objects) -> [u64; 3] {
         let buffer = vk::BufferDeviceAddressInfo::default().buffer(objects.buffer);
         let memory = vk::DeviceMemoryOpaqueCaptureAddressInfo::default().memory(objects.memory);

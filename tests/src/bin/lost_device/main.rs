@@ -1,7 +1,7 @@
-//! A program whose device is taken away: it asks everything that can report the loss, cleans up, and computes on another device.
+//! A program that loses its device: it makes every call that can report the loss, cleans up, and computes on another device.
 //!
-//! The program prints "ready" when its device has worked, and then waits for a fence that nothing signals, until the test has killed the
-//! worker. It prints "computes again" at its end, and fails if any call reports something other than a lost device.
+//! The program prints "ready" when its device has worked, and then waits for a fence that is never signalled, until the test has killed the worker.
+//! It prints "computes again" at its end, and fails if any call reports something other than a lost device.
 
 #![deny(unsafe_code)]
 

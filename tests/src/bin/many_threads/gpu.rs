@@ -35,7 +35,7 @@ pub(crate) struct Pipeline {
     gpu: Arc<Gpu>,
 }
 
-/// The objects that one thread needs to compute: pools, a mapped buffer, and something to wait for.
+/// The objects that one thread needs to compute: pools, a mapped buffer, and a fence or semaphore to wait for.
 pub(crate) struct Lane {
     gpu: Arc<Gpu>,
     queue: usize,
@@ -222,14 +222,14 @@ impl Lane {
         }
     }
 
-    /// Runs the program on `words` and returns what it made of them.
+    /// Runs the program on `words` and returns the result.
     pub(crate) fn run(&mut self, pipeline: &Pipeline, words: &[u32]) -> Result<Vec<u32>> {
         // SAFETY: the mapping has room for `self.words` words, and nothing on the device uses them now.
         unsafe { self.mapped.copy_from_nonoverlapping(words.as_ptr(), words.len().min(self.words as usize)) };
         self.record(pipeline)?;
         self.submit()?;
         self.wait()?;
-        // SAFETY: as above; what the device wrote is visible since the wait, by the barrier that was recorded.
+        // SAFETY: as above; the recorded barrier and the wait make the device's writes visible.
         Ok(unsafe { std::slice::from_raw_parts(self.mapped, self.words as usize) }.to_vec())
     }
 
@@ -332,7 +332,7 @@ impl Drop for Lane {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        // SAFETY: the handle is live, and what used it has been waited for.
+        // SAFETY: the handle is live, and the submissions that used it have been waited for.
         unsafe { self.gpu.device.destroy_pipeline(self.handle, None) };
     }
 }

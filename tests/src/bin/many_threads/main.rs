@@ -1,9 +1,9 @@
 //! A client that does everything at once: several instances, devices and queues, and threads that compile, record and submit
 //! at the same time. Every result is checked against the same arithmetic on the processor.
 //!
-//! Each lane is two threads. One only compiles, which Mesa's Venus driver sends over a ring of that thread's own; the other makes
-//! its own pools, records what was compiled, submits it and waits. It calls Vulkan as any application does and knows nothing of the
-//! device below.
+//! Each lane is two threads. One only compiles, which Mesa's Venus driver sends over a ring of that thread's own; the other makes its own pools,
+//! records commands with the compiled pipeline, submits them and waits. It calls Vulkan as any application does and knows nothing of the device
+//! below.
 
 mod gpu;
 use tests::looping_shader as shader;
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     let queues: usize = gpus.iter().map(|gpu| gpu.queues()).sum();
     let count = gpus.len() * arguments.lanes as usize;
     println!("{} devices, {queues} queues, {count} lanes", gpus.len());
-    // Everybody starts at once, and so gets into everybody's way.
+    // All threads start at once, and so compete for the device.
     let start = Arc::new(Barrier::new(2 * count));
     let mut lanes = Vec::new();
     for number in 0..count {

@@ -1,4 +1,4 @@
-//! A pipeline layout that fits a module: what its variables are bound to.
+//! A pipeline layout that fits a module: the bindings of its variables.
 
 use anyhow::Result;
 use protocol::venus::generated::{self as venus, DescriptorType};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use tests::guest::device::Device;
 use tests::guest::ring::REPLY;
 
-/// Descriptors of an array whose length is not looked at.
+/// Descriptors of an array whose length is ignored.
 const ARRAY: u32 = 16;
 /// Bytes of push constants.
 const PUSH_CONSTANTS: u32 = 128;

@@ -1,6 +1,6 @@
 //! Mutates real shader modules and has a daemon make pipelines of them: `mutate-modules PATH... [--count N]`.
 //!
-//! Counts what the daemon refuses, what the driver makes or refuses, and workers that die of it: these are what a check may have missed.
+//! Counts the modules that the daemon refuses, those that the driver makes or refuses, and workers that die: a check may have missed something then.
 
 mod layout;
 mod mutation;

@@ -1,4 +1,4 @@
-//! Changes of a module as an attacker tries them: ids, literals and whole instructions, so that most of what comes of it is well-formed.
+//! Changes of a module as an attacker tries them: ids, literals and whole instructions, so that most results are well-formed.
 
 use tests::random::Random;
 
@@ -58,7 +58,7 @@ fn change(words: &mut Vec<u32>, starts: &[usize], random: &mut Random) {
             words[operand] = words[other + 1 + random.below(other_length as u64 - 1) as usize]
         }
         6 => words[operand] = words[operand].wrapping_add(1 + random.below(3) as u32),
-        // What stands there in another instruction of this kind.
+        // The word at the same place in another instruction of this kind.
         7..=12 => words[operand] = words[alike[random.below(alike.len() as u64) as usize] + operand - at],
         _ => words[operand] = 1 + random.below(bound - 1) as u32,
     }

@@ -89,7 +89,7 @@ impl Tenant {
         }
     }
 
-    /// Runs what `record` records.
+    /// Runs the commands that `record` records.
     fn run(&self, record: impl FnOnce(&ash::Device, vk::CommandBuffer)) -> Result<()> {
         let device = &self.device;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
@@ -160,7 +160,7 @@ impl Tenant {
 
     /// Looks at workgroup memory, after filling it if there is a pattern, and counts the bytes that are not zero.
     pub(crate) fn workgroup(&mut self, pattern: Option<u32>) -> Result<u64> {
-        // Whatever runs workgroups is to have run one that fills.
+        // Each processor that runs workgroups is to run one that fills.
         let groups = if pattern.is_some() { 256 } else { 1 };
         self.dispatch(&shader::assemble(pattern)?, &[(0, vk::WHOLE_SIZE)], groups)?;
         Ok(self.nonzero(u64::from(shader::WORDS) * 4))
@@ -242,7 +242,7 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // SAFETY: nothing is pending, and nobody else uses these handles.
+        // SAFETY: nothing is pending, and no other code uses these handles.
         unsafe {
             for (buffer, memory) in self.taken.drain(..) {
                 self.device.destroy_buffer(buffer, None);

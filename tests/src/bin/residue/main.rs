@@ -1,8 +1,8 @@
-//! Looks for what others left: one tenant fills memory of every kind and goes, the next counts what it finds.
+//! Looks for data that others left: one tenant fills memory of every kind and goes, the next counts the bytes that it finds.
 //!
-//! Each tenant is a Vulkan instance of its own, which the daemon serves in a process of its own. Prints one line:
-//! `residue: memory BYTES, workgroup BYTES, own workgroup BYTES, outside BYTES`: the third is what a tenant
-//! finds of itself, the last what a shader reads behind the end of its buffer.
+//! Each tenant is a Vulkan instance of its own, which the daemon serves in a process of its own. Prints one line: `residue: memory BYTES, workgroup
+//! BYTES, own workgroup BYTES, outside BYTES`: the third counts the tenant's own bytes, the last those that a shader reads behind the end of its
+//! buffer.
 
 mod gpu;
 mod shader;

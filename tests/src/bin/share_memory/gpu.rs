@@ -1,6 +1,6 @@
 //! A device and shared memory, as an application uses them.
 //!
-//! Handles are made and used in this file only and go with the process: what it shows is short.
+//! Handles are made and used in this file only and live until the process ends, which keeps the example short.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 

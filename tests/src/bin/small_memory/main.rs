@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     let wanted: usize = arguments.next().context("how many?")?.parse()?;
     let is_limited = arguments.next().is_some_and(|word| word == "limited");
     let gpu = Gpu::open()?;
-    // What a driver keeps for waits, it has from now on.
+    // The driver allocates the memory that it keeps for waits here, before the room is measured.
     gpu.fill(&mut [])?;
     let room = if is_limited { gpu.room()? } else { 0 };
     let mappings = gpu.many(wanted)?;

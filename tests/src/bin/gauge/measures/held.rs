@@ -7,7 +7,7 @@ use crate::memory::{Buffer, Kind};
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
-/// Bytes of a buffer, whose memory is an allocation of its own.
+/// Bytes of a buffer that has an allocation of its own.
 const BUFFER: u64 = 1 << 30;
 /// Bytes that are copied at once.
 const PIECE: u64 = 64 << 20;
@@ -28,7 +28,7 @@ impl Bench<'_> {
             self.run(&Commands::copy_part(self.gpu, (buffer, at), (&staging, 0), PIECE)?, &fence)?;
             let is_same =
                 words(staging.bytes()).zip(0..).all(|(word, index)| *word == expected(number, index));
-            ensure!(is_same, "piece {number} of {PIECE} bytes is not what it was");
+            ensure!(is_same, "piece {number} of {PIECE} bytes has changed");
         }
         Ok(serde_json::json!({ "gibibytes_as_they_were": gibibytes }).to_string())
     }

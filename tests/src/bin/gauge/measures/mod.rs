@@ -53,7 +53,7 @@ impl<'l> Words<'l> {
 }
 
 impl<'g> Bench<'g> {
-    /// Makes what many measures need.
+    /// Makes the objects that many measures need.
     pub(crate) fn new(gpu: &'g Gpu) -> Result<Self> {
         Ok(Self { gpu, small: Shader::new(gpu, GROUP)? })
     }
@@ -84,7 +84,7 @@ impl<'g> Bench<'g> {
             }
             "objects" => self.many_objects(words.number()? as usize, words.time()?),
             "maps" => self.many_maps(words.number()? as usize, words.number()?),
-            other => bail!("what is {other:?}?"),
+            other => bail!("{other:?} is no measure"),
         }
     }
 }

@@ -23,8 +23,8 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(once)?.to_json(1))
     }
 
-    /// Makes `count` pipelines on `threads` threads, none of which was ever compiled before, and measures the time for all of them. What
-    /// they are made of and what becomes of them does not count.
+    /// Makes `count` pipelines on `threads` threads, each compiled for the first time, and measures the time for all of them. The time to make their
+    /// parts and to destroy the pipelines does not count.
     pub(super) fn pipelines(&self, count: u32, threads: u32, done: bool, time: Duration) -> Result<String> {
         let mut samples = Samples::new(time).at_least(1);
         while samples.more() {

@@ -1,4 +1,4 @@
-//! Measures of what grows with the number of objects: the first of many, the last, and a submission beside all of them.
+//! Measures that grow with the number of objects: the first of many, the last, and a submission beside all of them.
 
 use super::Bench;
 use crate::memory::{Buffer, Kind};
@@ -20,7 +20,7 @@ impl Bench<'_> {
             for _ in 0..count {
                 objects.push(self.gpu.bare_buffer(4096)?);
             }
-            // What was sent and not waited for belongs to it.
+            // Commands that were sent and not waited for belong to it.
             self.gpu.round_trip()?;
             Ok(begun.elapsed().as_nanos() as f64 / count as f64)
         };

@@ -1,4 +1,4 @@
-//! Submissions: waiting for them, as many as possible, what is recorded for them, and kernels that take their time.
+//! Submissions: waits for them, as many as possible, the commands recorded for them, and kernels that take their time.
 
 use super::{Bench, missing};
 use crate::kernel::{Commands, Shader, Steps};
@@ -32,11 +32,11 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(|| timeline.run(&commands.handles))?.to_json(1))
     }
 
-    /// A wait for a timeline semaphore that another thread signals so long after the wait has begun, whatever the device is like.
+    /// A wait for a timeline semaphore that another thread signals `length` after the wait has begun, on every device.
     pub(super) fn waits(&self, length: Duration, time: Duration) -> Result<String> {
         let Some(timeline) = self.gpu.timeline()? else { return missing("timeline semaphores") };
         std::thread::scope(|scope| {
-            // Ends with this function, and the other thread with it.
+            // The channel ends with this function, and the other thread with the channel.
             let (begins, begun) = mpsc::channel();
             let timeline = &timeline;
             let signals = scope.spawn(move || {
@@ -95,7 +95,7 @@ impl Bench<'_> {
     ) -> Result<String> {
         let slot = |_| Ok((shader.dispatch(pipeline)?, self.gpu.fence()?));
         let slots = (0..pending).map(slot).collect::<Result<Vec<_>>>()?;
-        // What the first one has to bring along is not measured.
+        // The one-off work of the first submission is not measured.
         slots.iter().take(1).try_for_each(|(commands, fence)| self.gpu.run(&commands.handles, fence))?;
         slots.iter().try_for_each(|(commands, fence)| self.gpu.submit(&commands.handles, Some(fence)))?;
         let (mut samples, mut last) = (Samples::new(time), Instant::now());
@@ -114,8 +114,8 @@ impl Bench<'_> {
         Ok(said)
     }
 
-    /// Makes `submissions` submissions one behind the other, each of a few dispatches with barriers, with a fence on the last and a wait
-    /// for it, as a program does that computes a graph. Each is recorded right before it is submitted, or all of them once and for all.
+    /// Makes `submissions` submissions one after the other, each of a few dispatches with barriers, with a fence on the last and a wait for it, as a
+    /// program does that computes a graph. Each is recorded right before it is submitted, or all of them once and for all.
     pub(super) fn graph(&self, submissions: usize, records: bool, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let parts = (0..submissions).map(|_| Commands::new(self.gpu)).collect::<Result<Vec<_>>>()?;

@@ -484,7 +484,7 @@ fn consecutive_bindings() -> Case {
             offset: 0,
             range: vk::WHOLE_SIZE,
         });
-        // What does not fit into binding 0 goes on in the next ones.
+        // Descriptors beyond the end of binding 0 are those of the next bindings.
         let write = vk::WriteDescriptorSet::default()
             .dst_set(set)
             .dst_binding(0)

@@ -310,7 +310,7 @@ fn caches() -> Vec<Case> {
             let flags = vk::PipelineCreateFlags::FAIL_ON_PIPELINE_COMPILE_REQUIRED
                 | vk::PipelineCreateFlags::EARLY_RETURN_ON_FAILURE;
             let mut info = vk::ComputePipelineCreateInfo::default().flags(flags);
-            // Either it was in some cache or it is refused; nothing else.
+            // Either the pipeline is in some cache, or the driver refuses it.
             match gpu
                 .kernel(0)
                 .buffers(1)

@@ -1,4 +1,4 @@
-//! Accesses out of bounds and null descriptors, on a device that promises what they give.
+//! Accesses out of bounds and null descriptors, on a device that promises their results.
 
 use anyhow::Result;
 use ash::vk;

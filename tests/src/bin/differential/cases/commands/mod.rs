@@ -1,4 +1,4 @@
-//! Command buffers: what is recorded, and in which order queues execute it.
+//! Command buffers: recording, and the order in which queues execute them.
 
 pub(super) mod dispatches;
 pub(super) mod queries;

@@ -1,5 +1,5 @@
-//! Programs reset and record again what a submission used as soon as they know that it has ended, while later submissions wait for a value
-//! that the host signals.
+//! Programs reset the objects of a submission, and record again, as soon as they know that the submission has ended, while later submissions wait for
+//! a value that the host signals.
 
 use anyhow::Result;
 use ash::vk;
@@ -78,7 +78,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let info = vk::SemaphoreSignalInfo::default().semaphore(semaphore).value(value);
         Ok(unsafe { gpu.device.signal_semaphore(&info) }?)
     }
-    /// Two batches in one call, the second of which waits for `begin`, and both of which signal `end`.
+    /// Two batches in one call: the second waits for `begin`, and both signal `end`.
     fn submit_pair(
         gpu: &Gpu,
         pair: [&Used; 2],

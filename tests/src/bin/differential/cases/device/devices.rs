@@ -1,4 +1,4 @@
-//! Several instances and devices in a process, device groups of one, many threads, and what devices refuse.
+//! Several instances and devices in a process, device groups of one, many threads, and requests that devices refuse.
 
 use std::sync::Mutex;
 use std::thread;
@@ -171,7 +171,7 @@ fn groups() -> Vec<Case> {
     ]
 }
 
-/// Creates what a thread needs to compute by itself, and computes; queues are shared under a lock.
+/// Creates the objects that a thread needs to compute by itself, and computes; queues are shared under a lock.
 fn compute(
     device: &ash::Device,
     family: u32,

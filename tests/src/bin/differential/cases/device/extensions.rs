@@ -1,4 +1,4 @@
-//! Extensions that belong to no other group: conditional rendering, and what the maintenance extensions add.
+//! Extensions that belong to no other group: conditional rendering, and the additions of the maintenance extensions.
 
 use std::ffi::c_void;
 

@@ -81,7 +81,7 @@ fn vulkan_1_1() -> Case {
 
 fn vulkan_1_2() -> Case {
     Case::new("properties.vulkan_1_2", |gpu| {
-        // From the float controls on: what comes before names the driver.
+        // From the float controls on: the members before them name the driver.
         let start = std::mem::offset_of!(vk::PhysicalDeviceVulkan12Properties, denorm_behavior_independence);
         Ok(raw::<vk::PhysicalDeviceVulkan12Properties>(gpu)[start..].to_vec())
     })
@@ -111,8 +111,8 @@ fn all_formats() -> impl Iterator<Item = vk::Format> {
     (1..185).chain(1_000_340_000..1_000_340_002).map(vk::Format::from_raw)
 }
 
-/// Bits that a guest sees as the host has them. Guests do not see those of video, of extensions that are not passed on, and by default of what can be
-/// drawn upon.
+/// Bits that a guest sees as the host has them. Guests do not see the bits of video, of extensions that are not passed on, and by default those of
+/// images that can be drawn to.
 pub(crate) const ALWAYS_SHOWN: u64 = 0x3_80ff_fc7f;
 
 fn formats() -> Case {

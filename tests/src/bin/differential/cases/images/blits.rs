@@ -66,7 +66,7 @@ fn blit(
     }
 }
 
-/// Returns what is in an image of words behind a blit out of another one, which holds `words`.
+/// Returns the contents of an image of words after a blit out of another one, which holds `words`.
 fn blitted(
     gpu: &Gpu,
     words: &[u32],

@@ -1,4 +1,4 @@
-//! Formats: what images of them are good for, uploads of planes as programs for video do them, and copies by the host in every format.
+//! Formats: the uses of their images, uploads of planes as programs for video do them, and copies by the host in every format.
 
 use anyhow::{Context, Result, ensure};
 use ash::vk;
@@ -264,7 +264,7 @@ fn texels(seed: u64, count: usize) -> Vec<u8> {
     bytes_of(&words.iter().map(|word| word & 0x3f3f_3f3f).collect::<Vec<_>>())[..count].to_vec()
 }
 
-/// Fills each plane by the host where the device says that it can, else by a buffer, and reads it by a buffer.
+/// Fills each plane by the host where the device says that it can, otherwise by a buffer, and reads it by a buffer.
 fn upload(gpu: &Gpu, format: vk::Format) -> Result<Vec<u8>> {
     gpu.require(&["samplerYcbcrConversion"])?;
     let transfers = vk::FormatFeatureFlags::TRANSFER_SRC | vk::FormatFeatureFlags::TRANSFER_DST;

@@ -1,4 +1,4 @@
-//! Numbers of every width: what the shader's processor does with them.
+//! Numbers of every width in the arithmetic of the shader's processor.
 
 use half::f16;
 

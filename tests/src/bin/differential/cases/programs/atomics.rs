@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
 const INVOCATIONS: u32 = 256;
 const OPERATIONS: [&str; 7] = ["Add", "Min", "Max", "And", "Or", "Xor", "Exchange"];
 
-/// Seven cells, each changed by all invocations with one operation; `value` is what invocation `i` brings.
+/// Seven cells, each changed by all invocations with one operation; `value` is the operand of invocation `i`.
 fn cells(ty: &str, shared: bool) -> String {
     let value = |operation: &str| match operation {
         "Exchange" => format!("{ty}(77)"),
@@ -96,7 +96,7 @@ fn integers() -> Vec<Case> {
     cases
 }
 
-/// The cases of what an atomic operation returns, as a set: every invocation gets another number.
+/// The cases of the values that an atomic operation returns, as a set: every invocation gets another number.
 fn returned_values() -> Vec<Case> {
     let tickets = |name: &str, needs: &'static [&'static str], take: &str| {
         Case::new(format!("atomics.{name}"), move |gpu: &Gpu| {
@@ -295,7 +295,7 @@ fn memory_model() -> Case {
         gpu.require(&["vulkanMemoryModel", "vulkanMemoryModelDeviceScope"])?;
         let (data, found) = (gpu.buffer(4 * 65)?, gpu.buffer(4 * 64)?);
         gpu.compute(0, &[&data, &found], 64)?;
-        // Whoever saw the flag of its neighbour saw the neighbour's number too.
+        // An invocation that saw its neighbour's flag also saw the neighbour's number.
         expect(&found.values::<u32>(), &[1; 64])
     })
     .glsl(

@@ -274,7 +274,7 @@ fn small_floats() -> Vec<Case> {
             "bfloat16",
             &["shaderBFloat16Type"],
             "#extension GL_EXT_bfloat16 : require",
-            // Whole numbers: how others are rounded is the device's choice.
+            // Whole numbers: the device may choose how it rounds others.
             "floatBitsToUint(float(bfloat16_t(int(x)))) ^ uint(bfloat16BitsToUintEXT(bfloat16_t(int(y))))",
             |x, y| {
                 let (x, y) = (bf16::from_f32(x as i32 as f32), bf16::from_f32(y as i32 as f32));

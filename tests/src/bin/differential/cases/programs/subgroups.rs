@@ -13,7 +13,7 @@ use crate::kernel::{STORAGE, Slot};
 
 const LANES: usize = 128;
 
-/// The inputs of one subgroup in the order of its lanes, and what each lane should answer.
+/// The inputs of one subgroup in the order of its lanes, and the expected answer of each lane.
 type Expected = fn(&[u32]) -> Vec<u32>;
 
 /// All cases of this module.
