@@ -1,4 +1,4 @@
-//! A broker with several VMs as behaviour tests see it: a configuration, sockets, and what its own subcommands say.
+//! A broker with several VMs as behaviour tests see it: a configuration, sockets, and the output of its own subcommands.
 
 use crate::bridge::Bridge;
 use crate::daemon::{self, eventually, is_alive};
@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(300);
 /// The system's word for an answer that does not come in time (EAGAIN).
 const NO_ANSWER: &str = "(os error 11)";
 
-/// A running broker. When it is dropped it is killed, and what it and its VMs logged is printed, which shows if the test fails.
+/// A running broker. When it is dropped it is killed, and its log, with that of its VMs, is printed, which shows if the test fails.
 pub struct Broker {
     child: Child,
     folder: TempDir,
@@ -79,7 +79,7 @@ impl Broker {
     fn begin(mut command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         write_config(folder.path(), top, defaults, vms)?;
-        // What writes at the end goes on there when somebody truncates the file.
+        // Writes in append mode go to the end of the file, even after a test has truncated it.
         let log = File::options().append(true).create(true).open(folder.path().join("log"))?;
         command.arg("--config").arg(folder.path().join("config"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -127,7 +127,7 @@ impl Broker {
         operate(&self.path("control"), arguments)
     }
 
-    /// Runs a subcommand like [`Self::operate`], which has to succeed. Returns what the subcommand prints.
+    /// Runs a subcommand like [`Self::operate`], which has to succeed. Returns the subcommand's output.
     ///
     /// # Errors
     /// The subcommand fails.
@@ -240,7 +240,7 @@ pub fn operate(control: &Path, arguments: &[&str]) -> Result<Output> {
     Ok(command.stdin(Stdio::null()).output()?)
 }
 
-/// Runs a subcommand like [`operate`], which has to succeed. Returns what the subcommand prints.
+/// Runs a subcommand like [`operate`], which has to succeed. Returns the subcommand's output.
 ///
 /// # Errors
 /// The subcommand fails.

@@ -17,7 +17,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Makes the group, if this machine lends those controllers to version 2; else says that the caller is skipped.
+    /// Makes the group, if this machine lends those controllers to version 2; otherwise says that the caller is skipped.
     ///
     /// # Errors
     /// The system refuses the group though it has the controllers.

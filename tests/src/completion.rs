@@ -12,11 +12,11 @@ use crate::model::{self, Shape};
 use crate::packages::{ClientRoot, Suite};
 use crate::vm::Script;
 
-/// Seed of the model everybody uses. Its words are far enough apart that rounding does not change them.
+/// Seed of the model that all tests use. Its words are far enough apart that rounding does not change them.
 const SEED: u64 = 1;
 
-/// The program prints from a thread of its own, whose last words (a dozen was seen) its end sometimes cuts off: so many
-/// more are generated than are compared.
+/// The program prints from a thread of its own, and its end sometimes cuts off the last words (a dozen was seen): so many more are generated than are
+/// compared.
 pub const SPARE_WORDS: u32 = 32;
 
 /// The model file's bytes.
@@ -61,7 +61,7 @@ exit $status
     Script::new(&text).with_file("model.gguf", model())
 }
 
-/// The first `words` of what a guest that ran [`script`] generated.
+/// The first `words` that a guest generated when it ran [`script`].
 #[must_use]
 pub fn words_of(output: &str, words: u32) -> Option<String> {
     output.rsplit_once(MARK).map(|(_, text)| first_words(text, words))
@@ -88,7 +88,7 @@ pub fn native(client: &ClientRoot, words: u32) -> Result<String> {
     Ok(said)
 }
 
-/// Returns what `command`, a `llama-completion` without arguments, generates.
+/// Returns the words that `command`, a `llama-completion` without arguments, generates.
 ///
 /// # Errors
 /// The program fails, or says nothing.

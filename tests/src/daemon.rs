@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Options of a daemon whose contexts are lost with their workers also if their programs have done nothing for a while.
+/// Options of a daemon that makes no checkpoints: each context is lost with its worker, even after its program has done nothing for a while.
 pub const WITHOUT_CHECKPOINTS: [&str; 2] = ["--checkpoint-after", "0"];
 
-/// A daemon that listens. When it is dropped, what it logged is printed, which shows if the test fails.
+/// A daemon that listens. When it is dropped, its log is printed, which shows if the test fails.
 pub struct Daemon(Option<DaemonProcess>);
 
 impl Daemon {
@@ -48,14 +48,14 @@ impl Daemon {
         DaemonProcess::start_command(limited, &[]).map(|process| Self(Some(process)))
     }
 
-    /// Starts the daemon on the software driver below the validation layer, whose findings come with the log. The layer makes calls that no
+    /// Starts the daemon on the software driver below the validation layer; the layer's findings come with the log. The layer makes calls that no
     /// driver needs.
     pub fn start_validated(options: &[&str]) -> Result<Self> {
         let options = [&["--max-log-lines", "1000000", "--seccomp", "off"], options].concat();
         Self::start_on(&HostVulkan::validated()?, &options)
     }
 
-    /// Starts the daemon on the software driver, where fresh memory of the C library is full of what is not zero.
+    /// Starts the daemon on the software driver, with a C library whose fresh memory is filled with other bytes than zero.
     pub fn start_poisoned(options: &[&str]) -> Result<Self> {
         match vulkan()? {
             HostVulkan::Lavapipe(root) => Self::start_on(&HostVulkan::Poisoned(root), options),
@@ -161,7 +161,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Counts what a process holds now.
+    /// Counts the present holdings of a process.
     pub fn of(pid: Pid) -> Result<Self> {
         let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
         let status = std::fs::read_to_string(proc.join("status"))?;
@@ -188,7 +188,7 @@ pub fn cpu_time(pid: Pid) -> Result<Duration> {
     Ok(Duration::from_millis((used.0 + used.1) * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
-/// Polls until the condition holds; for what has no event to wait for.
+/// Polls until the condition holds, where there is no event to wait for.
 pub fn eventually(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -210,7 +210,7 @@ pub fn is_alive(pid: Pid) -> bool {
     !matches!(state, Some("Z" | "X") | None)
 }
 
-/// Stops a process, and waits until all of its threads stand still: the signal tells one, which tells the others when its turn comes.
+/// Stops a process, and waits until all of its threads stand still: the signal reaches one thread, which stops the others when its turn comes.
 ///
 /// # Errors
 /// There is no such process, or it goes on.
@@ -265,7 +265,7 @@ fn vulkan() -> Result<HostVulkan> {
     }
 }
 
-/// Two GPUs, by their UUIDs: software ones, or the machine's own if the daemon under test runs on these. `None` if it has not got two.
+/// Two GPUs, by their UUIDs: software ones, or the machine's own if the daemon under test runs on these. `None` if the machine does not have two.
 pub fn two_gpus() -> Result<Option<(HostVulkan, [String; 2])>> {
     let vulkan = match vulkan()? {
         HostVulkan::System => HostVulkan::System,

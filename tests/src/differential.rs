@@ -91,8 +91,8 @@ fn compile(compilers: &PackageRoot, source: &Path, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Runs all cases, or those whose names start with one of `only`. `start` makes the command that runs the suite's program; a program
-/// that ends within a case is started again behind it, and the case's outcome says so.
+/// Runs all cases, or those whose names start with one of `only`. `start` makes the command that runs the suite's program; a program that ends within
+/// a case is started again behind it, and the case's outcome says so.
 ///
 /// # Errors
 /// The program cannot be started, or too many cases end it.
@@ -125,7 +125,7 @@ pub fn run(start: impl Fn() -> Result<Command>, shaders: &Path, only: &[&str]) -
     bail!("too many cases ended the program: {outcomes:?}")
 }
 
-/// Reads the outcome of each case from what a program printed. A line without its end names the case the program ended in.
+/// Reads the outcome of each case from a program's output. A line without its end names the case the program ended in.
 ///
 /// # Errors
 /// The program ended within a case.
@@ -137,7 +137,7 @@ pub fn parse(text: &str) -> Result<Outcomes> {
     }
 }
 
-/// Takes over what a program printed; returns the name of the case that the program ended in.
+/// Adds the outcomes in a program's output; returns the name of the case that the program ended in.
 fn collect(text: &str, outcomes: &mut Outcomes) -> Option<String> {
     for line in text.split_inclusive('\n') {
         let (name, outcome) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
@@ -149,7 +149,7 @@ fn collect(text: &str, outcomes: &mut Outcomes) -> Option<String> {
     None
 }
 
-/// Returns what differs between the device and the guest without a row of `gaps`.
+/// Returns the differences between device and guest for which `gaps` has no row.
 #[must_use]
 pub fn differences(native: &Outcomes, guest: &Outcomes, suite: Suite, gaps: &[Gap]) -> Vec<String> {
     let mut found = Vec::new();
@@ -172,7 +172,7 @@ pub fn differences(native: &Outcomes, guest: &Outcomes, suite: Suite, gaps: &[Ga
     found
 }
 
-/// Returns what `gaps` calls missing although a run of all cases in the guest does not miss it.
+/// Returns the rows of `gaps` that a run of all cases in the guest did not need.
 #[must_use]
 pub fn stale(guest: &Outcomes, suite: Suite, gaps: &[Gap]) -> Vec<&'static str> {
     let missed =
@@ -205,7 +205,7 @@ pub fn compare(
     println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(native), tally(&found));
     let differing = differences(native, &found, suite, gaps);
     ensure!(differing.is_empty(), "{suite:?}:\n{}", differing.join("\n"));
-    // Whoever releases something that is in use, as far as the daemon can tell, has broken valid usage, which none of the cases does.
+    // A program that releases an object in use, as far as the daemon can tell, has broken valid usage, which none of the cases does.
     let log = setup.daemon().log();
     ensure!(!log.contains("waited for 1 s for a submission"), "{suite:?}:\n{log}");
     let stale = stale(&found, suite, gaps);

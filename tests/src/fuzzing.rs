@@ -1,8 +1,8 @@
 //! The fuzz targets as a check: all are built, each runs for a while, and a crash, a hang or memory without bound fails it.
 //!
-//! They are built without a sanitizer, which takes a third less time, unless `FUZZ_SANITIZER` names one (`address`).
+//! The targets are built without a sanitizer, which takes a third less time, unless `FUZZ_SANITIZER` names one (`address`).
 //!
-//! This module knows how targets are instrumented and the output of libFuzzer, and nothing of what the targets do. New inputs are thrown away:
+//! This module knows how targets are instrumented and the output of libFuzzer, and nothing of the code in the targets. New inputs are thrown away:
 //! `fuzz/README.md` says how to fuzz for days.
 
 use crate::package::Architecture;
@@ -24,8 +24,8 @@ const INPUT_MAX: u32 = 120;
 /// No target needs more memory than this, in MiB; the sanitizer's own included.
 const MEMORY_MAX: u32 = 2048;
 
-/// The compiler's flags by which libFuzzer sees what an input reaches and compares: those of `cargo fuzz`, which would build each crate in one piece and
-/// so on one processor.
+/// The compiler's flags by which libFuzzer sees the code that an input reaches and the values that it compares: those of `cargo fuzz`, which would
+/// build each crate in one piece and so on one processor.
 const INSTRUMENTATION: &[&str] = &[
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -126,7 +126,7 @@ impl Place {
         Ok(names)
     }
 
-    /// Runs one target and returns what it did, in words.
+    /// Runs one target and returns its result in words.
     fn fuzz(&self, target: &str, seconds: u64) -> Result<String> {
         let scratch = tempfile::tempdir()?;
         let (found, counts) = (scratch.path().join("found"), scratch.path().join("counts"));

@@ -1,9 +1,8 @@
 //! The test harness: everything that drives the daemon from outside.
 //!
-//! `frontend` is a VMM without a VM, `guest` a virtio-gpu driver on top of it, `bridge` lets unmodified Venus clients on
-//! this host use that driver. `packages` fetches Debian packages as test material, `package` makes the daemon's own,
-//! `acceptance` runs everything, `sources` and `documents` are what guards of the structure read. The tests
-//! themselves are in `tests/tests`, a program for each stage.
+//! `frontend` is a VMM without a VM, `guest` a virtio-gpu driver on top of it, `bridge` lets unmodified Venus clients on this host use that driver.
+//! `packages` fetches Debian packages as test material, `package` makes the daemon's own, `acceptance` runs everything, `sources` and `documents`
+//! read the sources and the documents for the tests of the structure. The tests themselves are in `tests/tests`, a program for each stage.
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@ pub const MULTIPLIER: u32 = 0;
 /// The id of the specialization constant that says how often the multiplication is done.
 pub const STEPS: u32 = 1;
 
-/// Returns what the program makes of the words of its buffer.
+/// Returns the words of the program's buffer after its run.
 pub fn on_the_processor(words: &[u32], multiplier: u32, steps: u32) -> Vec<u32> {
     let step = |index: usize, word: u32| word.wrapping_mul(multiplier).wrapping_add(index as u32);
     let word = |(index, &word)| (0..steps).fold(word, |word, _| step(index, word));

@@ -122,7 +122,7 @@ fn tensors(shape: &Shape) -> Vec<Tensor> {
     };
     let norm = |name: String| Tensor { name, dimensions: vec![width], spread: 0.0, silent_rows: 0 };
     let mut tensors = vec![
-        // Small against what the layers add: the next word depends on all words before, not on the last one alone.
+        // Small against the additions of the layers: the next word depends on all words before, not on the last one alone.
         Tensor { spread: 0.25, ..weights("token_embd.weight".to_owned(), width, shape.vocabulary()) },
         norm("output_norm.weight".to_owned()),
         // Only words are ever said.

@@ -1,4 +1,4 @@
-//! The tools that the machine must offer before something can be built or run, and how to get them: those that a command needs, and no others.
+//! The tools that the machine must offer before a command can be built or run, and how to get them. Each command asks for its own tools only.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub const CXX: Tool = program("c++", "g++");
 
 /// The tools that unpack Debian packages as test material (`crate::packages`).
 pub const PACKAGES: &[Tool] = &[APT, DPKG, GPGV];
-/// The tools of the clients, some of which are programs in Python.
+/// The tools of the clients; some clients are programs in Python.
 pub const CLIENTS: &[Tool] = &[APT, DPKG, GPGV, PIP];
 /// The tools that build the patched driver and install packages in systems of their own.
 pub const SYSTEMS: &[Tool] = &[APT, DPKG, GPGV, PIP, MMDEBSTRAP];
@@ -88,7 +88,7 @@ impl Tool {
     }
 }
 
-/// Installs what is missing of these tools when root; otherwise says what to install.
+/// Installs the missing ones of these tools when root; otherwise says how to install them.
 ///
 /// # Errors
 /// Something is missing and could not be installed.

@@ -1,4 +1,5 @@
-//! A terminal for programs under test: a pseudo-terminal of the kernel with an emulator (`vt100`) behind it, which says what a person would see.
+//! A terminal for programs under test: a pseudo-terminal of the kernel with an emulator (`vt100`) behind it, which knows the screen that a person
+//! would see.
 
 use crate::daemon::eventually;
 use crate::guest::PATIENCE;
@@ -41,7 +42,7 @@ impl Terminal {
         let open = || File::options().read(true).write(true).open(name.to_str().unwrap_or_default());
         let slave = open().context("the terminal cannot be opened")?;
         let before = tcgetattr(&slave)?;
-        // It makes the terminal the one of a new session, and becomes the program. Whoever runs the tests may ignore signals.
+        // `setsid` makes the terminal the one of a new session, and becomes the program. The process that runs the tests may ignore signals.
         let mut in_session = Command::new("setsid");
         in_session.args(["--ctty", "env", "--default-signal"]);
         in_session.arg(command.get_program()).args(command.get_args());
@@ -98,7 +99,7 @@ impl Terminal {
         Ok(self.master.write_all(keys.as_bytes())?)
     }
 
-    /// Takes in what the program has written by now. Returns what a person sees.
+    /// Takes in the program's output so far. Returns the screen that a person sees.
     pub fn look(&mut self) -> &vt100::Screen {
         let mut bytes = [0; 65536];
         loop {

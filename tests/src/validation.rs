@@ -35,7 +35,7 @@ pub fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<Str
     found_by(setup)
 }
 
-/// Does what [`findings`] does with the differential suite `program` on the driver of `client`.
+/// Returns the [`findings`] of the differential suite `program` on the driver of `client`.
 ///
 /// # Errors
 /// As [`findings`], or the suite's shaders do not compile.
@@ -48,13 +48,13 @@ pub fn findings_in_differential(program: &Path, client: &ClientRoot) -> Result<V
     })
 }
 
-/// Returns what the layer has found in workers of a daemon that was started with it, each kind once, when all of them have ended.
+/// Returns the layer's findings in the workers of a daemon that was started with it, each kind once, when all workers have ended.
 ///
 /// # Errors
 /// The daemon fails, or the layer is not there.
 pub fn found_by(setup: Setup) -> Result<Vec<String>> {
     setup.settle()?;
-    // What workers print reaches the log by way of the device process.
+    // The output of workers reaches the log by way of the device process.
     eventually(LIMIT, || setup.daemon().log().matches(PRESENT).count() > 1);
     let log = setup.daemon().log();
     ensure!(log.matches(PRESENT).count() > 1, "the layer is not in probe and worker:\n{log}");

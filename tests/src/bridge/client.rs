@@ -1,8 +1,8 @@
 //! One vtest connection: a Venus instance of some process, served as one context of the device.
 //!
-//! Knows nothing of other clients or of vhost-user. Requests are executed in order on the connection's own thread; only
-//! fences and the clean-up complete elsewhere. What a real guest would notice only at `mmap` is noticed there here too: a blob
-//! the device refuses is answered with a descriptor that cannot be mapped.
+//! Knows nothing of other clients or of vhost-user. Requests are executed in order on the connection's own thread; only fences and the clean-up
+//! complete elsewhere. A blob that the device refuses is answered with a descriptor that cannot be mapped, since a real guest would notice the
+//! refusal only at `mmap`, too.
 
 use super::syncs::Syncs;
 use super::wire::{self, Request, Submit, id, reply};

@@ -1,7 +1,7 @@
 //! The vtest bridge: unmodified Venus clients on this host, served by the real daemon over vhost-user.
 //!
-//! It is a guest whose user space are the processes that connect: each connection is a context of one virtio-gpu. It
-//! knows nothing of Venus commands, it only carries them. One thread per client; completions run on the session's thread.
+//! The bridge is a guest, and the processes that connect are its user space: each connection is a context of one virtio-gpu. It knows nothing of
+//! Venus commands, it only carries them. One thread per client; completions run on the session's thread.
 
 pub mod client;
 pub mod syncs;
@@ -45,7 +45,7 @@ impl Bridge {
         Self::listen_as(path, gpu, |capset| capset)
     }
 
-    /// Does the same, but shows clients what `changed` makes of the daemon's capability set.
+    /// Does the same, but shows clients the capability set that `changed` makes of the daemon's.
     pub fn listen_as(path: &Path, gpu: Gpu, changed: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<Self> {
         let capset = changed(gpu.capset().context("the daemon's capability set")?);
         if UnixStream::connect(path).is_err() {

@@ -1,6 +1,6 @@
 //! The sync objects of one client: 64-bit counters, and descriptors that become readable when counters arrive.
 //!
-//! Knows neither sockets nor the device. A counter is set by the client or by a fence; whoever sets it wakes the waiters.
+//! Knows neither sockets nor the device. The client or a fence sets a counter, and the same call wakes the waiters.
 
 use super::wire::SyncPoint;
 use anyhow::{Context, Result};
@@ -48,7 +48,7 @@ impl Syncs {
         self.0.lock().values.get(&sync_id).copied()
     }
 
-    /// Sets counters and wakes those whose wait is over. Counters that are gone are skipped.
+    /// Sets counters and ends the waits that these complete. Counters that are gone are skipped.
     pub fn write(&self, points: &[SyncPoint]) {
         let mut state = self.0.lock();
         let State { values, waits, .. } = &mut *state;

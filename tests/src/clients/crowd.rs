@@ -1,7 +1,7 @@
-//! Many clients, several at a time, of which some are killed at random moments.
+//! Many clients, several at a time; some are killed at random moments.
 //!
-//! The device must outlive them all, keep nothing of theirs, and give those that live the results they have alone. The seed
-//! decides who is killed and how; when exactly is up to the machine.
+//! The device must outlive them all, keep nothing of theirs, and give the surviving clients the results they have alone. The seed decides which
+//! clients are killed and by which signal; the exact moment is up to the machine.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ const KILL_ONE_IN: u64 = 2;
 /// Progress is told whenever so many clients have ended.
 const STEP: usize = 50;
 
-/// One kind of client: what is run, what it must say, and how long it took alone.
+/// One kind of client: its command, its expected result, and the time that it took alone.
 struct Kind<'a> {
     name: String,
     command: MakeCommand<'a>,
@@ -123,7 +123,7 @@ impl Crowd<'_> {
         let kind = &self.kinds[random.below(self.kinds.len() as u64) as usize];
         let doomed = random.once_in(KILL_ONE_IN);
         let signal = random.pick(&[Signal::KILL, Signal::TERM]);
-        // With others around it takes longer than alone.
+        // Beside other clients it takes longer than alone.
         let moment = kind.duration * u32::try_from(random.below(3000))? / 1000;
         let started = Instant::now();
         let program = Running::start((kind.command)()?)?;
@@ -197,7 +197,7 @@ impl Material {
         Ok(kinds)
     }
 
-    /// A kind of client that looks at everything and computes nothing. What the first one sees is what each must see.
+    /// A kind of client that looks at everything and computes nothing. Each must see the same as the first.
     fn vulkaninfo<'a>(&'a self, root: &'a ClientRoot) -> Result<Kind<'a>> {
         let name = format!("vulkaninfo of {}", root.suite().name());
         let command = || root.through_vtest("vulkaninfo", self.setup.socket());
@@ -229,7 +229,7 @@ impl Material {
         Kind::measure(name, Box::new(command), Box::new(result), None)
     }
 
-    /// One of the independent programs, whose result must be the host's.
+    /// One of the independent programs; its result must be the host's.
     fn independent(&self, client: Client) -> Result<Kind<'_>> {
         let expected = client.run(&Place::Packages(&self.packages, Device::Native), &self.files, LIMIT)?;
         let place = Place::Packages(&self.packages, Device::Venus(self.setup.socket()));

@@ -1,7 +1,7 @@
-//! Independent Vulkan programs as clients: which there are, what each is given to do, and what of its output is its result.
+//! Independent Vulkan programs as clients: their list, the task of each, and the part of its output that is its result.
 //!
-//! `place` says where a client runs: on the host's driver, behind the bridge, or on a machine prepared by hand. `setup` is a
-//! daemon with a bridge, `crowd` runs many clients at once and kills some. `docs/clients.md` tells what was found.
+//! `place` says where a client runs: on the host's driver, behind the bridge, or on a machine prepared by hand. `setup` is a daemon with a bridge,
+//! `crowd` runs many clients at once and kills some. `docs/clients.md` lists the findings.
 
 pub mod crowd;
 mod place;
@@ -32,7 +32,7 @@ pub struct Client {
     pub program: Program,
     /// The program's arguments; `FILES` in them is the folder with the clients' files.
     arguments: &'static [&'static str],
-    /// The function that takes from the output what must be the same everywhere.
+    /// The function that takes from the output the part that must be the same everywhere.
     result: fn(&str) -> String,
 }
 
@@ -205,7 +205,7 @@ impl Client {
         self.result_of(&Running::start(self.command(place, files)?)?.wait(limit)?)
     }
 
-    /// Returns the result among what the client wrote.
+    /// Returns the result in the client's output.
     ///
     /// # Errors
     /// The client failed or said nothing.
@@ -224,7 +224,7 @@ impl Client {
 pub enum Verdict {
     /// Byte for byte the same.
     Same,
-    /// The first line that differs, in one place and in the other.
+    /// The first line that differs, as it is in the first place and in the second.
     Differs(String, String),
 }
 

@@ -1,4 +1,4 @@
-//! A daemon with a bridge before it: what a client needs, and what must be gone when the last client is.
+//! A daemon with a bridge before it, as a client needs it, and the check that nothing of a client remains when the last one has gone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,12 +40,13 @@ impl Setup {
         Self::with_capset(daemon, |capset| capset)
     }
 
-    /// Does the same, but shows clients what `changed` makes of the daemon's capability set, as if the host were another one.
+    /// Does the same, but shows clients the capability set that `changed` makes of the daemon's, as if the host were another one.
     ///
     /// # Errors
     /// The daemon refuses it.
     pub fn with_capset(daemon: Daemon, changed: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<Self> {
-        // Mesa aborts without a word when the bridge hangs up: what the bridge says tells why a client failed. Whoever comes second finds it there.
+        // Mesa aborts without a message when the bridge hangs up: the bridge's warnings tell why a client failed. A second call in a process fails,
+        // and uses the logger of the first.
         let warnings = env_logger::Env::default().default_filter_or("warn");
         let _ = env_logger::Builder::from_env(warnings).is_test(true).try_init();
         let folder = tempfile::tempdir()?;
@@ -72,7 +73,7 @@ impl Setup {
         &self.daemon
     }
 
-    /// Waits until everything clients had is gone: connections, workers, blobs. Returns what the device process still has.
+    /// Waits until everything clients had is gone: connections, workers, blobs. Returns what the device process still holds.
     ///
     /// # Errors
     /// Something is left.
@@ -92,8 +93,8 @@ impl Setup {
         Holdings::of(self.daemon.pid())
     }
 
-    /// Checks that the device process comes to hold no more than `before`. Returns what it holds. (The bridge shares this
-    /// process with others and is not looked at.)
+    /// Checks that the device process comes to hold no more than `before`. Returns its holdings. (The bridge shares this process with other tests and
+    /// is not looked at.)
     ///
     /// # Errors
     /// Something leaks, or is left.

@@ -1,7 +1,7 @@
-//! Makes a small speech model with random weights and something for it to hear, so that whisper.cpp has work.
+//! Makes a small speech model with random weights, and a sound as its input, so that whisper.cpp has work.
 //!
-//! The file has the layout of whisper.cpp's loader: a header of numbers, mel filters, a vocabulary, then tensors with a
-//! head each. What it says has no meaning, but depends on every layer. The same seed gives the same bytes.
+//! The file has the layout of whisper.cpp's loader: a header of numbers, mel filters, a vocabulary, then tensors with a head each. The model's output
+//! has no meaning, but depends on every layer. The same seed gives the same bytes.
 
 use crate::model::{half, word};
 use crate::random::Random;
@@ -193,7 +193,7 @@ impl File {
 
 fn half_of_either_sign(value: f32) -> u16 {
     let sign = u16::from(value.is_sign_negative()) << 15;
-    // What is too small to be a normal number is nothing.
+    // A value that is too small for a normal number becomes zero.
     sign | if value.abs() < 1e-4 { 0 } else { half(value.abs()) }
 }
 

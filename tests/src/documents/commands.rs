@@ -20,9 +20,9 @@ pub(super) fn in_line(line: &str, known: &Known) -> Vec<String> {
     parts.flat_map(|part| in_command(&words(part), known)).collect()
 }
 
-/// The stale names in the words of a command; none if nobody here has the program.
+/// The stale names in the words of a command; none if this repository does not have the program.
 fn in_command(words: &[&str], known: &Known) -> Vec<String> {
-    // A prompt, variables, and what runs a command.
+    // A prompt, variables, and programs that run a command.
     let is_before = |word: &&&str| ["$", "exec", "sudo"].contains(*word) || is_assignment(word);
     let words: Vec<_> = words.iter().skip_while(is_before).copied().collect();
     let Some((first, rest)) = words.split_first() else { return Vec::new() };
@@ -108,7 +108,7 @@ fn is_assignment(word: &str) -> bool {
     })
 }
 
-/// A word such as `<crate>` or `NAME` stands for others.
+/// A word such as `<crate>` or `NAME` stands for other words.
 fn is_placeholder(word: &str) -> bool {
     word.starts_with('<') || word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
 }

@@ -1,4 +1,4 @@
-//! The parts of the repository that a document may name: files, modules and what they define, tests, fuzz targets, programs, options.
+//! The parts of the repository that a document may name: files, modules and the names in them, tests, fuzz targets, programs, options.
 
 use crate::sources::{PACKAGES, Source, Tree, below, repository};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ const BUILT: &[&str] = &["target", ".git", "artifacts", "working"];
 pub struct Known {
     /// Files and folders, relative to the repository.
     pub paths: BTreeSet<String>,
-    /// Modules, and what they define or import, from the name of the crate on: `daemon::serve::hangs`.
+    /// Modules, and the names that they define or import, from the name of the crate on: `daemon::serve::hangs`.
     pub names: BTreeSet<String>,
     /// The crates.
     pub crates: BTreeSet<String>,
@@ -81,7 +81,7 @@ impl Known {
         self.paths.contains(&format!("fuzz/fuzz_targets/{name}.rs"))
     }
 
-    /// A module, or something that one defines, ends with this path. A path that begins with a crate is taken from there.
+    /// A module, or a name that a module defines, ends with this path. A path that begins with a crate is looked up from there.
     #[must_use]
     pub fn has_name(&self, path: &str) -> bool {
         self.is_among(path, &self.names)

@@ -1,5 +1,5 @@
-//! The links of a document: each leads to a file or folder of the repository and, if it names a heading, to one of that page. Knows nothing of
-//! other sites, whose addresses it leaves out.
+//! The links of a document: each leads to a file or folder of the repository and, if it names a heading, to one of that page. Links to other sites
+//! are left out.
 
 use super::Document;
 use std::collections::BTreeSet;

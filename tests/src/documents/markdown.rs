@@ -20,7 +20,7 @@ pub struct Passage {
     pub pieces: Vec<Piece>,
 }
 
-/// A piece of a passage: text, or what is between backticks.
+/// A piece of a passage: text, or a span between backticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The line where the piece begins.

@@ -93,7 +93,7 @@ fn names_tools(document: &Document, known: &Known) -> bool {
     })
 }
 
-/// The code spans of a passage, with their lines and what the words before say of them.
+/// The code spans of a passage, with their lines and the kinds that the words before them give.
 fn kinds(passage: &Passage) -> Vec<(usize, &str, Kind)> {
     let is_evidence = passage.column.as_deref().is_some_and(|column| EVIDENCE.contains(&column));
     let default = if is_evidence { Kind::Test } else { Kind::Any };

@@ -1,4 +1,4 @@
-//! A vhost-user frontend: what a VMM and the lowest layer of a guest do, without a VM.
+//! A vhost-user frontend: the work of a VMM and of the lowest layer of a guest, without a VM.
 //!
 //! Knows nothing of virtio-gpu commands; `guest` is built on it. It contains no `unsafe`: guest memory and the window are
 //! mapped by `vm-memory`.

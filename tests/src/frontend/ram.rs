@@ -1,4 +1,4 @@
-//! Guest memory: one shared memfd, of which the virtqueues and the requests on them take parts.
+//! Guest memory: one shared memfd; the virtqueues and the requests on them take parts of it.
 //!
 //! Knows nothing of virtqueues or of the backend it is shared with.
 
@@ -42,7 +42,7 @@ impl GuestRam {
         Ok(VhostUserMemoryRegionInfo::from_guest_region(region)?)
     }
 
-    /// This memory as `count` regions, one behind the other.
+    /// This memory as `count` regions, one after the other.
     pub fn regions(&self, count: u64) -> Result<Vec<VhostUserMemoryRegionInfo>> {
         let whole = self.region()?;
         let piece = (whole.memory_size / count).next_multiple_of(4096);
@@ -73,7 +73,7 @@ impl GuestRam {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).allocate(len)
     }
 
-    /// Gives back what [`Self::allocate`] returned.
+    /// Gives back a part that [`Self::allocate`] returned.
     pub fn release(&self, address: u64, len: u64) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).release(address, len);
     }

@@ -30,7 +30,7 @@ impl Ranges {
         Some(start)
     }
 
-    /// Gives back what `allocate(len)` returned as `start`.
+    /// Gives back the range that `allocate(len)` returned as `start`.
     pub fn release(&mut self, start: u64, len: u64) {
         let mut start = start;
         let mut len = self.round(len);

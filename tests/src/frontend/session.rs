@@ -38,9 +38,9 @@ pub struct Options {
     pub ram_size: u64,
     /// Slots of the control queue.
     pub control_size: u16,
-    /// Feature bits the driver would accept; what is used is what both sides have.
+    /// Feature bits the driver would accept; the features that the device has as well are used.
     pub features: u64,
-    /// The VMM whose habits the frontend has.
+    /// The VMM that the frontend imitates.
     pub vmm: Vmm,
 }
 
@@ -51,10 +51,9 @@ pub enum Vmm {
     /// device before it is acknowledged; a guest's reset drops all of them, which the backend learns from the memory table at the next
     /// start.
     Qemu,
-    /// The VMM crosvm waits for no answer but those to questions, takes neither BACKEND_SEND_FD nor CONFIGURE_MEM_SLOTS nor indirect
-    /// descriptors, and sends SET_FEATURES when the features change, and the memory table, as three regions, at each start. Mappings are
-    /// not in that table, and a reset leaves them alone. Requests of the backend wait from a stop to the end of the next start. A request
-    /// that crosvm refuses ends the VM.
+    /// The VMM crosvm waits for answers to questions only, takes neither BACKEND_SEND_FD nor CONFIGURE_MEM_SLOTS nor indirect descriptors, and sends
+    /// SET_FEATURES when the features change, and the memory table, as three regions, at each start. Mappings are not in that table, and a reset
+    /// leaves them alone. Requests of the backend wait from a stop to the end of the next start. A request that crosvm refuses ends the VM.
     Crosvm,
 }
 
@@ -249,8 +248,8 @@ impl Session {
         self.start_rings(control, cursor)
     }
 
-    /// Does what a VMM does when the guest is reset and its driver probes the device again. The backend is not told; what is left of the
-    /// window depends on the VMM.
+    /// Resets the guest, whose driver then probes the device again, as a VMM does. The backend is not told; the VMM decides which mappings remain in
+    /// the window.
     pub fn reset(&mut self) -> Result<()> {
         self.stop()?;
         let dropped = if self.vmm == Vmm::Qemu { self.window.drop_all() } else { Vec::new() };
@@ -271,12 +270,12 @@ impl Session {
         self.frontend.set_vring_call(0, call).context("SET_VRING_CALL")
     }
 
-    /// Plugs so many pages of memory into the guest, one after the other, behind what it has.
+    /// Plugs so many pages of memory into the guest, one after the other, behind its present memory.
     pub fn plug(&mut self, pages: u64) -> Result<()> {
         let mut region = self.ram.region()?;
         let behind = region.memory_size.next_multiple_of(PAGE);
         region.guest_phys_addr += behind;
-        // Where the frontend has the rest, nobody has anything: these pages have no vring.
+        // The frontend's own addresses behind its memory are not mapped, and need not be: these pages have no vring.
         region.userspace_addr += behind;
         region.memory_size = PAGE;
         for page in 0..pages {
@@ -381,7 +380,7 @@ impl Closed {
     }
 }
 
-/// Time after which whoever waits for a start looks whether the session is over.
+/// Time after which a thread that waits for a start looks whether the session is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Token of the session's end.
 const END: u64 = u64::MAX;

@@ -27,7 +27,7 @@ pub struct Request<'a> {
     pub completion: Completion,
 }
 
-/// Ring features that change what the driver writes.
+/// Ring features that change the driver's writes.
 #[derive(Clone, Copy, Debug)]
 pub struct RingFeatures {
     /// `VIRTIO_RING_F_INDIRECT_DESC`.
@@ -150,7 +150,7 @@ impl DriverQueue {
         for request in requests {
             let needed = if self.features.indirect { 1 } else { 2 };
             while ring.free.len() < needed && !ring.closed {
-                // The device must know of what is on the ring already, or the wait would never end.
+                // The device must know of the requests on the ring already, or the wait would never end.
                 self.announce(&mut ring, &mut unannounced)?;
                 self.slot_freed.wait(&mut ring);
             }

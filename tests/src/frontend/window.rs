@@ -1,7 +1,7 @@
-//! The shared-memory window of the device, as a VMM keeps it: which descriptor is mapped where.
+//! The shared-memory window of the device, as a VMM keeps it: each mapping, with its descriptor and its place.
 //!
-//! Knows nothing of blobs. It is as strict as the strictest VMM: an unaligned, overlapping or surplus request is refused
-//! *and* counted as a violation, since some VMMs end the VM for one. Nothing is mapped into this process until someone asks.
+//! Knows nothing of blobs. It is as strict as the strictest VMM: an unaligned, overlapping or surplus request is refused *and* counted as a
+//! violation, since some VMMs end the VM for one. A mapping enters this process only when a test maps it.
 
 use anyhow::{Context, Result, ensure};
 use parking_lot::{Mutex, MutexGuard};
@@ -57,15 +57,15 @@ pub struct Window {
     dropped: Mutex<Vec<(u64, WindowMap)>>,
     /// A message to oneself duplicates a descriptor that is only lent as a number.
     duplicator: Mutex<(UnixStream, UnixStream)>,
-    /// The lock whose holder holds up whatever is to be mapped.
+    /// The lock whose holder delays each request to map.
     mapping: Mutex<()>,
-    /// The lock whose holder holds up whatever is to be unmapped.
+    /// The lock whose holder delays each request to unmap.
     unmapping: Mutex<()>,
     /// The vhost-user frontend that announces every mapping as a memory region, as QEMU does; `None` if none is announced.
     announce: Option<Frontend>,
     /// Changes of the memory table that are not announced yet. QEMU does so behind the acknowledgement.
     changes: Mutex<Vec<Change>>,
-    /// The lock whose holder holds up what is announced.
+    /// The lock whose holder delays announcements.
     announcing: Mutex<()>,
 }
 
@@ -114,22 +114,22 @@ impl Window {
         self.unmaps_asked.load(Ordering::Relaxed)
     }
 
-    /// Holds up maps: nothing is mapped, and so acknowledged, until what is returned is dropped.
+    /// Delays maps: nothing is mapped, and so acknowledged, until the returned guard is dropped.
     pub fn hold_maps(&self) -> MutexGuard<'_, ()> {
         self.mapping.lock()
     }
 
-    /// Holds up unmaps: nothing is unmapped, and so acknowledged, until what is returned is dropped.
+    /// Delays unmaps: nothing is unmapped, and so acknowledged, until the returned guard is dropped.
     pub fn hold_unmaps(&self) -> MutexGuard<'_, ()> {
         self.unmapping.lock()
     }
 
-    /// Holds up the announcement of what was mapped and unmapped, until what is returned is dropped.
+    /// Delays the announcement of maps and unmaps, until the returned guard is dropped.
     pub fn hold_announcements(&self) -> MutexGuard<'_, ()> {
         self.announcing.lock()
     }
 
-    /// Announces what has changed; to be called behind each request.
+    /// Announces the changes since the last call; to be called behind each request.
     pub(super) fn announce(&self) {
         let _held = self.announcing.lock();
         let mut changes = self.changes.lock();
@@ -199,7 +199,7 @@ impl Window {
         let writable = flags & VhostUserMMapFlags::WRITABLE.bits() != 0;
         let map = WindowMap { file: Arc::new(file), fd_offset, len, writable };
         if endless {
-            // How much of it can be mapped its driver says to who maps it.
+            // A driver says how much of its device can be mapped only when it is asked to map.
             map.map().context("mapping a device")?;
         }
         let mut changes = self.changes.lock();

@@ -18,7 +18,7 @@ pub struct Blob {
     pub context: ContextId,
     /// Bytes, a multiple of 4096.
     pub size: u64,
-    /// Offset in the window and what is mapped there; `None` for blobs that are not mappable.
+    /// Offset in the window and the mapping there; `None` for blobs that are not mappable.
     pub mapping: Option<(u64, WindowMap)>,
 }
 

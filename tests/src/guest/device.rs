@@ -1,6 +1,6 @@
 //! A Vulkan device of a context, driven command by command: memory that contexts share, and work that touches it.
 //!
-//! Sends what Mesa's Venus driver sends, or what it never would. Replies are wanted where a test looks at results.
+//! Sends the commands of Mesa's Venus driver, or commands that Mesa would never send. Replies are wanted where a test looks at results.
 
 use super::blob::Blob;
 use super::gpu::{Gpu, PATIENCE};
@@ -41,13 +41,13 @@ pub struct Device {
 /// The source of the memory of [`Device::allocate`].
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// The memory is new, and nobody else's.
+    /// The memory is new, and belongs to this context alone.
     New,
     /// The memory is new, and may be exported.
     Exportable,
     /// A resource.
     Resource(u32),
-    /// A descriptor of the process that serves the context: what Mesa never asks for.
+    /// A descriptor of the process that serves the context, which Mesa never asks for.
     Descriptor(i32),
 }
 
@@ -368,7 +368,7 @@ impl Device {
         self.ring.wait(seqno, PATIENCE)
     }
 
-    /// Sends an allocation whose result nobody looks at, as Mesa's are; the memory's id.
+    /// Sends an allocation without asking for its result, as Mesa does; returns the memory's id.
     pub fn allocate_unheard(&mut self, size: u64) -> Result<venus::DeviceMemory> {
         let memory = venus::DeviceMemory(self.new_id());
         let memory_type_index = self.visible;

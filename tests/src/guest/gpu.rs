@@ -91,7 +91,7 @@ impl Gpu {
             completion,
         });
         if let Err(e) = self.session.control.submit(requests.collect()) {
-            // The driver's own memory is exhausted: completions were dropped, so whoever waits sees the end of the session.
+            // The driver's own memory is exhausted: completions were dropped, so their waiters see the end of the session.
             log::error!("a request could not be placed on the control queue: {e:#}");
         }
     }
@@ -156,7 +156,7 @@ impl Answer {
         }
     }
 
-    /// Waits for the response, whatever it says, and the header it echoes.
+    /// Waits for the response, success or error, and the header it echoes.
     pub fn wait_with_header(&self, timeout: Duration) -> Result<(Header, Response), GpuError> {
         match self.0.recv_timeout(timeout) {
             Ok(Some(bytes)) => Response::decode(&bytes).ok_or(GpuError::Malformed),

@@ -1,7 +1,7 @@
 //! A Venus ring from the guest's side, and the virtqueue stream beside it.
 //!
-//! Does what Mesa does and, when a test wants it, what Mesa never does: the parts of the ring are open to writing. Knows
-//! the transport commands only; what travels on the ring is the test's business.
+//! Acts as Mesa does and, where a test wants it, as Mesa never does: the parts of the ring are open to writing. Knows the transport commands only;
+//! tests choose the commands on the ring.
 
 use super::blob::Blob;
 use super::gpu::{Gpu, PATIENCE};
@@ -19,7 +19,7 @@ use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 /// The wish for a reply.
 pub const REPLY: CommandFlagsEXT = CommandFlagsEXT::GENERATE_REPLY;
-/// No reply: what most commands are sent with.
+/// No reply, as for most commands.
 pub const ASYNC: CommandFlagsEXT = CommandFlagsEXT(0);
 
 const REPLY_BYTES: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Submissions that wait for a value of a timeline semaphore, which somebody signals later.
+//! Submissions that wait for a value of a timeline semaphore, which the test signals later.
 
 use super::device::Device;
 use super::gpu::Gpu;
@@ -60,7 +60,7 @@ pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
     Ok(semaphore)
 }
 
-/// Has the device's ring wait for a value of a semaphore that nobody signals. Returns what waits for the ring, on the virtqueue.
+/// Has the device's ring wait for a value of a semaphore that is never signalled. Returns the commands by which the virtqueue waits for the ring.
 ///
 /// # Errors
 /// The device refuses it.
@@ -77,7 +77,7 @@ pub fn wait_on_ring(guest: &mut Device) -> Result<Vec<u8>> {
     Ok(guest.wait_for_ring_on_virtqueue())
 }
 
-/// Signals what [`wait_before_signal`] made.
+/// Signals the semaphore that [`wait_before_signal`] made.
 ///
 /// # Errors
 /// The device refuses it.

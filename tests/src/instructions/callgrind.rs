@@ -18,10 +18,10 @@ pub(super) struct Profile {
 const ALLOCATORS: &[&str] = &["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
 
 impl Profile {
-    /// Reads what callgrind left.
+    /// Reads a file that callgrind has written.
     ///
     /// # Errors
-    /// The file is no such file.
+    /// The file is not one of callgrind's.
     pub(super) fn read(file: &Path) -> Result<Self> {
         let file = File::open(file).with_context(|| format!("{}", file.display()))?;
         Self::of_lines(BufReader::new(file).lines().map_while(Result::ok))

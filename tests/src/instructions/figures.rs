@@ -1,4 +1,4 @@
-//! Figures, and what a change of them means.
+//! Figures, and the judgement of their changes.
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ const TOLERANCE: f64 = 0.1;
 /// Allocations are exact but for vectors that grow now and then.
 const ALLOCATIONS: f64 = 0.1;
 
-/// Compares what was found with what was committed.
+/// Compares the figures of this run with the committed ones.
 #[must_use]
 pub fn compare(found: Figure, committed: Figure) -> Verdict {
     let ratio = found.instructions / committed.instructions;

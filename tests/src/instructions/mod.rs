@@ -1,5 +1,5 @@
-//! Counts the instructions that a worker executes for a command, with valgrind's callgrind: figures that are the same in every run, on
-//! whatever machine, while others compute. The figures that they are compared with are committed beside the tests.
+//! Counts the instructions that a worker executes for a command, with valgrind's callgrind: figures that are the same in every run, on any machine,
+//! under any load. The figures that they are compared with are committed beside the tests.
 //!
 //! The program that is counted is the daemon's example `instructions`: the release build of a worker's code, from the bytes in a ring to
 //! the calls of a driver that does nothing. Two runs of different length are compared, so that neither the start nor the guest's part
@@ -34,7 +34,7 @@ pub struct Counted {
     keep: Option<PathBuf>,
 }
 
-/// Laps of the shorter run, which take in what only the first ones have to do; the longer one has twice as many.
+/// Laps of the shorter run, with the work that only the first laps have to do; the longer run has twice as many.
 const LAPS: u32 = 4;
 
 /// Objects that live beside those of a workload, unless said otherwise.
@@ -110,13 +110,13 @@ impl Counted {
         })
     }
 
-    /// Runs a case once and returns what that cost, and how many commands it had.
+    /// Runs a case once and returns its instructions and allocations, and its number of commands.
     fn profile(&self, case: &Case, laps: u32, live: u32) -> Result<(Profile, u64)> {
         let folder = tempfile::TempDir::new()?;
         let kept = self.keep.as_ref().map(|keep| keep.join(format!("{}.{live}.{laps}", case.name())));
         let file = kept.unwrap_or_else(|| folder.path().join("callgrind"));
         let mut valgrind = Command::new("valgrind");
-        // A program's environment is on its stack, and moves what lies behind it.
+        // A program's environment is on its stack, and moves the frames behind it.
         valgrind.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
         valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(&self.program);

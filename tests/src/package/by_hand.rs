@@ -11,8 +11,8 @@ use crate::daemon_process::daemon_executable;
 use crate::program::{LIMIT, succeed};
 use crate::sources::repository;
 
-/// The script that installs what [`lay_out`] has put into the folder, which is the system's `/mnt`. A daemon of one VM waits longer for the work of
-/// emulated guests.
+/// The script that installs the files of [`lay_out`], whose folder is the system's `/mnt`. A daemon of one VM waits longer for the work of emulated
+/// guests.
 pub const INSTALL: &str = "
 install -m 755 /mnt/vhost-user-vulkan /usr/bin/
 install -D -m 644 -t /usr/lib/sysusers.d /mnt/packaging/sysusers.d/*
@@ -25,7 +25,7 @@ echo 'OPTIONS=--max-submit-time 60min --max-submit-time-contended 60min' >/etc/v
 systemctl daemon-reload
 ";
 
-/// Puts the daemon and what its package has besides into a folder.
+/// Puts the daemon and the other files of its package into a folder.
 ///
 /// # Errors
 /// The daemon does not build, or a file cannot be copied.

@@ -33,7 +33,7 @@ pub struct Crate {
     pub version: String,
     /// The licence, as an SPDX expression; empty if it names none.
     pub licence: String,
-    /// The SHA-256 of what the registry holds; none for a crate of this repository.
+    /// The SHA-256 of the crate's archive in the registry; none for a crate of this repository.
     pub checksum: Option<String>,
     /// The numbers of the crates that it uses, in the list of all.
     pub uses: Vec<usize>,
@@ -41,10 +41,10 @@ pub struct Crate {
 }
 
 impl Crates {
-    /// Asks cargo which crates the daemon has in it: no tools of its build, and nothing of its tests.
+    /// Asks cargo for the crates in the daemon: no tools of its build, and nothing of its tests.
     ///
     /// # Errors
-    /// cargo fails or prints what nobody expects.
+    /// cargo fails, or its output is not as expected.
     pub fn of_the_daemon(architecture: Architecture) -> Result<Self> {
         let triple = architecture.triple();
         let cargo = |arguments: &[&str]| {

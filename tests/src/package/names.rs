@@ -1,4 +1,4 @@
-//! The names that a package has: its own, and those of what it is made for.
+//! The names in a package: its own, and those of the programs that it is made for.
 
 /// The package's name, and the program's.
 pub const NAME: &str = "vhost-user-vulkan";

@@ -42,7 +42,7 @@ fn page_of_the_file(guide: &str) -> Result<String> {
     Ok(page)
 }
 
-/// Returns what is below a head of the second level.
+/// Returns the text below a head of the second level.
 fn section<'a>(guide: &'a str, name: &str) -> Option<&'a str> {
     let rest = guide.split_once(&format!("\n## {name}\n"))?.1;
     Some(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
@@ -59,8 +59,8 @@ fn manual_page(text: &str) -> Result<String> {
     child.stdin.take().context("stdin is piped")?.write_all(text.as_bytes())?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "lowdown failed");
-    // Tables need tbl, which the first line asks for. Their cells are too narrow to be filled to both edges, and what is typed is bold, since
-    // not every terminal has the font that older versions of lowdown name.
+    // Tables need tbl, which the first line asks for. Their cells are too narrow to be filled to both edges. Words to type are bold, since not every
+    // terminal has the font that older versions of lowdown name.
     let page = String::from_utf8(output.stdout)?.replace("\n.TS\n", "\n.ad l\n.TS\n").replace(r"\fC", r"\fB");
     Ok(format!("'\\\" t\n{page}"))
 }

@@ -1,4 +1,4 @@
-//! The list of what the program contains, for tools that look for known vulnerabilities: CycloneDX 1.5 in JSON.
+//! The list of the program's contents, for tools that look for known vulnerabilities: CycloneDX 1.5 in JSON.
 //!
 //! The list has no time and no serial number, so that the same sources give the same list.
 

@@ -14,10 +14,10 @@ const HOMEPAGE: &str = "PACKAGE_HOMEPAGE";
 /// Files of the repository that are shipped as they are.
 const DOCUMENTS: &[&str] = &["CHANGELOG.md", "README.md", "SECURITY.md"];
 
-/// Fills the folder with all but what is made in it.
+/// Fills the folder with all files but those that are made in it.
 ///
 /// # Errors
-/// A file of the repository cannot be copied, or nobody knows when this version was made.
+/// A file of the repository cannot be copied, or this version's date is not known.
 pub(super) fn lay_out(stage: &Path, binaries: &[PathBuf], version: &str) -> Result<()> {
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let packaging = repository.join("daemon/packaging");
@@ -52,7 +52,7 @@ pub(super) fn debian_version(version: &str) -> String {
     format!("{}-0upstream1", version.replacen('-', "~", 1))
 }
 
-/// Debian's changelog. What is new stands in the one of the project, which is shipped as well.
+/// Debian's changelog. It refers to the changelog of the project, which is shipped as well.
 fn changelog(version: &str, maintainer: &str, date: &str) -> String {
     let version = debian_version(version);
     format!(

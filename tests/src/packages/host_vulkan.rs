@@ -1,7 +1,7 @@
 //! The Vulkan driver the daemon under test runs on: Debian testing's lavapipe, or the machine's own driver.
 //!
-//! lavapipe comes from the package cache rather than from the host, so that every machine tests against the same,
-//! current driver and nobody has to install one.
+//! lavapipe comes from the package cache rather than from the host, so that every machine tests against the same, current driver and needs none
+//! installed.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,7 +31,7 @@ pub enum HostVulkan {
     Poisoned(PackageRoot),
     /// The software driver twice, as two GPUs; the second is in the folder.
     Twins(PackageRoot, Arc<TempDir>),
-    /// The software driver below a layer of this name, which is in the folder, by which it has what no software driver has.
+    /// The software driver below a layer of this name, in this folder; the layer adds a feature that no software driver has.
     Layered(PackageRoot, Arc<TempDir>, &'static str),
 }
 
@@ -144,7 +144,7 @@ impl HostVulkan {
         super::use_drivers(&mut command, root.driver_manifest("lvp")?);
         command.env("LD_LIBRARY_PATH", root.library_path(&[]));
         if let Self::Poisoned(_) = self {
-            // glibc fills what it allocates and what is freed with this byte, or its complement.
+            // glibc fills allocated and freed memory with this byte, or its complement.
             command.env("MALLOC_PERTURB_", "90");
         }
         if let Self::Twins(root, folder) = self {

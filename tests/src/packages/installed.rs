@@ -43,7 +43,7 @@ const VM_HOST: Recipe = Recipe {
     hook: "true",
 };
 
-/// A bare Debian 13 for virtual machines: systemd, and a QEMU that has the device, from the backports. Its apt installs what packages recommend.
+/// A bare Debian 13 for virtual machines: systemd, and a QEMU that has the device, from the backports. Its apt installs recommended packages, too.
 const BARE: Recipe = Recipe {
     suite: "trixie",
     packages: &[
@@ -185,7 +185,7 @@ impl Installed {
         TempDir::new_in(cache).context("cannot make a folder for a copy")
     }
 
-    /// Runs a script of the shell in a copy, in which `folder` is `/mnt`. Returns what it printed.
+    /// Runs a script of the shell in a copy, in which `folder` is `/mnt`. Returns the script's output.
     ///
     /// # Errors
     /// A command of the script fails, or it takes too long.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 /// The address of a Debian archive, without the final slash.
 ///
-/// `DEBIAN_MIRROR` overrides what apt's configuration says, for machines that are not Debian.
+/// `DEBIAN_MIRROR` overrides apt's configuration, for machines that are not Debian.
 ///
 /// # Errors
 /// There is no apt here, or none of its sources is a Debian archive.

@@ -1,6 +1,6 @@
 //! Debian 13's Venus driver with this project's patches, as the package that `guest-driver-patches/build` makes.
 //!
-//! The command keeps what it has made, so only the first use takes minutes.
+//! The command keeps its packages, so only the first use takes minutes.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -63,7 +63,7 @@ impl Python {
         self.root.libraries()
     }
 
-    /// Lets `command`, which runs the interpreter, find its own modules and the wheels, and nobody else's.
+    /// Lets `command`, which runs the interpreter, find its own modules and the wheels, and no modules of the machine or the user.
     pub fn prepare(&self, command: &mut Command) {
         command
             .env("PYTHONHOME", self.root.path("usr"))
@@ -87,7 +87,7 @@ fn provide(wheels: &Wheels) -> Result<PathBuf> {
         return Ok(modules);
     }
     eprintln!("packages: python: fetching {}", wheels.name);
-    // Renamed when complete; what an interrupted run left goes with the folder's guard.
+    // Renamed when complete; the files of an interrupted run go with the folder's guard.
     let work = tempfile::tempdir_in(&folder)?;
     fs::write(work.path().join("requirements.txt"), wheels.requirements)?;
     fetched(wheels.name, || download(work.path()))?;

@@ -1,9 +1,8 @@
 //! Points an executable at another dynamic loader.
 //!
-//! The daemon starts its workers by executing `/proc/self/exe`. Started as an argument of a loader that would be the
-//! loader, so a daemon that shall run with a newer C library is instead copied with another program interpreter. Only
-//! the location of the interpreter's name changes (System V ABI, "Program Header", `PT_INTERP`): the kernel reads the
-//! name from the file, so it is appended behind everything else.
+//! The daemon starts its workers by executing `/proc/self/exe`. If a loader started the daemon as its argument, that path would be the loader, so a
+//! daemon that shall run with a newer C library is instead copied with another program interpreter. Only the location of the interpreter's name
+//! changes (System V ABI, "Program Header", `PT_INTERP`): the kernel reads the name from the file, so it is appended at the end.
 
 use std::path::Path;
 

@@ -82,8 +82,8 @@ impl PackageRoot {
         Ok(root)
     }
 
-    /// The root of `suite` holding the kernel that `linux-image-amd64` stands for, without what would install it.
-    /// Returns the kernel's release name too.
+    /// The root of `suite` holding the kernel that `linux-image-amd64` stands for, without the packages that would install it. Returns the kernel's
+    /// release name too.
     ///
     /// # Errors
     /// As [`PackageRoot::with`].
@@ -142,7 +142,7 @@ impl PackageRoot {
         let cp = |how| Command::new("cp").args([how, "-T"]).args([&self.libraries(), &libraries]).output();
         let mut copied = cp("-al")?;
         if !copied.status.success() {
-            // The folder is on another file system; what there is of it by now is filled.
+            // The folder is on another file system; the incomplete copy is filled up.
             copied = cp("-a")?;
         }
         ensure!(copied.status.success(), "{} cannot be filled: {copied:?}", folder.display());
@@ -269,7 +269,7 @@ impl PackageRoot {
             apt.update()?;
             download(&apt)
         })?;
-        // apt lists what it has not got: what a run fetched that failed or was interrupted lies there and is not among these.
+        // apt lists the archives that it had to download in this run. An earlier run that failed or was interrupted may have left others.
         let left = apt.archives_left()?;
         self.unpack(left.iter().chain(archives.iter().map(|archive| &archive.file)))?;
         if Suite::UBUNTU.contains(&self.suite) {

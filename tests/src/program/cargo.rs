@@ -11,7 +11,7 @@ use crate::sources::repository;
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
-    // `cargo acceptance` sets it for the programs of tests only: some crates are compiled anew when it changes.
+    // `cargo acceptance` sets the variable for the programs of tests only: some crates are compiled anew when it changes.
     command.env_remove("RUSTC_BOOTSTRAP").current_dir(repository());
     command
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// `cargo acceptance`.
 pub const LIMIT: Duration = Duration::from_secs(9 * 60);
 
-/// A running program whose output is collected. Dropping it kills it with all it started.
+/// A running program whose output is collected. Dropping it kills the program and all its descendants.
 pub struct Program {
     child: Child,
     what: String,
@@ -81,7 +81,7 @@ impl Drop for Program {
     }
 }
 
-/// A program in the background, whose output can be read while it runs. Dropping it kills it with all it started.
+/// A program in the background, whose output can be read while it runs. Dropping it kills the program and all its descendants.
 pub struct Background {
     child: Child,
     folder: TempDir,
@@ -103,12 +103,12 @@ impl Background {
         Pid::from_child(&self.child)
     }
 
-    /// Returns what the program wrote to standard output so far.
+    /// Returns the program's standard output so far.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
     }
 
-    /// Returns what the program wrote to standard error so far.
+    /// Returns the program's standard error so far.
     pub fn errors(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
@@ -132,7 +132,7 @@ impl Drop for Background {
     }
 }
 
-/// Runs a command and demands success; returns what it wrote to standard output.
+/// Runs a command and demands success; returns its standard output.
 pub fn succeed(command: Command, limit: Duration) -> Result<String> {
     let output = Program::start(command)?.wait(limit)?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

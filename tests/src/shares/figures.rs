@@ -37,7 +37,7 @@ pub struct Figures {
 }
 
 impl Outcome {
-    /// Reads what the program says at its end.
+    /// Reads the figures that the program prints at its end.
     pub(super) fn read(said: &str, tenant: Tenant, alone: f64) -> Result<Self> {
         let said: Value = serde_json::from_str(said)?;
         let per_hundredth = said["per_hundredth"].as_array().context("per_hundredth")?;
@@ -98,7 +98,7 @@ impl Outcome {
 }
 
 impl Figures {
-    /// Part of the GPU that all had together, of what one has that is alone.
+    /// The part of the GPU that all tenants had together, relative to that of a tenant that is alone.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         self.outcomes.iter().map(Outcome::part).sum()
@@ -122,14 +122,14 @@ impl Figures {
         self.mix.tenants.iter().map(|tenant| weight(tenant) / all).collect()
     }
 
-    /// Largest difference of a share from what it should be, in points.
+    /// The largest difference of a share from its target, in points.
     #[must_use]
     pub fn error(&self) -> f64 {
         largest_difference(&self.shares(), &self.targets())
     }
 
-    /// The largest difference of a share from what it should be in the worst second, in points. The first fifth of a second, in which
-    /// programs start, and the last, of which some kernels are not complete, are left out.
+    /// The largest difference of a share from its target in the worst second, in points. The first fifth of a second, in which programs start, and
+    /// the last, in which some kernels are not complete, are left out.
     #[must_use]
     pub fn worst_second(&self) -> f64 {
         let parts: Vec<Vec<f64>> = self.outcomes.iter().map(Outcome::parts).collect();
@@ -143,7 +143,7 @@ impl Figures {
         errors.fold(0.0, f64::max)
     }
 
-    /// The smallest share as a part of the largest, each in relation to what it should be.
+    /// The smallest share as a part of the largest, each in relation to its target.
     #[must_use]
     pub fn min_max(&self) -> f64 {
         let relative = self.shares().into_iter().zip(self.targets()).filter(|(_, target)| *target > 0.0);

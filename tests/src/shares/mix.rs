@@ -26,7 +26,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Returns whether what the tenant submits takes time and comes to an end.
+    /// Returns whether the tenant's submissions take time and come to an end.
     pub(super) fn computes(&self) -> bool {
         !self.empty && !self.endless
     }
@@ -56,7 +56,7 @@ const HOG: Tenant = Tenant { long_workgroups: true, ..tenant("hog", 1, 25_000, 2
 
 const NAMES: [&str; 16] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
 
-/// Mixes of few tenants, with what they show.
+/// Mixes of few tenants, with the purpose of each.
 pub const MIXES: &[(&str, &str, &[Tenant])] = &[
     (
         "weights",

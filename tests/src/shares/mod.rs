@@ -1,11 +1,10 @@
 //! Measures how several VMs share one GPU: a broker with a VM for each tenant, bridges instead of the VMs, and programs that keep the GPU
 //! busy with kernels of known length.
 //!
-//! `mix` says which tenants there are, `tenants` runs them, `figures` makes shares of what they got, `goals` says
-//! what they have to be, `plot` draws them.
+//! `mix` lists the tenants, `tenants` runs them, `figures` makes shares of their results, `goals` holds the least good shares, `plot` draws them.
 //!
-//! A share is what a tenant got done, in units of what it gets done alone: its kernels times what one takes when nobody else is there, for
-//! the part of the time. So shares and utilisation are seen by the programs; no counter of the daemon is believed.
+//! A share is a tenant's work in units of its work alone: the number of its kernels times the time of one kernel when no other tenant runs, divided
+//! by the whole time. So shares and utilisation are seen by the programs; no counter of the daemon is believed.
 
 mod density;
 mod figures;

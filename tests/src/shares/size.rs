@@ -14,8 +14,7 @@ impl Size {
     pub const NARROW: Self = Self { words: 4096, steps: 16_000 };
     /// The size for a GPU: as many workgroups as run at a time.
     pub const WIDE: Self = Self { words: 1 << 18, steps: 16_000 };
-    /// Microseconds after which a GPU starts other workgroups of a kernel: so it can turn to another context meanwhile, as it can in
-    /// the kernels of most programs.
+    /// Microseconds after which a GPU starts other workgroups of a kernel. It can turn to another context then, as in the kernels of most programs.
     pub const WAVE: u32 = 100;
 
     /// A kernel of so many microseconds, where a kernel of this size takes `taken`; if it is much longer than `wave`, its workgroups run

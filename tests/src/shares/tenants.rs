@@ -23,7 +23,7 @@ pub enum Sharing {
 /// The sizes that kernels must have, measured where they run.
 #[derive(Debug, Default)]
 pub struct Kernels {
-    /// A kernel whose length is known, and its length in microseconds.
+    /// A kernel of known length, and its length in microseconds.
     known: Option<(Size, f64)>,
 }
 
@@ -53,8 +53,8 @@ impl Kernels {
     }
 }
 
-/// Runs a mix for some time. Before and behind that each tenant runs alone for a moment, in turn, so that what a kernel takes alone is
-/// known for the machine as it is then.
+/// Runs a mix for some time. Before and behind that each tenant runs alone for a moment, in turn, so that the time of a kernel alone is known for the
+/// state of the machine at that time.
 ///
 /// # Errors
 /// Something does not start, or a tenant fails.
@@ -110,7 +110,7 @@ pub fn run(
     Ok(Figures { mix: mix.clone(), outcomes: outcomes.collect::<Result<_>>()? })
 }
 
-/// Returns what one lone tenant gets done with a broker, in relation to what it gets done without, measured by turns.
+/// Returns the work of one lone tenant with a broker, in relation to its work without one, measured by turns.
 ///
 /// # Errors
 /// As [`run`].
@@ -137,10 +137,10 @@ pub fn compare(
 const ALONE: Duration = Duration::from_millis(300);
 const ALONE_TIMES: u32 = 3;
 
-/// Starts what tenants need.
+/// Starts the daemons and the programs of the tenants.
 ///
 /// # Errors
-/// Something does not start.
+/// A daemon or a program does not start.
 pub(super) fn start(place: &Place, sharing: &Sharing, tenants: &[Tenant]) -> Result<Stand> {
     let mut stand = Stand::new()?;
     match sharing {
@@ -221,7 +221,7 @@ impl Program {
             if outcome.kernels > 1 {
                 break outcome;
             }
-            // A processor that others use as well makes a slow GPU.
+            // A slow GPU: a processor that other programs use as well.
             time *= 2;
             ensure!(time < PATIENCE / 4, "not two kernels in {:?}", time / 2);
         };

@@ -23,10 +23,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time for which an attack waits for what it provokes.
+/// The time for which an attack waits for its effect.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// Bounds of an attacker's VM that end what it does soon.
+/// Bounds of an attacker's VM that end its submissions soon.
 const STRICT: &str = "max-submit-time = \"5s\"\nmax-submit-time-contended = \"1s\"\nstrike-hold = \"1s\"\nfrontend-timeout = \"2s\"";
 
 /// Programs of a surge, and the fills that each submits at once: on two processors they take a second.
@@ -39,7 +39,7 @@ pub struct Attack {
     pub name: &'static str,
     /// Keys of that VM.
     pub keys: &'static str,
-    /// The function for one round. Errors are what an attacker meets; they are counted.
+    /// The function for one round. The errors that the attacker gets are counted.
     pub round: fn(&Attacker, &mut Random) -> Result<()>,
 }
 
@@ -61,7 +61,7 @@ pub const ALL: &[Attack] = &[
     strict("streams", streams),
     strict("rings", rings),
     strict("deaths", deaths),
-    // No limit ends what it does, so that the scheduler alone is in its way.
+    // No limit ends the submissions, so the scheduler alone has to share out the GPU.
     Attack { name: "surge", keys: "", round: surge },
 ];
 
@@ -143,7 +143,7 @@ fn blobs(attacker: &Attacker, _: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Large submissions that wait for what never comes.
+/// Large submissions that wait for a value that is never signalled.
 fn line(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let gpu = Arc::new(attacker.guest()?);
     let mut device = timeline::device(&gpu, "line")?;

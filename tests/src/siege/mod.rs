@@ -1,5 +1,5 @@
-//! Attacks on a broker from VMs of their own, all at once and for as long as one likes, beside VMs that only compute: who ends, grows or
-//! stands still, and what the others get of the GPU.
+//! Attacks on a broker from VMs of their own, all at once and for any time, beside VMs that only compute. The findings: processes that end, grow or
+//! stand still, and the part of the GPU that the other VMs get.
 
 mod attacks;
 mod neighbour;
@@ -24,7 +24,7 @@ const NEIGHBOURS: [&str; 2] = ["neighbour-1", "neighbour-2"];
 
 /// A thread may wait for so long for anything but work.
 pub const BLOCKED_MAX: Duration = Duration::from_millis(50);
-/// A process may hold so much more at the end, KiB: what its allocator keeps.
+/// A process may hold so much more at the end, KiB: memory that its allocator keeps.
 pub const GROWN_MAX_KIB: u64 = 16 << 10;
 
 /// The findings of a siege.
@@ -48,7 +48,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the faults among the findings: what must not be.
+    /// Returns the faults among the findings.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -77,7 +77,7 @@ impl fmt::Display for Report {
         for (name, rounds, errors) in &self.rounds {
             writeln!(
                 f,
-                "  {name}: {rounds} rounds, {errors} of which ended with an error of the attacker's"
+                "  {name}: {rounds} rounds, {errors} of them ended with an error of the attacker's"
             )?;
         }
         for Found { process, anonymous_kib, descriptors, blocked, .. } in &self.processes {
@@ -156,7 +156,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Begins the rounds. A round may outlast the siege: what it waits for may never come.
+    /// Begins the rounds. A round may outlast the siege: it may wait for an event that never comes.
     fn begin(broker: &Arc<Broker>, attack: &'static Attack, seed: u64) -> Arc<Self> {
         let (begun, failed, over) = Default::default();
         let rounds = Arc::new(Self { name: attack.name, begun, failed, over });

@@ -1,4 +1,4 @@
-//! A VM that does nobody any harm: its program always has work for the GPU.
+//! A VM that does no harm to others: its program always has work for the GPU.
 
 use crate::broker::Broker;
 use crate::frontend::{Options, Session};
@@ -34,7 +34,7 @@ impl Neighbour {
     /// Starts the program. Returns when its first submission is complete.
     ///
     /// # Errors
-    /// The device refuses what it makes.
+    /// The device refuses an object of the program's.
     pub(super) fn start(broker: &Broker, vm: &str) -> Result<Self> {
         let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
         let mut device = Device::create(&gpu, vm)?;

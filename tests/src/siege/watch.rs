@@ -1,5 +1,5 @@
-//! Looks at processes that must not stand still: what they hold, whether they live, and for how long a thread of theirs waits in the kernel
-//! for anything but work.
+//! Watches processes that must not stand still: their holdings, their lives, and the time for which one of their threads waits in the kernel for
+//! anything but work.
 
 use crate::daemon::{Holdings, is_alive};
 use anyhow::Result;
@@ -20,13 +20,13 @@ const WAITS_FOR_WORK: [u32; 7] = [7, 35, 232, 230, 271, 281, 441];
 /// waitid, accept4.
 const HELPER_WAITS: [u32; 7] = [202, 43, 45, 47, 61, 247, 288];
 
-/// The broker's thread that makes processes, which takes as long as the system likes: nobody waits for it.
+/// The broker's thread that makes processes. The system may take any time for that, and no other thread waits for it.
 const STARTER: &str = "starter";
 
 /// A process that must not stand still.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// The name, for whoever reads the figures.
+    /// The name, for the reader of the figures.
     pub name: String,
     /// The process id.
     pub pid: Pid,
@@ -77,7 +77,7 @@ impl Watch {
         Ok(Self { begun, stop, thread })
     }
 
-    /// Ends the watch, and tells what was found.
+    /// Ends the watch, and returns the findings.
     pub(super) fn end(self) -> Vec<Found> {
         self.stop.store(true, Ordering::Relaxed);
         let mut longest = self.thread.join().unwrap_or_default();

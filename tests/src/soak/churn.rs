@@ -1,4 +1,4 @@
-//! The deeds of the events. An event that cannot do what it is for has failed.
+//! The actions of the events. An event that cannot do its action has failed.
 
 use super::pace::{Due, Event, VMS};
 use super::stage::{GUEST, Stage};
@@ -94,7 +94,7 @@ fn client(stage: &Stage, vm: &str, random: &mut Random) -> Result<()> {
         sleep(POLL);
     }
     if program.is_running() {
-        // A guest ends with its VMM; Mesa waits for ever for a ring that nobody serves.
+        // A guest ends with its VMM; Mesa would wait for ever for a ring without a device behind it.
         sleep(GOING);
         let _ = kill_process_group(program.pid(), Signal::KILL);
     }
@@ -105,7 +105,7 @@ fn client(stage: &Stage, vm: &str, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Kills one of the VM's workers, of which there is one at least.
+/// Kills one of the VM's workers; the context that is created here makes sure that there is one.
 fn worker_dies(stage: &Stage, vm: &str, random: &mut Random) -> Result<()> {
     let gpu = stage.gpu(vm)?;
     let device = Device::create(&gpu, "victim")?;
@@ -136,7 +136,7 @@ fn hang(stage: &Stage, vm: &str) -> Result<()> {
     let gpu = stage.gpu(vm)?;
     let mut program = endless::Program::start(&gpu, "hang")?;
     program.stop()?;
-    // The limit ends it, and with it the wait, in whatever way.
+    // The limit ends the submission, and with it the wait: the context may be lost or not.
     let ended = program.is_ended_within(PATIENCE);
     gpu.destroy_context(program.context())?;
     ensure!(ended, "it goes on");
@@ -176,7 +176,7 @@ fn reload(stage: &Stage, event: Event) -> Result<()> {
         let device = stage.broker.device(last)?;
         return disturbed(stage, last, || {
             stage.end_vmm(last);
-            // The broker may not have heard yet that nobody is connected.
+            // The broker may not have heard yet that no frontend is connected.
             stage.broker.say(&["reload", "--now"])?;
             let back = || stage.broker.device(last).is_ok_and(|now| now != device) && stage.serves(last);
             ensure!(eventually(PATIENCE, back), "{last} does not come back");
@@ -203,7 +203,7 @@ fn wrong_file(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Does what logrotate does with `copytruncate`, as the log is standard error and cannot be opened anew.
+/// Copies the log and truncates it, as logrotate does with `copytruncate`: the log is standard error and cannot be opened anew.
 fn rotate(stage: &Stage) -> Result<()> {
     let log = stage.broker.path("log");
     let copied = fs::copy(&log, stage.broker.path("log.1"))?;

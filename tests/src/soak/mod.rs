@@ -1,4 +1,4 @@
-//! A year in short: a broker of four VMs with all that operators and guests do to it, and whether anything of it stays.
+//! A year in short: a broker of four VMs with all actions of operators and guests, and the check that nothing of these remains.
 //!
 //! | file | is |
 //! | --- | --- |
@@ -38,7 +38,7 @@ pub struct Plan {
     pub hours: f64,
     /// Operator's seconds in a second.
     pub speed: f64,
-    /// Decides which events come when, and what they hit.
+    /// The seed that decides the times of the events, and their targets.
     pub seed: u64,
     /// Time between two rests.
     pub rest_every: Duration,
@@ -57,7 +57,7 @@ const FAULTS_MAX: usize = 20;
 pub struct Report {
     plan: Plan,
     took: Duration,
-    /// Events by name: how many were done, and how many of them were disturbed by others.
+    /// Events by name: their number, and the number of those that other events disturbed.
     events: BTreeMap<&'static str, (u64, u64)>,
     /// The measures, as they were taken at each rest.
     pub lines: Vec<Line>,
@@ -66,7 +66,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns what must not be: events that failed by themselves, and measures that are not flat.
+    /// Returns the faults: events that failed by themselves, and measures that are not flat.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let grows = self.lines.iter().filter(|line| !line.is_flat());
@@ -90,7 +90,7 @@ impl fmt::Display for Report {
             "{hours} h at an operator's pace in {minutes:.1} min, {speed:.1} times as fast, seed {seed}"
         )?;
         for (name, (done, disturbed)) in &self.events {
-            writeln!(f, "  {name}: {done}, of which {disturbed} were disturbed by others")?;
+            writeln!(f, "  {name}: {done}, {disturbed} of them disturbed by others")?;
         }
         let per_hour = self.log_bytes as f64 / hours / 1024.0;
         writeln!(f, "  the log grew by {per_hour:.1} KiB for each hour at an operator's pace")?;
@@ -98,7 +98,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Counts what was done.
+/// Counts the events that were done.
 #[derive(Default)]
 struct Tally {
     events: BTreeMap<&'static str, (u64, u64)>,
@@ -114,13 +114,13 @@ impl Tally {
 /// Does everything that the plan demands. `threads` is the program of this crate with the name `many_threads`.
 ///
 /// # Errors
-/// The broker does not start, or what came does not go.
+/// The broker does not start, or does not come to rest.
 pub fn run(plan: Plan, threads: PathBuf) -> Result<Report> {
     let stage = Stage::set(threads)?;
     let due = schedule(plan.hours, plan.seed, &stage.can());
     println!("{} events in {:.1} min", due.len(), plan.hours * 60.0 / plan.speed);
     let (queue, tally) = (Mutex::new(due.into_iter()), Mutex::new(Tally::default()));
-    // Held for reading by whoever does something, for writing while all rest.
+    // Held for reading by a lane that does an event, for writing at a rest.
     let (calm, failed) = (RwLock::new(()), AtomicBool::new(false));
     let begun = Instant::now();
     let lane = || {
@@ -172,11 +172,11 @@ fn next(queue: &Mutex<impl Iterator<Item = Due>>) -> Option<Due> {
     queue.lock().next()
 }
 
-/// Does an event, and counts it. What fails though nobody has disturbed its VM is a fault.
+/// Does an event, and counts it. If it fails though no other event has disturbed its VM, that is a fault.
 fn do_one(stage: &Stage, due: &Due, tally: &Mutex<Tally>) {
     let before = stage.disturbances(due.vm);
     let done = perform(stage, due);
-    // An odd number: something was under way already.
+    // An odd number: another event was disturbing the VM already.
     let disturbed = done.is_err() && (before % 2 == 1 || stage.disturbances(due.vm) != before);
     let mut tally = tally.lock();
     let (count, failed) = tally.events.entry(due.event.name()).or_default();

@@ -1,9 +1,9 @@
-//! An operator's pace: which events there are, and how often each happens. A seed makes an order of them.
+//! An operator's pace: the kinds of events, and how often each happens. A seed makes an order of them.
 
 use crate::random::Random;
 use std::time::Duration;
 
-/// The VMs that are always there. Nobody ends the device process of the first, so that one has the whole time to grow in.
+/// The VMs that are always there. No event ends the device process of the first, which therefore has the whole time to grow.
 pub const VMS: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Something that happens.
@@ -29,13 +29,13 @@ pub enum Event {
     Status,
     /// Metrics are collected.
     Scrape,
-    /// Somebody connects to the control socket and says nothing.
+    /// A client connects to the control socket and says nothing.
     Silence,
     /// The file gives a VM another weight.
     Reshare,
     /// A VM joins the file or leaves it.
     Member,
-    /// The file changes what a VM's device process is started with.
+    /// The file changes a setting that a VM's device process takes at its start.
     Replace,
     /// The file is wrong.
     WrongFile,
@@ -60,7 +60,7 @@ enum On {
     Broker,
 }
 
-/// One row: the event, what it is about, and the seconds from one to the next.
+/// One row: the event, its target, and the seconds from one to the next.
 type Row = (Event, On, f64);
 
 const MINUTE: f64 = 60.0;
@@ -97,7 +97,7 @@ pub struct Due {
     pub event: Event,
     /// The VM that it is about, or the broker.
     pub vm: &'static str,
-    /// Decides what else is left open.
+    /// Decides the open choices of the event.
     pub seed: u64,
 }
 

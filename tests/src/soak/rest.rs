@@ -1,4 +1,4 @@
-//! A rest: the VMMs have gone, no program is left, and what our processes hold is counted.
+//! A rest: the VMMs have gone, no program is left, and the holdings of our processes are counted.
 
 use super::flat::{Line, Tolerance};
 use super::pace::VMS;
@@ -17,9 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Processes that are watched from the beginning to the end.
 const WATCHED: [&str; 3] = ["broker", "device process of a", "launcher of a"];
 
-/// The file that a VM has in its state folder, unless its device process was started on a full disk.
+/// The file in the state folder of each VM whose device process was not started on a full disk.
 const KEY: &str = "pipeline-cache.key";
-/// The log, and what rotation makes of it.
+/// The log, and the beginning of the names of rotated logs.
 const LOG: &str = "log";
 /// Descriptors of a broker for each VM.
 const OF_A_VM: usize = 2;
@@ -126,14 +126,14 @@ pub(super) fn lines(rests: &[Rest]) -> Vec<Line> {
         }));
         lines.push(line(name("threads"), Tolerance::By(0.5), &|rest| of(rest).holdings.threads as f64));
         lines.push(line(name("mappings"), Tolerance::By(4.0), &|rest| of(rest).holdings.mappings as f64));
-        // What an allocator keeps moves by some pages.
+        // The pages that an allocator keeps vary by some.
         lines.push(line(name("memory of its own, KiB"), Tolerance::By(512.0), &|rest| {
             of(rest).holdings.anonymous_kib as f64
         }));
         // A page that fewer processes share counts more, and other programs of the machine share the libraries' pages.
         lines.push(line(name("PSS, KiB"), Tolerance::Figure, &|rest| of(rest).pss_kib as f64));
     }
-    lines.push(line("processes that nobody needs".into(), Tolerance::By(0.5), &|rest| rest.surplus as f64));
+    lines.push(line("surplus processes".into(), Tolerance::By(0.5), &|rest| rest.surplus as f64));
     lines.push(line("files in the runtime folder".into(), Tolerance::By(0.5), &|rest| rest.sockets as f64));
     lines.push(line("files in the state folders".into(), Tolerance::By(0.5), &|rest| rest.states as f64));
     lines.push(line("control groups".into(), Tolerance::By(0.5), &|rest| rest.groups as f64));

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 /// The VM that comes and goes.
 pub(super) const GUEST: &str = "guest";
-/// Limits that end what hangs soon, and hold nobody back for it.
+/// Limits that end a hang soon, and hold no program back for it.
 const LIMITS: &str = "max-submit-time = \"20s\"\nmax-submit-time-contended = \"5s\"\nstrikes = 100000\nstrike-hold = \"100ms\"";
 /// Bytes of the file system with the states of VMs.
 const STATES: &str = "size=256k,mode=700";
@@ -47,7 +47,7 @@ pub(super) struct Stage {
     /// Bridges so far.
     bridges: AtomicU64,
     machines: HashMap<&'static str, Machine>,
-    /// Gone last, for others have files in it.
+    /// The last field, and dropped last: the other fields have files in it.
     states: States,
     top: String,
 }
@@ -131,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// Ends the VM's VMM, so that nobody waits for it.
+    /// Ends the VM's VMM, so that no program waits for it.
     pub(super) fn release(&self, vm: &str) {
         self.disturb(vm);
         self.end_vmm(vm);
@@ -151,7 +151,7 @@ impl Stage {
     pub(super) fn fill_states(&self) -> Result<PathBuf> {
         let path = self.states().join("full");
         let mut bytes = 0_u64;
-        // What cannot be written any more says that it is full.
+        // The file is full when a write fails.
         while fs::OpenOptions::new()
             .append(true)
             .create(true)

@@ -1,9 +1,8 @@
 //! The uses between the files of a package: an arrow leads from the file with a path to the file that defines the name at its end.
 //!
-//! Names are looked up as the compiler does it, through imports and through what a module re-exports, so a file that takes a name from the
-//! `mod.rs` of a folder has an arrow to the file that defines it. There are no arrows for declarations of modules, re-exports of what is
-//! below the module, imports of whole modules (the paths that begin with their names count), code that no product contains, and generated
-//! files.
+//! Names are looked up as the compiler does it, through imports and re-exports of modules, so a file that takes a name from the `mod.rs` of a folder
+//! has an arrow to the file that defines it. There are no arrows for declarations of modules, re-exports from below the module, imports of whole
+//! modules (the paths that begin with their names count), code that no product contains, and generated files.
 
 use super::{Tree, is_generated};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +59,7 @@ impl Tree {
         Some(target)
     }
 
-    /// The modules along a path as it is written, without what they import: the last is as far as the path goes through modules.
+    /// The modules along a path as it is written, without imports: the last is as far as the path goes through modules.
     #[must_use]
     pub fn written_modules(&self, from: usize, path: &[String]) -> Vec<usize> {
         let first = path.first().map(String::as_str);
@@ -92,7 +91,7 @@ impl Tree {
         false
     }
 
-    /// The beginning of a path, and what follows it.
+    /// The module or item at the beginning of a path, and the rest of the path.
     fn start<'p>(&self, from: usize, path: &'p [String], steps: usize) -> Option<(Target, &'p [String])> {
         let (first, mut rest) = path.split_first()?;
         let target = match first.as_str() {
@@ -197,7 +196,7 @@ mod tests {
             ("src/a.rs", "pub use super::b::*; fn f() { Nothing::f(); serde::f(); }"),
             ("src/b.rs", "pub use super::a::*; pub use super::a::Lost; pub use super::b::Lost;"),
         ]);
-        // That is no Rust; the last module on the way is taken for the owner of what cannot be found.
+        // Such code is no Rust; the last module on the way counts as the owner of a name that cannot be found.
         assert_eq!(found, ["b.rs -> a.rs: Lost"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Documentation comments whose first sentence has no subject: it begins with a word that asks, points at something unsaid, or goes on
 //! from nowhere.
 //!
-//! A rule is the beginning of a sentence, so it says little about the rest; who writes one decides.
+//! A rule is the beginning of a sentence, so it says little about the rest; the writer decides.
 
 use super::{Source, below};
 use syn::visit::{self, Visit};

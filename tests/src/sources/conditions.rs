@@ -93,7 +93,7 @@ pub fn attributes_in_impl(item: &ImplItem) -> &[Attribute] {
     }
 }
 
-/// Takes out what only tests contain.
+/// Removes the items that only tests contain.
 pub fn without_tests(file: &mut File) {
     take_tests_out(&mut file.items);
 }

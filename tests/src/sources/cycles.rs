@@ -4,7 +4,7 @@ use super::arrows::Arrows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// The sets of places each of which leads to all others of its set, the largest first; places on no cycle are left out.
+/// The sets of places that all lead to each other, the largest first; places on no cycle are left out.
 #[must_use]
 pub fn cycles(arrows: &Arrows) -> Vec<BTreeSet<&str>> {
     let mut places: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Tables of layers: the head of a module may have one that says which of its children may use which.
+//! Tables of layers: the head of a module may have one, with the modules that each of its children may use.
 //!
 //! ```text
 //!     | module | is | may use |
@@ -7,9 +7,9 @@
 //!     | `above` | the upper one | below |
 //! ```
 //!
-//! A table has a row for each child. What a row allows are other children, modules at the root of the crate, and packages; of the latter
-//! two, those count that some row names. A use is a path with `super`, `crate` or the like that leads into a child, or to a name that
-//! the parent re-exports from a child.
+//! A table has a row for each child. A row allows other children, modules at the root of the crate, and packages; of the latter two, only those that
+//! some row names count. A use is a path with `super`, `crate` or the like that leads into a child, or to a name that the parent re-exports from a
+//! child.
 
 use super::Tree;
 use super::arrows::Target;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The line that begins a table.
 const HEADING: &str = "//! | module | is | may use |";
 
-/// The table of a module: what each child may use.
+/// The table of a module: the modules and packages that each child may use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Table(BTreeMap<String, BTreeSet<String>>);
 
@@ -84,7 +84,7 @@ impl Tree {
         wrong
     }
 
-    /// The name, as the table of `head` knows it, of what a path in a module uses.
+    /// The name of the module or package that a path in a module uses, as the table of `head` knows it.
     fn used(&self, at: usize, path: &[String], head: usize, table: &Table) -> Option<String> {
         let modules = self.written_modules(at, path);
         if let Some(&child) = modules.iter().find(|&&module| self.modules[module].parent == Some(head)) {

@@ -1,8 +1,8 @@
-//! The sources of this repository as the guards of its structure see them: parsed, with what is compiled for tests told apart.
+//! The sources of this repository as the guards of its structure see them: parsed, with code for tests told apart.
 //!
-//! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of macros,
-//! `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that say
-//! which module may use which, `comments` the documentation. None of them knows a rule: those are the tests `tidy`, `layering` and `modules`.
+//! `conditions` tells from attributes which code a product never contains, `words` counts keywords and finds names, also in the bodies of macros,
+//! `tree` is the modules of a package, `arrows` the uses between files, `cycles` the circles of uses, `layers` the tables of the modules that a
+//! module may use, `comments` the documentation. None of them knows a rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
 pub mod comments;
@@ -35,7 +35,7 @@ pub const PACKAGES: &[&str] = &[
     "tests",
 ];
 
-/// Packages that are not part of the product; the code of the others is told from that of their tests.
+/// Packages that are not part of the product; in all other packages, code is told from that of their tests.
 pub const TOOLS: &[&str] = &["protocol/codegen", "tests"];
 
 /// One file.
@@ -112,8 +112,8 @@ pub fn all() -> Vec<Source> {
     found
 }
 
-/// The files of the product that people write, and of its examples and fuzz targets. A file of tests, which is one that its parent declares for
-/// tests, whatever its name, is left out; tests at the end of a file are not.
+/// The files of the product that people write, and of its examples and fuzz targets. A file that its parent declares for tests is left out, whatever
+/// its name; tests at the end of a file are not.
 ///
 /// # Panics
 /// A folder cannot be read, or there are next to no files.

@@ -1,4 +1,4 @@
-//! The modules of a package: which file declares which, what each defines and imports, and the paths that are written in it.
+//! The modules of a package: the files that declare them, the names that each defines and imports, and the paths that are written in it.
 
 use super::conditions::{TEST, UNSHIPPED, attributes, attributes_in_impl, needs};
 use super::words;
@@ -95,7 +95,7 @@ impl Tree {
         tree
     }
 
-    /// A tree of the files in `files`, paths and code, of which `src/lib.rs` is the root.
+    /// A tree of the files in `files`, paths and code; `src/lib.rs` is the root.
     #[cfg(test)]
     pub fn of_files(files: &[(&str, &str)]) -> Self {
         let source = |&(path, code): &(&str, &str)| Source { path: path.to_owned(), code: code.to_owned() };
@@ -148,7 +148,7 @@ impl Tree {
         folder: PathBuf,
         kind: Kind,
     ) -> usize {
-        // The outputs of the generator are no part of what people arrange.
+        // Generated files are not arranged by people, and so have no arrows.
         let parsed = if is_generated(&file) {
             None
         } else {

@@ -116,8 +116,8 @@ pub fn idents(tokens: &TokenStream) -> Vec<(String, usize)> {
     found
 }
 
-/// The packages that files of one package name: what paths begin with, unless it is imported from elsewhere, here or, for a file that
-/// imports all of a module, anywhere.
+/// The packages that files of one package name: the first names of paths, except those imported from elsewhere, in the same file or, for a file that
+/// imports all of a module, in any file.
 #[must_use]
 pub fn packages(sources: &[Source]) -> BTreeSet<String> {
     let imports: Vec<_> = sources.iter().map(Imports::of).collect();
@@ -155,7 +155,7 @@ impl<'ast> Visit<'ast> for Imports {
     }
 }
 
-/// The names that paths begin with, and what `use` and `extern crate` name without a path.
+/// The names that paths begin with, and the names that `use` and `extern crate` give without a path.
 #[must_use]
 pub fn first_names(tokens: &TokenStream) -> Vec<String> {
     let tokens: Vec<_> = tokens.clone().into_iter().collect();

@@ -54,10 +54,10 @@ impl Dialogue {
         writeln!(self.input, "{line}").with_context(|| self.errors())
     }
 
-    /// Waits for its next line.
+    /// Waits for the program's next line.
     ///
     /// # Errors
-    /// It has ended, or takes longer than [`PATIENCE`]; with what it wrote to standard error.
+    /// The program has ended, or takes longer than [`PATIENCE`]; the error has the program's standard error.
     pub fn hear(&self) -> Result<String> {
         self.lines.recv_timeout(PATIENCE).with_context(|| self.errors())
     }

@@ -1,7 +1,6 @@
-//! Daemons with a bridge for each VM, and programs on the devices behind them: what measurements are taken on.
+//! Daemons with a bridge for each VM, and programs on the devices behind them, for measurements.
 //!
-//! `place` says where daemon, drivers and programs come from, `dialogue` is a program that is asked line by line. Knows nothing of what is
-//! measured.
+//! `place` says where daemon, drivers and programs come from, `dialogue` is a program that is asked line by line. Knows nothing of the measurements.
 
 mod dialogue;
 mod place;
@@ -99,7 +98,7 @@ impl Stand {
         self.bridges.get(vm)
     }
 
-    /// Returns what the daemons logged.
+    /// Returns the daemons' log.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
@@ -141,7 +140,7 @@ impl Stand {
         all_below(self.daemons.iter().map(|daemon| daemon.0.id()).collect())
     }
 
-    /// The processes among them that contexts have of their own: workers, and what represents them outside of their namespaces.
+    /// The processes among them that contexts have of their own: workers, and the processes that stand for workers outside of their namespaces.
     ///
     /// # Errors
     /// `/proc` cannot be read.

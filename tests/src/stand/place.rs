@@ -24,7 +24,7 @@ pub struct Place {
 pub struct OwnDaemon {
     /// The name of the guest's Mesa.
     pub guest: String,
-    /// The daemon's executable, if it is not that of the other guests.
+    /// The daemon's executable, if this guest has another one than the other guests.
     pub program: Option<PathBuf>,
     /// The daemon's options.
     pub options: Vec<String>,
@@ -51,7 +51,7 @@ pub enum Drivers {
         /// The name of each guest's Mesa, and the suite that it is from.
         mesas: Vec<(String, Suite)>,
     },
-    /// A machine prepared by hand, such as a GPU host: what runs on the host gets this process's environment.
+    /// A machine prepared by hand, such as a GPU host: programs on the host get this process's environment.
     Machine {
         /// The daemon's executable.
         daemon: PathBuf,

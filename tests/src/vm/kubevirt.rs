@@ -14,7 +14,7 @@ pub const DOMAIN: &str = include_str!("kubevirt.xml");
 /// The manifest that has the script.
 pub const HOOK: &str = include_str!("../../../daemon/packaging/kubevirt/hook.yaml");
 
-/// Returns what the sidecar's script makes of a domain.
+/// Returns the domain that the sidecar's script makes of a domain.
 ///
 /// # Errors
 /// The manifest has no script, or the script fails.

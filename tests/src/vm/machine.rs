@@ -33,11 +33,11 @@ pub struct Options {
     pub limit: Duration,
     /// Let the guest restart instead of ending the machine when it asks for it.
     pub may_reboot: bool,
-    /// Copy what the command prints to standard output while it runs.
+    /// Copy the command's output to standard output while it runs.
     pub echo: bool,
     /// Use the processor's virtualization instead of emulating; needs a `/dev/kvm` that can run Linux guests.
     pub kvm: bool,
-    /// The daemon's program, whose recipe is taken; the one of the tests if none is named.
+    /// The daemon's program that prints the recipe; that of the tests if none is named.
     pub daemon: Option<PathBuf>,
     /// Memory devices (`pc-dimm`) beside the machine's memory: a region of the memory table each.
     pub memory_devices: u32,
@@ -137,7 +137,7 @@ impl Vm {
     /// Waits for the end of the script.
     ///
     /// # Errors
-    /// The machine reached its time limit or died; the message holds the end of what it printed.
+    /// The machine reached its time limit or died; the message holds the end of its output.
     pub fn wait(mut self) -> Result<Outcome> {
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
@@ -180,7 +180,7 @@ impl Vm {
         writeln!(stdin, "{line}").context("the machine has ended")
     }
 
-    /// Gives the command what comes from here as its standard input, until the machine ends. Nothing can be sent by [`Vm::send_line`] then.
+    /// Gives the command the bytes of `input` as its standard input, until the machine ends. [`Vm::send_line`] can send nothing then.
     ///
     /// # Errors
     /// The command has got an input before.
@@ -244,13 +244,13 @@ impl Vm {
         Ok(())
     }
 
-    /// Returns what the command printed so far.
+    /// Returns the command's output so far.
     #[must_use]
     pub fn output(&self) -> String {
         self.output.so_far()
     }
 
-    /// Returns what kernel and init printed so far, and QEMU's own messages.
+    /// Returns the output of kernel and init so far, and QEMU's own messages.
     #[must_use]
     pub fn console(&self) -> String {
         let read = |name| fs::read(self.folder.path().join(name)).unwrap_or_default();

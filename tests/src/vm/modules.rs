@@ -14,7 +14,7 @@ pub(super) struct Module {
     pub object: Vec<u8>,
 }
 
-/// Returns those of `wanted` that this kernel has as modules, not built in, and all they depend on, each after what it needs.
+/// Returns the modules of `wanted` that this kernel does not have built in, and all their dependencies, each behind those that it needs.
 ///
 /// `folder` is the kernel's folder below `lib/modules`; `unxz` is a busybox, as the host may have no decompressor. The
 /// packages carry no dependency table (installing them would make one), so dependencies are read from the modules.

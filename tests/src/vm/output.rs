@@ -1,4 +1,4 @@
-//! Collects what a guest's command prints, while it runs.
+//! Collects the output of a guest's command, while it runs.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;

@@ -45,7 +45,7 @@ impl Qmp {
         writeln!(self.reader.get_mut(), "{command}")?;
         loop {
             let line = self.line()?;
-            // Events may come in between; they begin with neither.
+            // Events may come in between; they begin with neither word.
             if line.starts_with(r#"{"return""#) {
                 return Ok(());
             }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestMemoryMmap;
 
-/// Answers each request with its own bytes, doubled.
-/// Whoever takes longer hangs.
+/// A wait of so long without a kick is a hang.
 const LONG: Duration = Duration::from_secs(300);
 
+/// Answers each request with its own bytes, doubled.
 fn device(queue: &DriverQueue, features: RingFeatures, stop: &AtomicBool) {
     let memory: GuestMemoryMmap = queue.ram.memory().clone();
     let mut ring = Queue::new(queue.size()).unwrap();
