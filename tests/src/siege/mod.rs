@@ -75,10 +75,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:.0} s of attacks", self.time.as_secs_f64())?;
         for (name, rounds, errors) in &self.rounds {
-            writeln!(
-                f,
-                "  {name}: {rounds} rounds, {errors} of them ended with an error of the attacker's"
-            )?;
+            writeln!(f, "  {name}: {rounds} rounds, {errors} of them ended with an error of the attacker's")?;
         }
         for Found { process, anonymous_kib, descriptors, blocked, .. } in &self.processes {
             let [before, after] = anonymous_kib;

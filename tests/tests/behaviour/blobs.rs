@@ -58,7 +58,7 @@ fn shared_memory_is_zero_writable_and_of_fixed_size() -> Result<()> {
 
 #[test]
 fn a_guest_hears_of_a_mapping_when_it_is_announced_as_a_memory_region() -> Result<()> {
-    // QEMU acknowledges a map before guests reach what is mapped, and an unmap before they do not reach it any more.
+    // QEMU acknowledges a map before guests reach the mapping, and an unmap while they may still reach it.
     let daemon = Daemon::start()?;
     let guest = daemon.guest_with(Options { vmm: Vmm::Qemu, ..Options::default() })?;
     let context = guest.create_context("announced")?;
@@ -146,7 +146,7 @@ fn a_frontend_that_does_not_announce_mappings_holds_more_than_qemu_survives() ->
     guest.destroy_blobs(mapped);
     assert!(eventually(PATIENCE, || guest.session.window.live() == 0));
     assert_eq!(guest.session.window.violations(), Vec::<String>::new());
-    // Who runs out there is told by the same name.
+    // A context that reaches this limit is told by the same name.
     let bounded = Daemon::start_with(&["--max-maps", "8"])?;
     let guest = bounded.guest_with(Options::of(Vmm::Crosvm))?;
     let context = guest.create_context("bounded")?;

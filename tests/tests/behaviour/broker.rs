@@ -1,5 +1,4 @@
-//! Several VMs from one configuration file: programs of each compute, operators see and command, and what happens to one VM does not
-//! happen to another.
+//! Several VMs from one configuration file: programs of each compute, operators see and command, and a fault in one VM does not affect another.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -145,7 +144,7 @@ fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() ->
     check_log(&std::fs::read_to_string(&grants)?, &status)
 }
 
-/// Checks that what was charged line by line is what was counted.
+/// Checks that the charges in the log's lines add up to the counters.
 fn check_log(log: &str, status: &Value) -> Result<()> {
     for vm in status["vms"].as_array().context("VMs")? {
         let name = vm["name"].as_str().context("a name")?;
@@ -268,7 +267,7 @@ fn who_connects_and_says_nothing_holds_up_nobody() -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     let used = cpu_time(broker.pid())? - before;
     let passed = began.elapsed();
-    // What is busy uses all that it gets.
+    // A busy process would use all the time that passes.
     ensure!(used < passed / 4, "{used:?} of {passed:?}");
     drop((silent, slow));
     Ok(())

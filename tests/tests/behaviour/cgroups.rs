@@ -46,7 +46,7 @@ fn fills(guest: &Arc<Gpu>, name: &str, size: u64) -> Result<Device> {
     Ok(program)
 }
 
-/// A VM of moderate size beside one whose programs take more than the unit has. Whether the moderate one still computes.
+/// A VM of moderate size beside one whose programs take more than the unit has. Returns whether the moderate one still computes.
 fn one_takes_all_memory(top: &str) -> Result<Option<(bool, String)>> {
     let Some(unit) = Unit::with(&["memory"])? else { return Ok(None) };
     unit.set("memory.max", &(900 * MIB).to_string())?;
@@ -68,7 +68,7 @@ fn one_takes_all_memory(top: &str) -> Result<Option<(bool, String)>> {
     println!("{} hostile programs of 64 MiB", programs.len());
     ensure!(eventually(PATIENCE, lost), "nothing was ended\n{}", broker.log());
     ensure!(broker.is_running(), "the broker is gone\n{}", broker.log());
-    // Its line comes with the first of what is lost.
+    // The line comes with the first loss of a context.
     eventually(PATIENCE, || broker.log().contains(MEMORY_LIMIT) || top != GROUPED);
     let computes = workers_of(&broker, "b")? == workers
         && victim.allocate(MIB, Source::New)?.is_ok_and(|memory| victim.fill(memory, MIB, 1).is_ok());
@@ -190,7 +190,7 @@ fn every_vm_has_a_group_with_its_part_and_its_weight() -> Result<()> {
     assert_eq!(unit.processes("broker")?, [broker.pid().as_raw_nonzero().get()]);
     assert_eq!(unit.read("vm-a/workers/memory.max")?, (500 * MIB).to_string());
     assert_eq!(unit.read("vm-b/workers/memory.max")?, (1000 * MIB).to_string());
-    // Of 1000, three times sixteen are for who serves them.
+    // Of 1000, three times sixteen are for the processes that serve the VMs.
     assert_eq!(unit.read("vm-b/workers/pids.max")?, "476");
     assert_eq!((unit.read("vm-a/cpu.weight")?, unit.read("vm-b/cpu.weight")?), ("300".into(), "100".into()));
     broker.say(&["set", "a", "weight=7"])?;
@@ -219,7 +219,7 @@ fn groups_come_and_go_with_the_vms_of_the_file_and_others_keep_theirs() -> Resul
     unit.ensure_gone("vm-b")?;
     assert_eq!(unit.read("vm-c/workers/memory.max")?, (1000 * MIB).to_string());
     assert_eq!(unit.read("vm-c/cpu.weight")?, "7");
-    // One more VM has others get less from their next start.
+    // After one more VM, the others get less from their next start.
     broker.rewrite(top, &[("a", a), ("c", "weight = 8"), ("d", "")])?;
     let said = broker.say(&["reload"])?;
     let later = |key: &str, vms: &str| {
@@ -234,7 +234,7 @@ fn groups_come_and_go_with_the_vms_of_the_file_and_others_keep_theirs() -> Resul
     assert_eq!(said.lines().collect::<Vec<_>>(), lines);
     ensure!(eventually(PATIENCE, || broker.listens("d")), "{}", broker.log());
     assert_eq!(unit.read("vm-d/workers/memory.max")?, (500 * MIB).to_string());
-    // Of 1000, four times sixteen are for who serves them.
+    // Of 1000, four times sixteen are for the processes that serve the VMs.
     assert_eq!(unit.read("vm-d/workers/pids.max")?, "312");
     assert_eq!(unit.read("vm-c/workers/memory.max")?, (1000 * MIB).to_string());
     assert_eq!(
@@ -271,7 +271,7 @@ fn without_delegation_it_is_said_once_and_on_demand_it_is_an_error() -> Result<(
     let daemon = DaemonProcess::start_command(daemon::command()?, &[])?;
     let lines = daemon.log().lines().filter(|line| line.contains("Delegate=yes")).count();
     ensure!(lines <= 1, "{}", daemon.log());
-    // A group with another process in it is nobody's to divide.
+    // The daemon does not divide a group with another process in it.
     let Some(unit) = Unit::with(&[])? else { return Ok(()) };
     let mut other = unit.command(std::process::Command::new("sleep").arg("1000")).spawn()?;
     ensure!(eventually(PATIENCE, || unit.processes(".").is_ok_and(|found| !found.is_empty())));

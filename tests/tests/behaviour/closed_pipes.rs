@@ -1,12 +1,12 @@
-//! Tests that a program whose reader has gone, as behind `| head -1`, ends quietly: it neither panics nor complains, and its status is the one
-//! of what it did.
+//! Tests that a program whose reader has gone, as behind `| head -1`, ends quietly: it neither panics nor complains, and its status tells of its work
+//! alone.
 
 use anyhow::{Context, Result, ensure};
 use std::io;
 use std::process::{Command, Stdio};
 use tests::broker::{Broker, vhost_user_vulkan};
 
-/// The end of a pipe that nobody reads.
+/// The end of a pipe without a reader.
 fn unread() -> Result<Stdio> {
     let (reader, writer) = io::pipe()?;
     drop(reader);

@@ -1,5 +1,5 @@
-//! The daemon releases what a submission used as soon as the program can know, by whatever way, that the submission has ended, however long
-//! later submissions take.
+//! The daemon releases the objects of a submission as soon as the program can know, in any way, that the submission has ended, however long later
+//! submissions take.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::{Arena, Reader, Writer};
@@ -43,7 +43,7 @@ struct Work {
     word: u32,
 }
 
-/// A batch: semaphores and values that it waits for, what it runs, semaphores and values that it signals.
+/// A batch: semaphores and values that it waits for, its work, semaphores and values that it signals.
 type Batch<'a> = (&'a [(venus::Semaphore, u64)], &'a Work, &'a [(venus::Semaphore, u64)]);
 
 impl Stand {
@@ -209,7 +209,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Releases work that is over, which the daemon knows in time unless the machine stands still.
+    /// Releases work that is over; the daemon knows the end in time unless the machine stands still.
     fn release(&mut self, work: &Work) -> Result<()> {
         while let Err(error) = self.try_release(work) {
             self.late += 1;
@@ -286,7 +286,7 @@ impl Stand {
         Ok(())
     }
 
-    /// The second signals a binary semaphore that nobody has to wait for: the first batch of a call is over by its timeline.
+    /// The second batch signals a binary semaphore that has no waiter: the first batch of a call is over by its timeline.
     fn by_one_of_two_kinds(&mut self) -> Result<()> {
         let (first, done, binary) = (self.plain()?, self.timeline()?, self.semaphore(&[])?);
         self.release_before(&first, &[(binary, 0), (done, 1)], false, |stand| stand.wait(done, 1))?;
@@ -332,7 +332,7 @@ impl Stand {
         self.release(&later)
     }
 
-    /// Releases work while what is behind it waits inside of a command buffer, for an event that the program sets.
+    /// Releases work while later work waits inside of a command buffer, for an event that the program sets.
     fn before_a_wait_for_an_event(&mut self, is_one_call: bool) -> Result<()> {
         let (event, device) = (self.event()?, self.d.device);
         let (first, done, end) = (self.plain()?, self.timeline()?, self.timeline()?);
@@ -366,7 +366,7 @@ impl Stand {
         self.release(&later)
     }
 
-    /// Lets several submissions wait for values that come later, and releases them one after the other as they end.
+    /// Lets several submissions wait for values that come later, and releases their work one after the other as they end.
     fn several_in_flight(&mut self) -> Result<()> {
         let (begin, end) = (self.timeline()?, self.timeline()?);
         let works = (0..8).map(|_| self.plain()).collect::<Result<Vec<_>>>()?;
@@ -382,7 +382,7 @@ impl Stand {
         Ok(())
     }
 
-    /// A value may come at any moment between two looks of whoever dispatches: none goes unseen.
+    /// A value may come at any moment between two looks of the dispatching thread, which sees each value.
     fn signalled_at_any_moment(&mut self) -> Result<()> {
         let (begin, end) = (self.timeline()?, self.timeline()?);
         let works = [self.plain()?, self.plain()?];
@@ -413,7 +413,7 @@ impl Stand {
     }
 }
 
-/// Nothing had to wait for too long, but for what was late in one of so many stands.
+/// Checks that no release had to wait for too long, except the late ones that `stands` stands allow.
 fn ensure_in_time(log: &str, stands: usize) -> Result<()> {
     ensure!(log.matches(OVERDUE).count() <= stands * LATE_MAX as usize, "{log}");
     Ok(())
@@ -445,8 +445,8 @@ fn the_same_holds_below_a_scheduler_and_beside_another_vm() -> Result<()> {
     ensure_in_time(&broker.log(), 3)
 }
 
-/// A command pool that a pending submission uses is not reset, and the daemon says so: the line that the tests above look for is there when
-/// it should be.
+/// A command pool that a pending submission uses is not reset, and the daemon says so. This shows that the line whose absence the tests above check
+/// does appear.
 #[test]
 fn what_waits_itself_is_not_released() -> Result<()> {
     let daemon = Daemon::start()?;

@@ -34,7 +34,7 @@ fn context_without_capset_is_an_empty_shell() -> Result<()> {
     let shell = ContextId(1);
     create(&guest, shell.0, 0)?;
     assert_eq!(daemon.workers(), []);
-    // An older kernel flushes its console through such a context; a submission there has nobody to execute it.
+    // An older kernel flushes its console through such a context, which has no worker to execute a submission.
     assert!(guest.submit(shell, &[0; 8]).wait(PATIENCE).is_err());
     assert!(guest.submit_fenced(shell, RingIdx(0), &[]).arrives_within(PATIENCE));
     guest.destroy_context(shell)?;

@@ -1,4 +1,4 @@
-//! The dashboard for Grafana and the rules of alerts that are installed with the daemon: what they name is what a broker serves, and a real
+//! The dashboard for Grafana and the rules of alerts that are installed with the daemon: a broker serves the metrics that they name, and a real
 //! Prometheus, which scrapes a broker with a client at work, has data for each panel.
 
 use anyhow::{Context, Result, ensure};
@@ -114,7 +114,7 @@ fn shown(text: &str) -> Vec<&str> {
     text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim())).collect()
 }
 
-/// A broker of two VMs with bounds, whose metrics are at this port.
+/// A broker of two VMs with bounds, with its metrics at this port.
 fn broker(port: u16) -> Result<Broker> {
     let keys = "device-memory = \"1GiB\"\nhost-memory = \"2GiB\"";
     Broker::start(&format!("metrics = \"127.0.0.1:{port}\""), &[("a", keys), ("b", keys)])
@@ -273,7 +273,7 @@ fn prometheus_has_data_for_each_panel_while_a_client_works() -> Result<()> {
         }
         println!("{panel}: {} series, the first {}", series.len(), series[0]);
     }
-    // What is said of a VM is what was measured: the client keeps the GPU busy.
+    // The measurements reach the metrics of a VM: the client keeps the GPU busy.
     let computes = format!("rate({PREFIX}gpu_seconds_total{{vm=\"a\",queue=\"compute\"}}[10s]) > 0");
     let busy = || prometheus.query(&computes).is_ok_and(|series| !series.is_empty());
     ensure!(eventually(PATIENCE, busy), "no GPU time");

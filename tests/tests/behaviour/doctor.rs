@@ -1,4 +1,4 @@
-//! `vhost-user-vulkan doctor` on hosts that are broken on purpose: of each it names the one thing that is wrong, and what helps.
+//! `vhost-user-vulkan doctor` on hosts that are broken on purpose: in each it names the one fault, and the remedy.
 //!
 //! The program is the real one, on the software driver and in real conditions: namespaces, limits, sockets, the QEMUs of two Debian suites.
 //! The files of the host are those of a folder that each test makes (`--root`), so it does not matter what this machine has installed, mounted or
@@ -21,10 +21,10 @@ use tests::guest::PATIENCE;
 use tests::packages::{HostVulkan, PackageRoot, Suite, cache_dir};
 use tests::program::end_of;
 
-/// A program that changes what the doctor runs in, as a shell script whose arguments are the doctor's command.
+/// A program that changes the doctor's surroundings, as a shell script whose arguments are the doctor's command.
 type Around = Option<&'static str>;
 
-/// A host in working order, and what is changed of it.
+/// A host in working order, in which a test may change some things.
 struct Host {
     vulkan: HostVulkan,
     qemu: PathBuf,
@@ -46,7 +46,7 @@ const DECISIVE: [&str; 4] = ["vulkan-loader", "vulkan-drivers", "gpus", "sandbox
 /// The findings that are warnings and faults: check, verdict, reason, remedy.
 type Troubles = BTreeSet<(String, String, String, String)>;
 
-/// An ordinary user, whose groups are not those of any file.
+/// An ordinary user, who is in no file's group.
 const ORDINARY: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 "$@""#;
 /// An ordinary user, where no further user namespace can be made.
 const NO_NAMESPACES: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps sh -c '
@@ -91,7 +91,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Has the host show a folder of this machine. The folders on the way to it let everybody pass.
+    /// Has the host show a folder of this machine. All users may pass the folders on the way to it.
     fn show(&self, folder: &Path) -> Result<()> {
         let link = self.path("root").join(folder.strip_prefix("/").context("not an absolute path")?);
         if link.exists() {
@@ -223,7 +223,7 @@ impl Look {
     }
 }
 
-/// A program that runs the QEMU of a suite, whatever libraries its caller uses.
+/// A program that runs the QEMU of a suite, independently of its caller's libraries.
 fn qemu_of(suite: Suite, folder: &Path) -> Result<PathBuf> {
     let root = PackageRoot::with(suite, &["qemu-system-x86"])?;
     let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
@@ -245,7 +245,7 @@ fn executable(path: &Path, text: &str) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Returns whether this machine lets the tests make namespaces and own files of others; else says that the caller is skipped.
+/// Returns whether this machine lets the tests make namespaces and own files of others; otherwise says that the caller is skipped.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -259,7 +259,7 @@ fn is_root() -> bool {
 fn a_sound_host_without_a_gpu_can_work_and_is_told_that_it_has_none() -> Result<()> {
     let host = Host::new()?;
     let troubles = host.ask(&Look::default())?;
-    // What this process may use and what its kernel has is this machine's.
+    // The limits of this process and the features of its kernel are this machine's.
     let is_ours = |check: &str| !["landlock", "open-files", "tasks"].contains(&check);
     let found: Vec<_> = troubles.iter().filter(|(check, ..)| is_ours(check)).collect();
     let [(check, verdict, _, remedy)] = found[..] else { anyhow::bail!("{found:#?}") };
@@ -373,7 +373,7 @@ fn real_gpus_that_their_drivers_do_not_reach() -> Result<()> {
 fn what_confines_and_limits_workers() -> Result<()> {
     let host = Host::new()?;
     let sound = host.sound(&Look::default())?;
-    // Whatever this machine's own limit is.
+    // For any limit of this machine's own.
     for (around, expected) in [
         ("exec prlimit --nofile=256:256 \"$@\"", "fault"),
         ("exec prlimit --nofile=4096:4096 \"$@\"", "warning"),
@@ -564,7 +564,7 @@ fn a_report_is_a_new_file_that_does_not_tell_whose_host_it_is() -> Result<()> {
     let output = report(&file)?;
     ensure!(output.status.success(), "{output:?}");
     ensure!(String::from_utf8_lossy(&output.stdout).contains("read it before you send it"), "{output:?}");
-    ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others may read it");
+    ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "other users may read it");
     let text = fs::read_to_string(&file)?;
     for part in [
         "\n== versions\n\nvhost-user-vulkan ",

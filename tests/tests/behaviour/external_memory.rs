@@ -122,7 +122,7 @@ fn imported_memory_outlives_its_exporter() -> Result<()> {
     first.free(memory)?;
     second.fill(imported, SIZE, 1)?;
     ensure_filled(&bytes(&mapped)?, 1)?;
-    // The resource goes: the import stays, and what else was made of it.
+    // The resource goes: the import stays, and so do the other uses of the memory.
     gpu.destroy_blob(blob)?;
     second.fill(imported, SIZE, 2)?;
     ensure_filled(&bytes(&mapped)?, 2)?;
@@ -168,7 +168,7 @@ fn only_memory_that_is_attached_can_be_imported() -> Result<()> {
     let shared = gpu.create_shmem(second.context, SIZE)?;
     ensure!(refused(second.allocate(SIZE, Source::Resource(shared.resource_id.0))?), "shared memory");
     ensure!(second.resource_properties(shared.resource_id.0)?.is_err(), "shared memory");
-    // Nor is a resource of guest memory.
+    // A resource of guest memory is refused as well.
     let resource_id = gpu.new_resource_id();
     let (blob_mem, blob_flags, blob_id) = (BlobMem::Guest, BlobFlags::empty(), BlobId(0));
     let create =
@@ -191,11 +191,11 @@ fn no_descriptor_of_the_worker_can_be_imported() -> Result<()> {
     let mut device = Device::create(&gpu, "curious")?;
     let (_, _, own) = exported(&mut device)?;
     let worker = daemon.wait_for_workers(1)?[0];
-    // It has closed what it sent away before it looks for anything else.
+    // The worker has closed the descriptors that it sent away before the fence arrives.
     gpu.submit_fenced(device.context, RingIdx(0), &[]).wait(PATIENCE)?;
     let before = Holdings::of(worker)?.descriptors;
     for fd in 0..40 {
-        // Fresh memory, whatever the number means to the worker.
+        // The worker ignores the descriptor, and allocates fresh memory.
         let memory = device.allocate(SIZE, Source::Descriptor(fd))?.ok().context("memory")?;
         device.fill(memory, SIZE, 0xffff_ffff)?;
         ensure_filled(&bytes(&own)?, 0).with_context(|| format!("descriptor {fd}"))?;

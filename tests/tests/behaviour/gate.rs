@@ -1,5 +1,5 @@
-//! Tests that what the specification promises of submissions holds while they wait for the scheduler: nobody else is held up, commands
-//! behind them are executed, fences and semaphores say the truth, and what is destroyed meanwhile harms nobody.
+//! Tests that the specification's promises about submissions hold while they wait for the scheduler: other programs go on, commands behind them are
+//! executed, fences and semaphores say the truth, and the destruction of their objects does no harm.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::{Arena, Reader};
@@ -47,7 +47,7 @@ fn memory(device: &mut Device) -> Result<venus::DeviceMemory> {
     device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))
 }
 
-/// Memory of a device computes: what it is filled with can be read.
+/// Checks that a device computes: it fills memory with a word that can be read.
 fn works(device: &mut Device, word: u32) -> Result<()> {
     let memory = memory(device)?;
     device.fill(memory, SIZE, word)?;
@@ -170,7 +170,7 @@ fn who_waits_for_what_comes_later_holds_nobody_up_and_is_served_then() -> Result
     let mut one = device(&stand.first, "waits")?;
     let waiting = Waiting::submit(&mut one)?;
     let fenced = one.gpu().submit_fenced(one.context, RingIdx(1), &[]);
-    // Commands of the same ring go on, and so does everybody else.
+    // Commands of the same ring go on, and so do all other programs.
     let says = waiting.fence_says(&mut one)?;
     ensure!(says == (venus::VkResult::NOT_READY, venus::VkResult::TIMEOUT), "{says:?}");
     works(&mut device(&stand.first, "same VM")?, 7)?;
@@ -222,7 +222,7 @@ fn a_queue_does_not_wait_for_what_waits_on_another() -> Result<()> {
         venus::WaitForFences { device, fence_count: 1, p_fences: Some(&fences), wait_all: 1, timeout }
             .encode(REPLY, w);
     })?;
-    // What was submitted before, to the other queue, still waits.
+    // The earlier submission, to the other queue, still waits.
     one.call(|w| venus::ResetFences { device, fence_count: 1, p_fences: Some(&fences) }.encode(REPLY, w))?;
     waiting.signal(&mut one)?;
     one.gpu().submit_fenced(one.context, RingIdx(1), &[]).wait(PATIENCE)?;

@@ -1,5 +1,5 @@
-//! Tests of `guest-image` with programs of the tests' own in place of mmdebstrap and of what it runs: which commands come of its arguments,
-//! and which files it writes.
+//! Tests of `guest-image` with programs of the tests' own in place of mmdebstrap and of the programs that it runs: the commands that its arguments
+//! lead to, and the files that it writes.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -73,7 +73,7 @@ fn no_argument_becomes_a_command() -> Result<()> {
         ensure!(output.status.success(), "{name}: {output:?}");
         ensure!(
             fs::read_dir(stage.path("out"))?.count() == 4,
-            "{name}: something else is left in the folder"
+            "{name}: the folder has another number of files"
         );
     }
     for size in ["8G; touch done", "$(touch done)", "", "G", "8X", "-8G", "8G\ntouch done"] {

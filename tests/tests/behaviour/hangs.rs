@@ -22,11 +22,11 @@ const CONTENDED: &str = "max-submit-time-contended (1 s)";
 /// The options that [`CONTENDED`] is of.
 const SHORT: [&str; 4] = ["--max-submit-time", "60min", "--max-submit-time-contended", "1s"];
 
-/// The time after which a submission is late for the daemon, and by which one has to have begun sooner to be taken for what others wait for.
-/// Where a machine stands still at the wrong moment a test is not what it is meant to be, and begins again.
+/// The time after which a submission is late for the daemon, and by which a submission must have begun earlier than another to be taken for the cause
+/// of the other's wait. Where a machine stands still at the wrong moment the test loses its meaning, and begins again.
 const LATE: Duration = Duration::from_millis(250);
 
-/// Repeats what tells that it was too slow, until it was not.
+/// Repeats a scene as long as it reports that it was too slow.
 fn in_time(mut scene: impl FnMut() -> Result<bool>) -> Result<()> {
     let begin = Instant::now();
     while !scene()? {
@@ -54,7 +54,7 @@ fn who_was_served_until_an_endless_one_came_survives_it_whoever_began_first() ->
     [true, false].into_iter().try_for_each(|is_first| in_time(|| endless_one_goes(is_first)))
 }
 
-/// Has one that does not end and one that was served until now stop, in this order or the other; returns whether both did at the same time.
+/// Has an endless program and one that was served until now stop, in this order or the other; returns whether both did at the same time.
 fn endless_one_goes(is_first: bool) -> Result<bool> {
     let daemon = Daemon::start_with(&SHORT)?;
     let gpu = Arc::new(daemon.guest()?);
@@ -71,7 +71,7 @@ fn endless_one_goes(is_first: bool) -> Result<bool> {
     }
     stopped?;
     let gone = eventually(PATIENCE, || !is_alive(worker) || !is_alive(its_worker));
-    ensure!(gone, "nobody has to go\n{}", daemon.log());
+    ensure!(gone, "no context is ended\n{}", daemon.log());
     ensure!(is_alive(its_worker), "first {is_first}: the wrong one\n{}", daemon.log());
     served.resume().with_context(|| daemon.log())?;
     served.compute().with_context(|| daemon.log())?;
@@ -89,9 +89,9 @@ fn a_program_that_stops_late_has_to_go_and_not_who_comes_then() -> Result<()> {
     let (mut newcomer, its_worker) = program(&daemon, &gpu, "newcomer", &[worker])?;
     late.compute()?;
     late.stop()?;
-    // So that there is no doubt who was there first.
+    // Then there is no doubt which program was there first.
     std::thread::sleep(Duration::from_secs(3));
-    ensure!(is_alive(worker), "nobody waits\n{}", daemon.log());
+    ensure!(is_alive(worker), "no other program waits\n{}", daemon.log());
     newcomer.stop()?;
     ensure!(eventually(PATIENCE, || !is_alive(worker)), "{}", daemon.log());
     ensure!(is_alive(its_worker), "{}", daemon.log());
@@ -105,7 +105,7 @@ fn neighbours_that_both_compute_for_long_both_end_well() -> Result<()> {
     in_time(both_end_well)
 }
 
-/// Returns whether the short submissions of one were short beside the long one of the other.
+/// Returns whether the short submissions of one program were short beside the long one of the other.
 fn both_end_well() -> Result<bool> {
     let daemon = Daemon::start_with(&SHORT)?;
     let gpu = Arc::new(daemon.guest()?);
@@ -118,7 +118,7 @@ fn both_end_well() -> Result<bool> {
     }
     second.stop()?;
     let is_gone = eventually(Duration::from_secs(4), || !is_alive(worker) || !is_alive(its_worker));
-    ensure!(!is_gone, "neither is in the other's way\n{}", daemon.log());
+    ensure!(!is_gone, "neither keeps the other from the GPU\n{}", daemon.log());
     for program in [&mut second, &mut first] {
         program.resume().with_context(|| daemon.log())?;
         program.compute().with_context(|| daemon.log())?;

@@ -1,4 +1,4 @@
-//! A hostile driver on the control queue: whatever it sends is answered once, and the device goes on.
+//! A hostile driver on the control queue: each request is answered once, and the device goes on.
 
 use anyhow::{Result, ensure};
 use parking_lot::{Condvar, Mutex};

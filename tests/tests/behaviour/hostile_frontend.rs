@@ -1,5 +1,5 @@
-//! Frontends that are as hostile as their guest: what they do not answer, or give and take away, costs them their session, and nobody else
-//! anything.
+//! Frontends that are as hostile as their guest: answers that they withhold, and descriptors or memory that they give and take away, cost them their
+//! session, and other parties nothing.
 
 use anyhow::{Context, Result, ensure};
 use protocol::virtio_gpu::Command;
@@ -13,7 +13,7 @@ use tests::guest::{Gpu, PATIENCE};
 
 const VMMS: [Vmm; 2] = [Vmm::Qemu, Vmm::Crosvm];
 
-/// Checks that the daemon serves whoever comes next, unless that one takes too long for it as well.
+/// Checks that the daemon serves the next frontend; a machine that is too slow for it gets more attempts.
 fn serves_the_next(daemon: &Daemon) -> Result<()> {
     let serves = || -> Result<()> {
         let next = daemon.guest()?;

@@ -1,5 +1,5 @@
-//! Tests with owners of folders who put other things in place of the files and sockets there: no process that serves VMs waits for them, and
-//! each is refused with what helps.
+//! Tests with owners of folders who put other things in place of the files and sockets there: no process that serves VMs waits for them, and each is
+//! refused with a remedy.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};

@@ -23,7 +23,7 @@ fn op(opcode: u32, operands: &[u32]) -> Vec<u32> {
     [&[(operands.len() as u32 + 1) << 16 | opcode][..], operands].concat()
 }
 
-/// A compute shader that does nothing, `main` calling nothing; `body` is what it does first and `behind` comes after it.
+/// A compute shader that does nothing, `main` calling nothing; `body` goes at the beginning of `main` and `behind` after its end.
 fn shader(body: &[u32], behind: &[u32]) -> Vec<u32> {
     let header = [0x0723_0203, 0x1_0300, 0, 64, 0];
     let parts = [
@@ -437,8 +437,8 @@ fn a_pipeline_has_what_its_shader_uses() -> Result<()> {
     Ok(())
 }
 
-/// A shader that stores what a function computes, which calls another one twice, and so on: with all calls inlined it doubles at each of
-/// these levels.
+/// A shader that stores the result of a function, which calls another one twice, and so on: with all calls inlined it doubles at each of these
+/// levels.
 fn tower(levels: u32) -> Vec<u32> {
     let types = [op(32, &[60, 4, 4]), op(59, &[60, 61, 4]), op(33, &[62, 4, 4])].concat();
     let body = [op(57, &[4, 63, 70, 9]), op(62, &[61, 63])].concat();

@@ -1,5 +1,5 @@
-//! A guest that breaks valid usage in ways a driver would believe. What is wrong is left out, the worker lives on, and the rest of the
-//! same context goes on working; only a submission of what must not run ends the context.
+//! A guest that breaks valid usage in ways a driver would believe. The wrong command is left out, the worker lives on, and the rest of the same
+//! context goes on working; only a submission of commands that must not run ends the context.
 
 use anyhow::{Context, Result, ensure};
 use protocol::cursor::Writer;
@@ -289,7 +289,7 @@ fn write(
 
 type Attack = fn(&mut Bench) -> Result<()>;
 
-/// The attacks: what is done, and the rule that it is refused by.
+/// The attacks: the name, the rule that refuses it, and the commands.
 const ATTACKS: &[(&str, &str, Attack)] = &[
     ("fill behind the end", "a range outside of its buffer", |b| {
         let dst_buffer = b.buffer;
@@ -417,7 +417,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
                 .encode(ASYNC, w);
         })
     }),
-    ("image of a format that nobody has heard of", "an image of an unknown format", |b| {
+    ("image of a format that does not exist", "an image of an unknown format", |b| {
         let (device, image) = (b.vulkan.device, venus::Image(b.vulkan.new_id()));
         let info = venus::ImageCreateInfo { format: venus::Format(0x7fff_0000), ..picture() };
         b.send(|w| {
@@ -436,7 +436,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
                 .encode(ASYNC, w);
         })
     }),
-    ("properties of a format that nobody has heard of", "a value that its enumeration does not have", |b| {
+    ("properties of a format that does not exist", "a value that its enumeration does not have", |b| {
         let (physical_device, format) = (b.vulkan.physical, venus::Format(i32::MIN));
         b.send(|w| {
             let p_format_properties = Some(&venus::FormatProperties2::default());

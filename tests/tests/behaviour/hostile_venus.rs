@@ -41,7 +41,7 @@ fn besiege(
         let context = guest.create_context(what)?;
         contexts += 1;
         attempts += attack(&guest, context, &mut random).with_context(|| format!("context {contexts}"))?;
-        // Whatever state it is in: its fences arrive, and it can be destroyed.
+        // In any state of the context, its fences arrive, and it can be destroyed.
         for ring_idx in [0, 1] {
             let arrived = guest.submit_fenced(context, RingIdx(ring_idx), &[]).arrives_within(PATIENCE);
             ensure!(arrived, "a fence on ring_idx {ring_idx} of context {contexts} did not arrive");
@@ -117,7 +117,7 @@ fn random_ring_contents_and_positions_end_their_context_alone() -> Result<()> {
                     let at = random.below(1020) as usize * 4;
                     ring.scribble(at, &random.bytes(16))?;
                 }
-                // The control words: head, status and what lies between.
+                // The control words: head, status and the bytes between them.
                 3 => ring.memory.as_volatile_slice().write_slice(&random.bytes(192), 0)?,
                 4 => drop(ring.send(&random_command(random, &numbers))),
                 _ => drop(ring.send(&transport_command(random, ring.id(), ring.resource().resource_id.0))),

@@ -50,7 +50,7 @@ fn a_worker_that_plays_with_its_doorbell_stops_neither_the_broker_nor_its_neighb
     for _ in 0..20_000 {
         ring_and_take_back(&doorbells);
     }
-    // At last they stay full, and whoever writes waits.
+    // In the end the doorbells stay full, and a write to one waits.
     for doorbell in &doorbells {
         let _ = rustix::io::write(doorbell, &(u64::MAX - 1).to_ne_bytes());
     }
@@ -80,7 +80,7 @@ fn a_worker_can_neither_forge_nor_cut_nor_flood_the_log() -> Result<()> {
     let before = daemon.log();
     ensure!(!before.is_empty(), "the daemon has not logged anything that could be cut");
     let end = printing_end(worker)?;
-    ensure!(rustix::fs::ftruncate(&end, 0).is_err(), "a worker cuts what it prints to");
+    ensure!(rustix::fs::ftruncate(&end, 0).is_err(), "a worker truncates the file that it prints to");
     let forged = "[2026-11-22T00:00:00Z ERROR daemon] all is lost";
     rustix::io::write(&end, format!("\r\u{1b}[2K{forged}\n{forged}\n").as_bytes())?;
     let shown = || daemon.log().lines().filter(|line| line.contains(forged)).count() == 2;
@@ -97,7 +97,7 @@ fn a_worker_can_neither_forge_nor_cut_nor_flood_the_log() -> Result<()> {
     }
     let told = || daemon.log().contains("limit max-log-lines reached");
     ensure!(eventually(PATIENCE, told), "{}", daemon.log().len());
-    // Others of the VM are served, and what is in the log is bounded: a minute's lines, and those of each minute that has begun since.
+    // Other contexts of the VM are served, and the log is bounded: the lines of a minute, and those of each minute that has begun since.
     guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;
     let flood = daemon.log().len() - log.len();
     let minutes = begin.elapsed().as_secs() as usize / 60 + 2;
@@ -119,7 +119,7 @@ fn what_waits_for_workers_that_do_not_read_is_bounded_for_the_whole_vm() -> Resu
         halt(worker)?;
     }
     let before = Holdings::of(daemon.pid())?.anonymous_kib;
-    // 160 MiB in all, of which each alone could wait if each were counted alone.
+    // 160 MiB in all. If each context were counted alone, each could have its part waiting.
     unread_submissions(&guest, &deaf, 5000);
     guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;
     let told = || daemon.log().contains("limit worker_backlog_bytes reached");

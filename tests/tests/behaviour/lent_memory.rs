@@ -1,6 +1,6 @@
-//! Memory that a driver maps out of a device node, and that is gone when the driver frees it or its process ends: nobody has it mapped
-//! then. The `lender` program plays the worker, with `/dev/zero` for the memory and `/dev/full` for what keeps it alive; the device
-//! process, its launcher and the frontend are real.
+//! Memory that a driver maps out of a device node, and that is gone when the driver frees it or its process ends: no process has it mapped then. The
+//! `lender` program plays the worker, with `/dev/zero` for the memory and `/dev/full` for its anchor; the device process, its launcher and the
+//! frontend are real.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, ContextId};
@@ -20,7 +20,7 @@ use tests::program::Background;
 
 const SIZE: u64 = 1 << 20;
 
-/// The options with which the daemon takes what the lender lends.
+/// The options with which the daemon takes the lender's memory.
 const OPTIONS: [&str; 4] = ["--device-memory", "1GiB", "--window-size", "8GiB"];
 
 /// The program that plays the worker.
@@ -54,7 +54,8 @@ fn anchors(process: u32) -> usize {
     nodes(process, 7)
 }
 
-/// A process holds so many before long, and keeps them for a while. What one has sent to another is for a moment with none or with both.
+/// A process holds so many anchors before long, and keeps them for a while. An anchor on its way from one process to another is for a moment with
+/// none or with both.
 fn stays(process: u32, count: usize) {
     assert!(eventually(PATIENCE, || anchors(process) == count), "{} instead of {count}", anchors(process));
     let end = Instant::now() + Duration::from_millis(300);
@@ -90,7 +91,7 @@ fn a_worker_hears_that_it_may_free_what_nobody_has_mapped_any_more() -> Result<(
     drop(held);
     unref.wait(PATIENCE)?;
     assert!(eventually(PATIENCE, || told(&daemon) == 1), "{}", daemon.log());
-    // It holds its own anchors now, as the other blob does.
+    // The device process holds the anchors of this blob now, as it does those of the other one.
     assert_eq!(anchors(daemon.id()), 2);
     guest.destroy_blob(second)?;
     assert!(eventually(PATIENCE, || told(&daemon) == 2), "{}", daemon.log());
@@ -112,13 +113,13 @@ fn dies_while_it_lends(vmm: Vmm) -> Result<()> {
     let held = guest.session.window.hold_unmaps();
     kill_process(worker, Signal::KILL)?;
     daemon.wait_for_workers(1)?;
-    // Nobody may be given its memory before the frontend has answered.
+    // The kernel may give the memory to no other process before the frontend has answered.
     stays(daemon.id(), 4);
     drop(held);
     assert!(eventually(PATIENCE, || guest.session.window.live() == 1), "the guest was not asked");
     let launcher = launcher(daemon.id())?;
     assert!(eventually(PATIENCE, || (anchors(daemon.id()), anchors(launcher)) == (2, 2)), "kept alive");
-    // The guest's kernel does not know: what it undoes is undone, what it asks for is not there.
+    // The guest's kernel does not know: it can undo its mapping, and a new mapping is refused.
     let resource_id = blob.resource_id;
     let unmap = Command::ResourceUnmapBlob { resource_id };
     guest.call(&unmap, None)?;
@@ -173,7 +174,7 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_unmapped_when_the_guest_goes_on() 
     Ok(())
 }
 
-/// The frontend drops what it has mapped when the guest is reset: it is asked for nothing of that afterwards.
+/// The frontend drops its mappings when the guest is reset: the daemon does not ask it to unmap them afterwards.
 #[test]
 fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> Result<()> {
     let (daemon, mut guest, context) = of_qemu()?;
@@ -212,7 +213,7 @@ fn a_mapping_whose_turn_comes_in_a_pause_is_refused() -> Result<()> {
     ensure!(eventually(PATIENCE, || window.live() == 1), "{}", daemon.log());
     say(&daemon.control(), &["kill", &format!("socket/{}", victim.0)])?;
     daemon.wait_for_workers(1)?;
-    // Before it does what it takes from the queue next, it has what the victim lent unmapped. The pause begins then.
+    // Before the device process turns to the next request of the queue, it asks to unmap the victim's lent memory. The pause begins then.
     let held = window.hold_unmaps();
     drop(announcements);
     ensure!(eventually(PATIENCE, || window.unmaps_asked() == unmaps + 2), "{}", daemon.log());
@@ -272,7 +273,7 @@ fn a_frontend_that_goes_without_a_word_is_waited_for() -> Result<()> {
     let context = guest.create_context("lender")?;
     let _blob = lent(&guest, context)?;
     let launcher = launcher(daemon.id())?;
-    // This process is the frontend's, and lives on: the launcher, not the device process, keeps what it may have mapped.
+    // This process is the frontend, and lives on: the launcher, not the device process, keeps the memory that it may have mapped.
     drop(guest);
     daemon.wait_for_workers(0)?;
     assert!(eventually(PATIENCE, || anchors(daemon.id()) == 0));

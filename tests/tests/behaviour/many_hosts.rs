@@ -1,5 +1,5 @@
-//! Tests of what `docs/many-hosts.md` and `daemon/packaging/kubevirt` offer for a cluster: Kubernetes takes the manifests, KubeVirt's hook adds what `recipe` adds,
-//! slots are for its pods, and a node tells what it has free.
+//! Tests of `docs/many-hosts.md` and `daemon/packaging/kubevirt` for a cluster: Kubernetes takes the manifests, KubeVirt's hook makes the same
+//! additions as `recipe`, slots are for its pods, and a node tells its free resources.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,4 @@
-//! Memory that a program gave back and gets again, and nobody else's. Which it is is told by what was left in it, where nothing is
-//! cleared.
+//! Memory that a program gave back and gets again, but that no other program gets. A word left in it identifies it, where nothing is cleared.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
@@ -39,22 +38,22 @@ fn written(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> 
     Ok((memory, blob))
 }
 
-/// Waits until the worker knows what it was told so far.
+/// Waits until the worker has executed all commands so far.
 fn settle(gpu: &Gpu, device: &Device) -> Result<()> {
     gpu.submit_fenced(device.context, RingIdx(0), &[]).wait(PATIENCE)?;
     Ok(())
 }
 
-/// Returns what lies in new memory of a program, which keeps the memory.
+/// Returns the first word of new memory of a program, which keeps the memory.
 fn found(device: &mut Device) -> Result<u32> {
     let (_, blob) = shown(device, Source::New)?;
     first_word(&blob)
 }
 
-/// The time for which a worker keeps what was given back.
+/// The time for which a worker keeps freed memory.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// Checks that a program gets again, with `left` in it, what `give_back` gives back. If that took so long that the worker may have freed it
+/// Checks that a program gets the memory that `give_back` frees again, with `left` in it. If that took so long that the worker may have freed it
 /// meanwhile, it is tried once more.
 fn gets_again(
     device: &mut Device,
@@ -84,7 +83,7 @@ fn a_program_gets_again_what_it_gave_back_and_another_does_not() -> Result<()> {
         gpu.destroy_blob(blob)?;
         settle(&gpu, first)?;
         for _ in 0..8 {
-            assert_eq!(found(&mut second)?, 0, "what another program left");
+            assert_eq!(found(&mut second)?, 0, "the word of another program");
         }
         Ok(())
     })?;
@@ -123,7 +122,7 @@ fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
         gpu.destroy_blob(blob)?;
         settle(&gpu, first)
     })?;
-    // Another program has it, though nobody was asked whether it may.
+    // Another program has imported it, without asking the first.
     let (memory, blob) = written(&mut first, Source::New)?;
     let resource_id = blob.resource_id;
     gpu.call(&Command::CtxAttachResource { resource_id }, Some(second.context))?;
@@ -158,10 +157,10 @@ fn what_nobody_wants_again_is_given_back_after_a_while() -> Result<()> {
     let memory = first.allocate(7 * MIB, Source::New)?.ok().context("memory")?;
     let freed = Instant::now();
     first.free(memory)?;
-    // Of 64 MiB another may have 56 if nobody else has any.
+    // Of 64 MiB one program may have 56 if no other has any.
     let mut whole = || Ok::<_, anyhow::Error>(second.allocate(56 * MIB, Source::New)?.is_ok());
     let early = whole()?;
-    ensure!(!early || freed.elapsed() > KEPT, "it counts for nobody");
+    ensure!(!early || freed.elapsed() > KEPT, "kept memory is not counted");
     ensure!(early || eventually(PATIENCE, || whole().is_ok_and(|made| made)), "it is never given back");
     Ok(())
 }
@@ -179,7 +178,7 @@ fn what_is_kept_makes_room_for_what_is_wanted() -> Result<()> {
     for memory in memories.drain(..7) {
         vulkan.free(memory)?;
     }
-    ensure!(vulkan.allocate(7 * MIB, Source::New)?.is_ok(), "what it gave back is in its way");
+    ensure!(vulkan.allocate(7 * MIB, Source::New)?.is_ok(), "kept memory is not freed for a new allocation");
     ensure!(vulkan.allocate(MIB, Source::New)?.is_err(), "more than there is");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The mishaps of a host in a year, each made to happen: GPUs that come late, drivers that are replaced, files that are removed, disks that are
-//! full, logs that nobody reads, clocks. `docs/operations.md` has a row for each.
+//! The mishaps of a host in a year, each made to happen: GPUs that come late, drivers that are replaced, files that are removed, disks that are full,
+//! logs without a reader, clocks. `docs/operations.md` has a row for each.
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{Mode, OFlags};
@@ -194,7 +194,7 @@ fn contexts_of_a_driver_that_is_replaced_go_on_and_new_ones_wait_for_another_dae
     daemon.says("context 2 is refused, until the device process is started anew")?;
     goes_on(&mut old)?;
     drop((old, gpu));
-    // Nobody would start it again.
+    // The daemon does not end, since no broker would start it again.
     ensure!(daemon.guest()?.create_context("new").is_err() && daemon.child.try_wait()?.is_none());
     Ok(())
 }
@@ -207,7 +207,7 @@ fn a_driver_that_is_replaced_is_used_as_soon_as_no_frontend_is_connected() -> Re
     let gpu = guest(&broker, "a")?;
     let mut old = computes(&gpu)?;
     driver.install()?;
-    // The VM that nobody uses gets another device process at once.
+    // The VM without a frontend gets another device process at once.
     ensure!(eventually(PATIENCE, || broker.device("b").is_ok_and(|device| device != devices[1])));
     says(&broker, "the device process is started anew as soon as no frontend is connected")?;
     ensure!(gpu.create_context("new").is_err());
@@ -282,7 +282,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() -> Result<()> {
     let mut command = vhost_user_vulkan()?;
     command.arg("--config").arg(&config).stdout(Stdio::null()).stderr(writer);
     let mut broker = command.spawn()?;
-    // Otherwise this process keeps the other end open.
+    // If this process kept the command, the pipe would stay open.
     drop(command);
     let listens = || UnixDatagram::unbound().is_ok() && folder.path().join("a").exists();
     ensure!(eventually(PATIENCE, listens), "the broker stands still at its log");
@@ -291,7 +291,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() -> Result<()> {
         let gpu = Arc::new(Gpu::new(Session::connect(&folder.path().join("a"), Options::default())?));
         computes(&gpu)?;
     }
-    // What comes when there is room again says what is missing.
+    // When there is room again, the next line says how many are missing.
     let mut said = vec![0; 1 << 16];
     reader.read_exact(&mut said)?;
     kill_process(Pid::from_child(&broker), Signal::TERM)?;

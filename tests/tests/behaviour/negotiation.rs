@@ -1,4 +1,4 @@
-//! Tests what the daemon offers a VMM, and what it accepts.
+//! Tests the daemon's offers to a VMM, and the choices that it accepts.
 
 use anyhow::Result;
 use protocol::ids::CapsetId;
@@ -92,7 +92,7 @@ fn capset_is_venus_as_mesa_reads_it() -> Result<()> {
     assert_eq!(
         (field(40), field(41)),
         (u32::from_le_bytes(*b"VUV1"), 3),
-        "what upstream's protocol does not have"
+        "the additions to upstream's protocol"
     );
     assert_eq!(field(0), 1, "wire_format_version");
     assert_eq!(field(1) >> 22, 1, "major version of the registry");

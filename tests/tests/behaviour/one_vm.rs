@@ -1,4 +1,4 @@
-//! The control socket of a daemon that serves one VM, which the command line names: operators see and command as below a broker, and whoever
+//! The control socket of a daemon that serves one VM, which the command line names: operators see and command as below a broker, and a client that
 //! connects holds up neither them nor the guest.
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -179,7 +179,7 @@ fn who_connects_and_asks_nothing_or_nonsense_holds_up_neither_operators_nor_the_
             0 => {}
             1 => peer.write_all(b"{\"request\":\"sta")?,
             2 => peer.write_all(&[0xff; 300])?,
-            // Who asks again and again and reads nothing.
+            // A client that asks again and again and reads no answer.
             _ => (0..50).try_for_each(|_| match peer.write_all(b"{\"request\":\"status\"}\n") {
                 Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
                 _ => Ok(()),
@@ -198,7 +198,7 @@ fn who_connects_and_asks_nothing_or_nonsense_holds_up_neither_operators_nor_the_
     Ok(())
 }
 
-/// Starts the daemon, which has to refuse, and returns what it says.
+/// Starts the daemon, which has to refuse, and returns its message.
 fn refused(arguments: &[&str]) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let mut command: Command = daemon::command()?;

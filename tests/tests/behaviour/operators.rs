@@ -1,4 +1,4 @@
-//! An operator who names no control socket is understood: each command finds the daemon that it is about among those that run.
+//! An operator need not name a control socket: each command finds its daemon among those that run.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use tests::program::{LIMIT, Program};
 const CONTAINER: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps --mount --net sh -c '
     mount -t tmpfs none /run && exec setpriv --ambient-caps=-all --inh-caps=-all "$@"' sh sh script env "$@""#;
 
-/// A user with a daemon, then with two, of which one is killed. The second finds a socket that nobody serves.
+/// A user with a daemon, then with two, then with one, as the other is killed. The second finds a socket without a server.
 const DAEMONS: &str = r#"set -eu
     unset XDG_RUNTIME_DIR
     "$@" --socket-path a.sock 2>a.log & a=$!
@@ -28,7 +28,7 @@ const DAEMONS: &str = r#"set -eu
     wait $b
 "#;
 
-/// A user with a broker and two daemons of one VM, of which one is stopped in the end. A daemon that the machine leaves no time is asked again.
+/// A user with a broker and two daemons of one VM; one of these is stopped in the end. A daemon that the machine leaves no time is asked again.
 const BESIDE_A_BROKER: &str = r#"set -eu
     export XDG_RUNTIME_DIR="$PWD"
     printf '[vm.c]\nsocket-path = "%s/c.sock"\n' "$PWD" >vms.toml
@@ -55,7 +55,7 @@ const BESIDE_A_BROKER: &str = r#"set -eu
     for process in $a $b $c; do kill $process; wait $process; done
 "#;
 
-/// Runs a script in a container and returns the folder with what the script wrote.
+/// Runs a script in a container and returns the folder with the files that the script wrote.
 fn run(script: &str) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("script"), script)?;
@@ -68,7 +68,7 @@ fn run(script: &str) -> Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// Returns what a script wrote into a file.
+/// Returns the text that a script wrote into a file.
 fn text(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_default()
 }
@@ -99,7 +99,7 @@ fn each_command_finds_the_daemon_of_its_vm_beside_a_broker_and_one_that_is_stopp
     for vm in ["a", "c", "web"] {
         assert_eq!(name(folder, &format!("{vm}.json"))?, vm);
     }
-    // The broker's status is what programs know that have never heard of others.
+    // Programs that know of no other daemons read the broker's status in its usual place.
     assert_eq!(name(folder, "all.json")?, "c");
     let all: Value = serde_json::from_str(&text(folder, "all.json"))?;
     let others = all["others"].as_array().context("no others")?;

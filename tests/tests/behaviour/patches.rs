@@ -1,4 +1,4 @@
-//! The patches for the guest's driver are what their list, their table and their changelog say.
+//! The patches for the guest's driver agree with their list, their table and their changelog.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ fn table_and_series_name_the_same_patches_and_there_are_no_others() {
         present.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     let mut expected: BTreeSet<String> = series().into_iter().collect();
     expected.extend(["series", "changelog"].map(str::to_owned));
-    assert_eq!(present, expected, "files of mesa-25.0.7, what there should be");
+    assert_eq!(present, expected, "files of mesa-25.0.7, and the expected ones");
 }
 
 #[test]

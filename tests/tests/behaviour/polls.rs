@@ -1,6 +1,6 @@
-//! Guests that wait by asking on a ring: the answer is held until there is something to tell, or something else to do.
+//! Guests that wait by asking on a ring: the worker holds the answer until the state changes, or another command comes.
 //!
-//! The unit tests of `worker::hold` say how long the worker holds it; here a guest may notice only that it asks less often.
+//! The unit tests of `waiting::hold` say how long the worker holds it; here a guest may notice only that it asks less often.
 
 use anyhow::{Context, Result, ensure};
 use protocol::cursor::{Arena, Reader};
@@ -81,7 +81,7 @@ impl Setup {
         Ok(Waiting { semaphore, fence })
     }
 
-    /// Lets what was submitted go on, by another ring.
+    /// Lets the submission go on, by a command on another ring.
     fn signal(&self, ring: &mut Ring, waiting: &Waiting) -> Result<()> {
         let (device, semaphore) = (self.device.device, waiting.semaphore);
         let info = venus::SemaphoreSignalInfo { semaphore, value: 1, ..Default::default() };
@@ -121,7 +121,7 @@ impl Setup {
                 sleep(SLEEP);
             }
             let question = self.ask(waiting)?;
-            ensure!(self.hear(question)? == VkResult::NOT_READY, "signalled by nobody");
+            ensure!(self.hear(question)? == VkResult::NOT_READY, "signalled without a signal");
         }
         Ok(())
     }
@@ -134,12 +134,12 @@ fn who_asks_on_and_on_is_held_for_a_moment_each_time() -> Result<()> {
     let (began, mut asked) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(200) {
         let question = setup.ask(&waiting)?;
-        ensure!(setup.hear(question)? == VkResult::NOT_READY, "signalled by nobody");
+        ensure!(setup.hear(question)? == VkResult::NOT_READY, "signalled without a signal");
         asked += 1;
     }
     let each = began.elapsed() / asked;
     println!("{asked} questions, {each:?} each");
-    // Who asks within 30 us after one answer waits for 50 for the next.
+    // The worker waits 50 us for the next question if it comes within 30 us after an answer.
     ensure!(each >= Duration::from_micros(30), "{each:?} for each answer");
     Ok(())
 }
@@ -152,9 +152,9 @@ fn a_question_and_what_comes_behind_it_are_answered_and_so_is_who_signals() -> R
         let waiting = setup.submit()?;
         setup.wait_for_a_while(&waiting)?;
         sleep(SLEEP);
-        // Held or not: nothing has been signalled, and what comes behind it has the same answer.
+        // Held or not, the fence is not signalled, and the question behind has the same answer.
         let (question, next) = (setup.ask(&waiting)?, setup.ask(&waiting)?);
-        ensure!(setup.hear(question)? == VkResult::NOT_READY, "signalled by nobody");
+        ensure!(setup.hear(question)? == VkResult::NOT_READY, "signalled without a signal");
         setup.hear(next)?;
         let question = setup.ask(&waiting)?;
         setup.signal(&mut other, &waiting)?;
@@ -176,7 +176,7 @@ fn semaphores_and_fences_say_the_truth_to_who_asks_on_and_on() -> Result<()> {
     for round in 0..100 {
         let waiting = setup.submit()?;
         for _ in 0..round % 20 {
-            ensure!(setup.counter(&waiting)? == 0, "signalled by nobody");
+            ensure!(setup.counter(&waiting)? == 0, "signalled without a signal");
         }
         setup.signal(&mut other, &waiting)?;
         let (began, mut last) = (Instant::now(), 0);

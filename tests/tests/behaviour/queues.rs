@@ -1,4 +1,4 @@
-//! Queues that say that they draw and do not (`--queues`): what a program that draws asks for is answered with no, and its context lives.
+//! Queues that say that they draw and do not (`--queues`): requests to draw are answered with no, and the program's context lives.
 
 use anyhow::{Context, Result, ensure};
 use protocol::venus::generated as venus;
@@ -279,7 +279,7 @@ fn the_log_names_the_option_once_for_a_vm() -> Result<()> {
     }
     let said = || daemon.log().matches("asks for graphics, which --queues nominal refuses").count();
     ensure!(eventually(PATIENCE, || said() > 0), "not said\n{}", daemon.log());
-    // What is behind the answers of all three is in the log before the next context has a worker.
+    // The answers of all three are in the log before the next context has a worker, and so is any line behind them.
     drop(Device::create(&guest, "fourth")?);
     ensure!(said() == 1, "said {} times\n{}", said(), daemon.log());
     Ok(())

@@ -1,5 +1,5 @@
-//! Limits as a guest meets them: heaps as large as what may be had, allocations beyond that become placeholders, errors come with
-//! the next call that can tell, and whoever takes all it can get leaves others their share.
+//! Limits as a guest meets them: heaps as large as the memory it may have, allocations beyond that become placeholders, errors come with the next
+//! call that can report them, and a program that takes all it can get leaves others their share.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::{BlobId, RingIdx};
@@ -78,7 +78,7 @@ fn heaps_are_as_large_as_the_quota() -> Result<()> {
     };
     let (whole, ..) = largest(&[])?;
     ensure!(whole > 512 * MIB, "a machine of {whole} bytes shows nothing");
-    // Seven eighths of what the VM has, since another program has its share.
+    // Seven eighths of the VM's memory, since another program has its share.
     let (heap, allocation, buffer) = largest(&["--host-memory", "512MiB", "--device-memory", "512MiB"])?;
     assert_eq!(heap, 448 * MIB);
     assert!(allocation <= 448 * MIB && buffer <= 448 * MIB, "{allocation} {buffer}");
@@ -102,11 +102,11 @@ fn rings_of_a_vm_are_counted_and_one_context_leaves_some_to_others() -> Result<(
         ensure!(rings.len() < 100, "no limit\n{}", daemon.log());
     }
     log_says(&daemon, "max-vm-rings")?;
-    // Seven eighths, and what was on its way when the context ended.
+    // Seven eighths of 64, and the rings that were on their way when the context ended.
     ensure!((57..80).contains(&rings.len()), "{} rings", rings.len());
     rings.into_iter().for_each(Ring::abandon);
     guest.destroy_context(context)?;
-    // The next program has what it had, though its process may still be there.
+    // The next program gets the rings of the first, though its process may still be there.
     for _ in 0..4 {
         let next = guest.create_context("next")?;
         let rings: Vec<_> =
@@ -151,7 +151,7 @@ fn one_context_leaves_memory_to_others_and_gets_back_what_it_frees() -> Result<(
     let mut next = Device::create(&guest, "next")?;
     let (others, _) = hoard(&mut next)?;
     assert_eq!(others.len(), 7);
-    // What a context had comes back with its end.
+    // The memory of a context comes back with its end.
     let context = hog.context;
     drop(hog);
     guest.destroy_context(context)?;
@@ -177,7 +177,7 @@ fn memory_behind_a_resource_counts_as_long_as_anybody_holds_it() -> Result<()> {
     let Ok(imported) = imported else { anyhow::bail!("no import") };
     guest.destroy_blob(blob)?;
     maker.free(memory)?;
-    assert!(maker.allocate(40 * MIB, Source::New)?.is_err(), "the other still holds half of it");
+    assert!(maker.allocate(40 * MIB, Source::New)?.is_err(), "the holder still has half of it");
     holder.free(imported)?;
     assert!(eventually(PATIENCE, || matches!(maker.allocate(40 * MIB, Source::New), Ok(Ok(_)))));
     Ok(())
@@ -327,7 +327,7 @@ fn the_next_call_that_can_tell_says_that_memory_has_run_out() -> Result<()> {
     assert!(matches!(fence_status(&mut vulkan, fence)?.0, -1 | -2));
     // Once: the program knows now.
     assert_eq!(fence_status(&mut vulkan, fence)?, VkResult::NOT_READY);
-    // A map tells as well, whatever it is of.
+    // A map reports the error as well, whatever memory it is of.
     let Ok(memory) = vulkan.allocate(MIB, Source::New)? else { anyhow::bail!("no memory") };
     let placeholder = vulkan.allocate_unheard(60 * MIB)?;
     let seqno = vulkan.ring.tail();
@@ -353,11 +353,11 @@ fn a_submission_that_cannot_run_loses_the_device_and_not_the_ring() -> Result<()
     let lost = VkResult(-4);
     assert_eq!(fence_status(&mut vulkan, fence)?, lost);
     assert_eq!(fence_status(&mut vulkan, fence)?, lost);
-    // Nobody waits for ever, and nothing is fatal.
+    // No wait is endless, and no error is fatal.
     guest.submit_fenced(vulkan.context, RingIdx(1), &[]).wait(PATIENCE)?;
     assert!(vulkan.ring.status().0 & 2 == 0, "the ring is FATAL");
     vulkan.free(placeholder)?;
-    // What is mapped stays.
+    // The mapped memory stays mapped.
     let memory = blob.mapping.as_ref().context("a mapping")?.1.map()?;
     memory.as_volatile_slice().write_slice(&[7; 64], 0)?;
     // A device of another program is well.
@@ -477,7 +477,7 @@ fn objects_and_shaders_beyond_their_limits_are_not_made() -> Result<()> {
     assert_eq!(refused.1, VkResult(-1));
     assert!((450..500).contains(&made.len()), "{}", made.len());
     log_says(&daemon, "\"max-objects\"")?;
-    // The id of what was not made is as good as any.
+    // The id of an event that was not made can be destroyed as well.
     for event in [refused.0, made[0]] {
         let seqno = vulkan.ring.command(|w| venus::DestroyEvent { device, event }.encode(ASYNC, w))?;
         vulkan.ring.wait(seqno, PATIENCE)?;
@@ -542,7 +542,7 @@ fn a_program_whose_requests_fill_the_queue_is_ended_before_it_is_full() -> Resul
         let mut honest = Device::create(&guest, "honest")?;
         let mut hog = timeline::device(&guest, "hog")?;
         let descriptors = if vmm == Vmm::Qemu { 1 } else { 2 };
-        // Its ring waits for what never comes, and the virtqueue's stream for the ring.
+        // Its ring waits for a value that is never signalled, and the virtqueue's stream for the ring.
         let wait = timeline::wait_on_ring(&mut hog)?;
         let submit = |_| guest.submit_fenced(hog.context, RingIdx(0), &wait);
         let most = 7 * 256 / 8 / descriptors;
@@ -561,7 +561,7 @@ fn a_program_whose_requests_fill_the_queue_is_ended_before_it_is_full() -> Resul
     Ok(())
 }
 
-/// QEMU aborts when a VM has more than 512 memory regions, whoever has them.
+/// QEMU aborts when a VM has more than 512 memory regions, including those of other devices.
 #[test]
 fn mappings_leave_room_for_the_memory_regions_of_other_devices() -> Result<()> {
     let daemon = Daemon::start()?;
@@ -571,7 +571,7 @@ fn mappings_leave_room_for_the_memory_regions_of_other_devices() -> Result<()> {
         let context = guest.create_context(name)?;
         Ok((0..500).map_while(|_| guest.create_shmem(context, 4096).ok()).count())
     };
-    // The first has seven eighths of 199, the second of what is left.
+    // The first has seven eighths of 199, the second seven eighths of the rest.
     let (first, second) = (maps(&guest, "first")?, maps(&guest, "second")?);
     ensure!((170..=175).contains(&first) && (20..=22).contains(&second), "{first} and {second}");
     log_says(&daemon, "max-maps")?;
@@ -587,7 +587,7 @@ fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Resul
     let mut guest = daemon.guest()?;
     let first = small_blobs(&guest, "hoarder")?;
     log_says(&daemon, "max-resources")?;
-    // What one leaves is for others, and what they leave for others again.
+    // Each program leaves something to the next.
     let second = small_blobs(&guest, "another")?;
     ensure!((500..4096).contains(&first) && second > 50, "{first} and {second} blobs");
     guest.session.plug(400).with_context(|| daemon.log())?;

@@ -1,4 +1,4 @@
-//! The file of two VMs in README, and those of the common tasks in the page about sharing, say what they are said to say.
+//! The file of two VMs in README, and those of the common tasks in the page about sharing, contain the settings that the pages describe.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;

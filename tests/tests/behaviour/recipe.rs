@@ -1,4 +1,4 @@
-//! Tests that QEMU takes what `recipe` prints, and that this is of the VM that was asked for.
+//! Tests that QEMU takes the output of `recipe`, and that the output is that of the requested VM.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -20,7 +20,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The daemon's words, which nobody has to read: nothing is on standard error.
+/// The daemon's standard output; standard error must be empty.
 fn printed(output: Output) -> Result<String> {
     let errors = String::from_utf8(output.stderr)?;
     ensure!(output.status.success() && errors.is_empty(), "{}: {errors}", output.status);

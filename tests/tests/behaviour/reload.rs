@@ -26,7 +26,7 @@ fn rounds(program: &Background) -> usize {
     program.said().lines().count()
 }
 
-/// Returns what a VM would have lost if its device process, its VMM's session or one of its contexts had ended.
+/// Returns the values that change if the VM's device process, its VMM's session or one of its contexts ends.
 fn possessions(broker: &Broker, vm: &str) -> Result<Value> {
     let vm = broker.vm(vm)?;
     let contexts = vm["contexts"].as_array().context("contexts")?;
@@ -42,7 +42,7 @@ fn reports(broker: &Broker, arguments: &[&str]) -> Result<Vec<String>> {
     Ok(broker.say(arguments)?.lines().map(str::to_owned).collect())
 }
 
-/// A frontend of a VM, of which the broker knows.
+/// A frontend of a VM, whose connection the broker has seen.
 fn connected(broker: &Broker, vm: &str) -> Result<Session> {
     let session = Session::connect(&broker.path(vm), Options::default())?;
     let is_connected = || broker.vm(vm).is_ok_and(|vm| vm["state"] == "connected");
@@ -238,7 +238,7 @@ fn vms_in_use_and_the_last_ones_are_removed_at_once_only_if_that_is_meant() -> R
     assert_eq!(reports(&broker, &["reload", "--remove"])?, said);
     ensure!(eventually(PATIENCE, || !is_alive(a) && broker.vm("a").is_err()), "{}", broker.log());
     assert_eq!(broker.device("b")?, b);
-    // Nobody is connected to what is left, and it is the last.
+    // The remaining VM is the last, and has no frontend.
     broker.rewrite("", &[])?;
     ensure!(broker.say(&["reload"]).is_err() && broker.device("b")? == b);
     broker.say(&["reload", "--now"])?;

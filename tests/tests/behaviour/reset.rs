@@ -83,7 +83,7 @@ fn pause_keeps_all(vmm: Vmm) -> Result<()> {
     let workers = daemon.wait_for_workers(1)?;
     for _ in 0..5 {
         let bases = gpu.session.stop()?;
-        // What is put on the ring during the pause is found when it is over.
+        // A request that comes onto the ring during the pause is found when the pause is over.
         let during = gpu.submit_fenced(context, RingIdx(0), &[]);
         assert!(!during.arrives_within(Duration::from_millis(50)));
         gpu.session.cont(bases)?;
@@ -135,7 +135,7 @@ fn told_apart_at_0(vmm: Vmm) -> Result<()> {
     for _ in 0..2 {
         wrap(&mut gpu)?;
         gpu.session.cont([0, 0])?;
-        // What was there answers, and nothing is there that was not.
+        // The old context answers, and there is neither a new worker nor a new mapping.
         gpu.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
         assert_eq!((daemon.workers(), gpu.session.window.live()), (workers.clone(), 1), "{vmm:?}");
     }

@@ -1,4 +1,4 @@
-//! `restart VM/CONTEXT` gives a program another worker while it runs, and refuses with a reason what it cannot.
+//! `restart VM/CONTEXT` gives a program another worker while it runs, or refuses with a reason.
 
 use anyhow::{Context, Result, ensure};
 use protocol::venus::generated as venus;
@@ -36,7 +36,7 @@ fn what_is_not_there_is_not_restarted() -> Result<()> {
     }
     let vm = broker.vm("a")?;
     let none = json!({ "done": 0, "failed": 0, "last_pause_seconds": null });
-    ensure!(vm["context_restarts"] == none, "what was never asked for is not counted: {vm}");
+    ensure!(vm["context_restarts"] == none, "refused requests are not counted: {vm}");
     Ok(())
 }
 
@@ -55,7 +55,7 @@ fn a_request_that_is_refused_leaves_its_connection_for_the_next() -> Result<()> 
 
 const SIZE: u64 = 256 * 1024;
 
-/// A broker with a VM whose GPU has memory that no processor can map, and the driver, which has to be there for as long.
+/// A broker with a VM whose GPU has memory that no processor can map, and the driver, which must be kept as long as the broker.
 fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
     let layer = build_example("hidden_memory_layer")?.with_file_name("libhidden_memory_layer.so");
     let vulkan = HostVulkan::hidden_memory(&layer)?;
@@ -63,7 +63,7 @@ fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
     Ok((vulkan, broker))
 }
 
-/// Returns what is in memory that cannot be mapped, as the device copies it into memory that can.
+/// Returns the contents of memory that cannot be mapped: the device copies them into memory that can.
 fn contents(device: &mut Device, memory: venus::DeviceMemory) -> Result<Vec<u8>> {
     let seen = device.allocate(SIZE, Source::New)?.ok().context("memory")?;
     let blob = device.blob(seen, SIZE)?;
@@ -96,7 +96,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
             *word = *word * 100 + round;
             device.fill(*memory, SIZE, *word)?;
         }
-        // What is freed is gone, and what comes is kept as well.
+        // Freed memory is gone, and new memory is kept as well.
         device.free(all.remove(0).0)?;
         let memory = device.allocate_of_type(SIZE, hidden, Source::New)?.ok().context("memory")?;
         device.fill(memory, SIZE, round)?;

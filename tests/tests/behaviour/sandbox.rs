@@ -53,7 +53,7 @@ fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome>
         };
         let complete = log[before..].rsplit_once('\n').unwrap_or_default().0;
         let lines: Vec<String> = complete.lines().filter_map(of_way).collect();
-        // Looked at behind the log: who has said something has begun, so who is not there has ended.
+        // Read after the log: a worker that has written a line has begun, so a worker that is missing has ended.
         let ended = daemon.workers() == others;
         outcome = match lines.last().map(String::as_str) {
             Some("open") => Some(Outcome::Open),
@@ -69,7 +69,7 @@ fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome>
     outcome.context("an outcome")
 }
 
-/// A context whose worker dies of its attempt, and what the device process says of that.
+/// A context whose worker dies of its attempt; returns the device process's line about that.
 fn fatal_attempt(daemon: &Daemon, guest: &Gpu, way: &str) -> Result<String> {
     let context = guest.create_context(way)?;
     let said = || daemon.log().lines().find(|line| line.contains("is lost: ")).map(str::to_owned);
@@ -177,7 +177,7 @@ fn every_way_out_of_a_worker_is_closed() -> Result<()> {
 fn without_system_call_filters_namespaces_and_root_still_hold() -> Result<()> {
     let outcomes = try_all(&["--seccomp=off"])?;
     outcomes.iter().for_each(|(way, outcome)| println!("{way}: {outcome:?}"));
-    // What only the filter refuses reaches nothing outside: a process of its own may be copied and may look at itself.
+    // Calls that only the filter refuses reach nothing outside: a worker may copy a process of its own and look at itself.
     let harmless = [
         "fork",
         "faults",
@@ -305,7 +305,7 @@ fn a_frontend_that_gets_no_thread_is_refused_and_ends_no_device_process() -> Res
     };
     // It has its own threads once it serves, which is after its socket file is there.
     daemon.guest()?.capset()?;
-    // As when others of the same user have taken all there are.
+    // Other processes of the same user may have taken all threads that there are.
     limit(1)?;
     for _ in 0..3 {
         ensure!(daemon.guest().is_err(), "it has a thread");
@@ -435,7 +435,7 @@ fn a_worker_begins_with_its_channel_and_standard_descriptors_only() -> Result<()
     links.sort();
     assert_eq!(links.len(), 4, "{links:?}");
     assert_eq!(links[0], Path::new("/dev/null"));
-    // Its channel, and one for what it prints; the log is not among them.
+    // Its channel, and one for its output; the log is not among them.
     assert!(links[1..].iter().all(|link| link.to_string_lossy().starts_with("socket:")), "{links:?}");
     assert!(links[1..].iter().collect::<BTreeSet<_>>().len() == 2, "{links:?}");
     Ok(())
@@ -488,7 +488,7 @@ fn a_system_call_off_the_list_kills_and_is_named_for_who_wants_to_learn() -> Res
     ensure!(told.contains("(SIGSYS)") && told.contains("--seccomp=log"), "{told}");
     let learning = start(&["--seccomp=log"])?;
     let guest = learning.guest()?;
-    // The worker names the call beside it. What it has not written when its context is destroyed is lost.
+    // The worker's output names the call, too. Output that it has not written when its context is destroyed is lost.
     guest.create_context("personality")?;
     for said in ["not on the list of system calls: personality (135)", "escape personality: open"] {
         assert!(eventually(PATIENCE, || learning.log().contains(said)), "{}", learning.log());

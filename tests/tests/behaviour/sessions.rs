@@ -71,13 +71,13 @@ fn second_frontend_waits_for_the_first_to_go() -> Result<()> {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(first.capset()?.len(), protocol::venus::capset::SIZE, "the first session is not disturbed");
     drop(first);
-    // Refused or served once the first is gone: both are fine, as long as the daemon serves whoever comes after.
+    // Refused, or served once the first is gone: both are fine, as long as the daemon serves the frontend that comes after.
     let _ = second.join().expect("connecting does not panic");
     assert_eq!(daemon.guest()?.capset()?.len(), protocol::venus::capset::SIZE);
     Ok(())
 }
 
-/// Lines with this text, of which a few may come at once and then one in ten seconds.
+/// Checks that there are few lines with this text: some may come at once, and then one in ten seconds.
 fn ensure_few(daemon: &Daemon, text: &str, begin: Instant) -> Result<()> {
     let lines = daemon.log().lines().filter(|line| line.contains(text)).count() as u64;
     let allowed = 5 + begin.elapsed().as_secs() / 10 + 1;
@@ -127,7 +127,7 @@ fn a_socket_is_for_those_who_were_named_whatever_the_umask_is() -> Result<()> {
         let daemon = DaemonProcess::start_command(command, options)?;
         let found = || std::fs::metadata(daemon.socket()).map(|file| (file.mode() & 0o7777, file.gid()));
         let group = if options == ["--socket-group=7"] { 7 } else { found()?.1 };
-        // It appears for nobody else, and is opened then.
+        // The file appears without access for other users, and its mode is widened then.
         let reached = eventually(PATIENCE, || found().is_ok_and(|found| found == (mode, group)));
         ensure!(reached, "{umask} {options:?}: {:?}", found()?);
     }
@@ -202,13 +202,13 @@ fn stale_socket_is_replaced_and_a_live_one_is_respected() -> Result<()> {
     first.wait()?;
     assert!(connected && still_there);
     assert!(!second.status.success());
-    // Behind what its log may say of the machine.
+    // The log may have lines about the machine before it.
     let said = String::from_utf8_lossy(&second.stderr);
     assert_eq!(said.lines().filter(|line| !is_of_the_machine(line)).count(), 1, "{said}");
     Ok(())
 }
 
-/// Returns whether a line of the log is no error: it says what the daemon found on the machine.
+/// Returns whether a line of the log is no error: such a line reports the daemon's findings about the machine.
 fn is_of_the_machine(line: &str) -> bool {
     ["Z INFO  ", "Z WARN  "].iter().any(|level| line.contains(level))
 }
@@ -218,7 +218,7 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("gpu.sock").to_string_lossy().into_owned();
     let no_folder = "/nonexistent/folder/gpu.sock: there is no folder /nonexistent/folder; make it (`mkdir -p /nonexistent/folder`), or name another path";
-    // 2 if the command line is wrong, 1 if what it says cannot be done.
+    // 2 if the command line is wrong, 1 if it cannot be followed.
     for (options, word, status) in [
         (vec!["--socket-path", &socket, "--gpu", "no such gpu"], "no such gpu", 1),
         (vec!["--socket-path", "/nonexistent/folder/gpu.sock"], no_folder, 1),
@@ -235,7 +235,7 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{options:?}: {stderr}");
         assert!(stderr.contains(word), "{options:?}: {stderr}");
-        // Beside what its log may say of the machine.
+        // The log may have lines about the machine beside it.
         let lines = stderr.lines().filter(|line| !is_of_the_machine(line)).count();
         assert!(lines <= 4, "{options:?}: {stderr}");
     }
@@ -254,7 +254,7 @@ fn session_on_an_inherited_descriptor_works() -> Result<()> {
     let context = guest.create_context("on a pair")?;
     guest.create_shmem(context, 4096)?;
     drop(guest);
-    // There is nobody else to serve on a pair of sockets.
+    // No other frontend can come on a pair of sockets.
     assert!(eventually(PATIENCE, || matches!(child.try_wait(), Ok(Some(_)))));
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Tests that a VM that has work all the time gets of the GPU what weights and classes say, by what each was charged.
+//! Tests that a VM that has work all the time gets the part of the GPU that weights and classes give it, by the charges of each VM.
 //!
-//! All submissions of both VMs stand in their lines before the first may run, so what programs and processors do meanwhile decides nothing;
-//! what a submission costs on a busy machine is charged to whoever made it. `cargo shares` measures how near programs come to their shares.
+//! All submissions of both VMs stand in their lines before the first may run, so the activity of programs and processors meanwhile decides nothing;
+//! the cost of a submission on a busy machine is charged to its VM. `cargo shares` measures how near programs come to their shares.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::RingIdx;
@@ -27,7 +27,7 @@ struct Load {
     fills: u32,
 }
 
-/// A program all of whose submissions wait for a value of a timeline.
+/// A program with submissions that all wait for a value of a timeline.
 fn queued(broker: &Broker, vm: &str, load: &Load) -> Result<(Device, venus::Semaphore)> {
     let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
     let mut device = timeline::device(&gpu, vm)?;
@@ -124,6 +124,6 @@ fn the_background_gets_what_is_left() -> Result<()> {
     let charges = run(&[load(""), load("class = \"background\"")])?;
     let (begin, end) = charges.of(0)?;
     let [front, back] = charges.between(begin, end);
-    ensure!(back < front, "{:.2} of what the foreground got", back / front);
+    ensure!(back < front, "{:.2} of the foreground's part", back / front);
     Ok(())
 }

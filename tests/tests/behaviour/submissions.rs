@@ -1,4 +1,4 @@
-//! Submissions that have no fence: whoever has to know that they are complete learns of it.
+//! Submissions that have no fence: everything that depends on their end learns of it.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::Writer;
@@ -32,7 +32,7 @@ impl Stand {
         Ok(Self { device, memory, buffer, words: 0 })
     }
 
-    /// Submits so many, each of which writes the next word.
+    /// Submits so many writes; each writes the next word.
     fn write(&mut self, count: u64) -> Result<()> {
         for _ in 0..count {
             let (dst_buffer, at) = (self.buffer, self.words % (SIZE / 4));
@@ -60,7 +60,7 @@ impl Stand {
         Ok(())
     }
 
-    /// A fence of the guest's kernel arrives, and what was submitted before it is complete.
+    /// A fence of the guest's kernel arrives, and everything that was submitted before it is complete.
     fn kernel_fence(&mut self) -> Result<()> {
         self.device.gpu().submit_fenced(self.device.context, RingIdx(1), &[]).wait(PATIENCE)?;
         self.ensure_written()
@@ -133,7 +133,7 @@ impl Stand {
         self.lone_fence().context("a fence alone")?;
         self.pool().context("a pool")?;
         self.destroyed().context("a buffer")?;
-        // The device ends with some that nobody asked for.
+        // The device is destroyed with some submissions whose end was not asked for.
         self.write(3)?;
         let device = self.device.device;
         let seqno = self.device.ring.command(|w| venus::DestroyDevice { device }.encode(ASYNC, w))?;

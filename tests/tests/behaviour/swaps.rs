@@ -11,7 +11,7 @@ use tests::daemon_process::workers;
 use tests::guest::PATIENCE;
 use tests::program::{LIMIT, Program};
 
-/// A broker with one VM and these options, whose guest's program computes until [`ends_well`], and the context of that.
+/// A broker with one VM and these options, its guest, a program there that computes until [`ends_well`], and the program's context.
 fn computing(options: &str) -> Result<(Broker, impl Sized, Program, u64)> {
     let broker = Broker::start("", &[("a", options)])?;
     let (bridge, socket) = broker.bridge("a")?;

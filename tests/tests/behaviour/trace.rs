@@ -1,5 +1,5 @@
-//! Tests that a trace of a VM has each of its submissions with its stages, says who held the GPU while one waited for its turn, and that
-//! whoever reads it harms nobody.
+//! Tests that a trace of a VM has each of its submissions with its stages, names the holders of the GPU while a submission waited for its turn, and
+//! that the readers of traces do no harm.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::RingIdx;
@@ -73,7 +73,7 @@ impl Taking {
         Ok(Self { child, file })
     }
 
-    /// Ends it as Ctrl-C does. Returns what was written, and what was said.
+    /// Ends the trace as Ctrl-C does. Returns the trace, and the command's messages.
     fn end(self) -> Result<(Trace, String)> {
         kill_process(Pid::from_child(&self.child), Signal::INT)?;
         let output = self.child.wait_with_output()?;
@@ -104,7 +104,7 @@ impl Trace {
         events.into_iter().flatten().filter(|e| e["ph"] == "X" && e["cat"] == category).collect()
     }
 
-    /// The sum of what all submissions have at this key, in microseconds.
+    /// The sum of the values of all submissions at this key, in microseconds.
     fn sum(&self, key: &str) -> f64 {
         self.slices("submission").iter().filter_map(|submission| submission["args"][key].as_f64()).sum()
     }
@@ -171,7 +171,7 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
     ensure!(eventually(PATIENCE, || broker.vm("left").is_ok_and(counts(own))), "{}", broker.vm("left")?);
     let vm = broker.vm("left")?;
     ensure!(vm["used"]["gpu_seconds"].as_f64().is_some_and(|time| time > 0.0), "{vm}");
-    // What a context told last is not lost with it.
+    // The last reports of a context are not lost with it.
     drop((first, second));
     for vm in ["left", "right"] {
         let is_over = || broker.vm(vm).is_ok_and(|vm| vm["contexts"] == serde_json::json!([]));
@@ -212,7 +212,7 @@ fn a_program_that_is_alone_waits_for_nobody() -> Result<()> {
     let mut device = timeline::device(&guest(&broker, "only")?, "only")?;
     let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
     let buffer = device.bound(memory, SIZE)?;
-    // Makes a lease more likely; what was before the trace is not in it.
+    // Makes a lease more likely; submissions before the trace are not in it.
     fill(&mut device, buffer, 10)?;
     wait(&device, &broker)?;
     let taking = Taking::begin(&broker, "only", &[])?;
@@ -297,8 +297,8 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
         });
         taking
     };
-    let silent = admitted_again().context("who goes away does not end a trace")?;
-    // Nobody reads this one, while there is much to be told.
+    let silent = admitted_again().context("the trace outlives its reader")?;
+    // This trace is not read, while there is much to report.
     let mut device = timeline::device(&guest(&broker, "a")?, "a")?;
     let memory = device.allocate(4096, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
     let dst_buffer = device.bound(memory, 4096)?;
@@ -314,8 +314,8 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
     };
     ensure!(eventually(PATIENCE, all), "{}", broker.vm("a")?);
     drop(silent);
-    let (stream, _) = admitted_again().context("who did not read does not end a trace")?;
-    // What is sent says that it is enough; then the last line comes.
+    let (stream, _) = admitted_again().context("the trace outlives its reader, which did not read")?;
+    // A line from the reader ends the trace; then the last line comes.
     (&stream).write_all(b"\n")?;
     let last = BufReader::new(&stream).lines().map_while(Result::ok).last().context("a last line")?;
     ensure!(last.contains("\"event\":\"end\""), "{last}");

@@ -1,4 +1,5 @@
-//! VMs that are promised more memory of a GPU than there is take turns, wait for memory no longer than they may, and compute what they compute alone.
+//! VMs that are promised more memory of a GPU than there is take turns, wait for memory no longer than they may, and compute the same results as
+//! alone.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -114,8 +115,8 @@ fn nothing_is_swapped_out_where_there_is_memory_for_all() -> Result<()> {
     end_well(&broker, [one, other])
 }
 
-/// Prints what two VMs get done in turns, as a part of what they get done without shortage. Run it with
-/// `cargo test --test behaviour turns -- --ignored --nocapture`.
+/// Prints the work of two VMs in turns, as a part of their work without shortage. Run it with `cargo test --test behaviour turns -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a measurement, for a machine that does nothing else"]
 fn turns_cost_little() -> Result<()> {

@@ -1,4 +1,4 @@
-//! `upgrade` has the installed program go on in the place of a broker whose VMs compute, and leaves the broker as it is if that program cannot.
+//! `upgrade` puts the installed program in the place of a broker whose VMs compute, and leaves the broker as it is if that program cannot take over.
 
 use anyhow::{Context, Result, ensure};
 use protocol::virtio_gpu::Command as Request;
@@ -81,14 +81,14 @@ fn computes_for_ever(socket: &Path) -> Result<Background> {
     Background::start(command)
 }
 
-/// Waits until a program has found its results to be right twice more: the second time what it began after this call.
+/// Waits until a program has found its results to be right twice more: the second round began after this call.
 fn goes_on(program: &Background) -> bool {
     let rounds = || program.said().lines().count();
     let before = rounds();
     eventually(PATIENCE, || rounds() > before + 1)
 }
 
-/// Returns what a VM would have lost if its device process, its VMM's session or one of its contexts had ended.
+/// Returns the values that change if the VM's device process, its VMM's session or one of its contexts ends.
 fn possessions(broker: &Broker, vm: &str) -> Result<Vec<Value>> {
     let vm = broker.vm(vm)?;
     let contexts = vm["contexts"].as_array().context("contexts")?;
@@ -137,7 +137,7 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
     for program in &mut programs {
         ensure!(program.is_running() && program.errors().is_empty(), "{}", program.errors());
     }
-    // What an operator wants of contexts of the old device process is done.
+    // Commands of an operator about contexts of the old device process are carried out.
     let context = broker.vm("b")?["contexts"][0]["context"].clone();
     broker.say(&["kill", &format!("b/{context}")])?;
     ensure!(eventually(PATIENCE, || !programs[1].is_running()), "{}", broker.log());
@@ -183,7 +183,7 @@ fn a_vm_in_use_goes_on_with_the_new_program_when_none_of_its_programs_computes()
     gpu.call(&Request::GetDisplayInfo, None)?;
     let new = broker.device("a")?;
     ensure!(installed.is_new(new)? && eventually(PATIENCE, || !is_alive(old)), "{}", broker.log());
-    ensure!(gpu.call(&create, None).is_err(), "what the guest held is forgotten");
+    ensure!(gpu.call(&create, None).is_err(), "the guest's resource is forgotten");
     let is_told = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected" && vm["replaced"] == json!([]));
     ensure!(eventually(PATIENCE, is_told), "{}", broker.log());
     // Programs that begin now compute with workers of the new one.
@@ -226,7 +226,7 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
         ensure!(possessions(broker, "a")? == before, "{said}\n{}", broker.log());
         Ok(())
     };
-    // The first half of a program loads, and dies or is no program at all; what lets it die otherwise is tried in tests of the rehearsal.
+    // The first half of a program loads, and dies or is no program at all; tests of the rehearsal try other deaths.
     let whole = fs::read(&installed.built)?;
     installed.replace_by(&whole[..whole.len() / 2], 0o755)?;
     refused("")?;
@@ -241,7 +241,7 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
     refused("it cannot take over: ")?;
     broker.rewrite("", &[("a", "")])?;
     gpu.destroy_context(context)?;
-    // A program that can take over is not refused for what went before.
+    // Earlier refusals do not count against a program that can take over.
     broker.say(&["upgrade"])?;
     ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
     gpu.destroy_context(gpu.create_context("behind")?)?;

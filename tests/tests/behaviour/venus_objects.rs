@@ -251,12 +251,12 @@ fn copy_that_is_cut_short_fails_and_makes_nothing_up() -> Result<()> {
     }
     for size in [0, 4, COPY_BYTES / 2, COPY_BYTES - 1] {
         write(&mut vulkan, image, HostImageCopyFlags(0), &vec![0; size])?;
-        // Nobody waits for that result, so the next one tells.
+        // The write does not ask for its result, so the next call reports it.
         ensure!(refusal(&mut vulkan, image, HostImageCopyFlags(0), COPY_BYTES)? == failed, "{size} bytes");
         assert!(read(&mut vulkan, image, HostImageCopyFlags(0), COPY_BYTES)? == picture(), "{size} bytes");
     }
     assert_eq!(daemon.wait_for_workers(1)?, worker);
-    // The worker says so, and the device process passes on what workers print when it has the time.
+    // The worker says so, and the device process passes on the output of workers when it has the time.
     let said = || daemon.log().matches("is refused: the guest's driver has").count();
     ensure!(eventually(PATIENCE, || said() > 0), "not said\n{}", daemon.log());
     ensure!(said() == 1, "said {} times\n{}", said(), daemon.log());
@@ -422,7 +422,7 @@ fn was_authentic(daemon: &Daemon, nth: usize) -> Result<bool> {
         let line = log.lines().filter(|line| line.contains("pipeline cache with initial data")).nth(nth);
         line.map(|line| line.contains("authentic=true"))
     };
-    // What workers print reaches the log by way of the device process.
+    // The output of workers reaches the log by way of the device process.
     eventually(PATIENCE, || said().is_some());
     said().context("no cache was created with data")
 }
@@ -455,7 +455,7 @@ fn pipeline_cache_with_too_little_room_is_cut_or_empty() -> Result<()> {
     let cache = create_cache(&mut vulkan, &[])?;
     let (size, _) = cache_data(&mut vulkan, cache, None)?;
     assert_eq!(cache_data(&mut vulkan, cache, Some(31))?, (0, Vec::new()));
-    // What was cut is the driver's data; the tag is whole, and what is there counts.
+    // The driver's data was cut; the tag is whole and is that of the remaining bytes.
     let (cut, data) = cache_data(&mut vulkan, cache, Some(size as usize - 1))?;
     assert!(cut < size && data.len() as u64 == cut);
     create_cache(&mut vulkan, &data)?;

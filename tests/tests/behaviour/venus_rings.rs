@@ -193,7 +193,7 @@ fn ring_waits_for_the_virtqueue_and_the_virtqueue_for_the_ring() -> Result<()> {
     Ok(())
 }
 
-/// Neither would ever go on, and nothing that waits behind them.
+/// Neither of the two would ever go on, nor would the commands behind them.
 #[test]
 fn ring_and_virtqueue_that_wait_for_each_other_end_their_context() -> Result<()> {
     let setup = setup()?;

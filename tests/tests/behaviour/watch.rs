@@ -1,5 +1,5 @@
-//! `status --watch` on a terminal: what an operator sees of a real broker, what keys do, and that the terminal is given back, whatever
-//! happens.
+//! `status --watch` on a terminal: the view that an operator sees of a real broker, the effect of keys, and that the terminal is given back in any
+//! case.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -21,11 +21,11 @@ const LEFT: &str = "\u{1b}[D";
 const DOWN: &str = "\u{1b}[B";
 const END: &str = "\u{1b}[F";
 
-/// The name that a guest gives a program that wants to command the terminal of who looks: a title, a clear, another direction of text.
+/// The name of a guest's program that tries to command the operator's terminal: a title, a clear, another direction of text.
 const HOSTILE: &str = "evil\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}\r\n";
 
 fn command(broker: &Broker) -> Result<Command> {
-    // It needs no driver, whose libraries `setsid` could not do with.
+    // The command needs no driver, whose libraries would be wrong for `setsid`.
     let mut command = Command::new(daemon_executable()?);
     command.args(["status", "--watch", "--control-socket"]).arg(broker.path("control"));
     Ok(command)

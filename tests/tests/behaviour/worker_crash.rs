@@ -29,7 +29,7 @@ fn fences_of_a_killed_worker_complete_and_others_do_not_notice() -> Result<()> {
         Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id, size: 4096, entries: &[] };
     let export = guest.start(&create, Some(victim), None);
     let map = guest.start(&Command::ResourceMapBlob { resource_id, offset: 1 << 30 }, None, None);
-    // A worker that does not answer holds nobody else up.
+    // A worker that does not answer holds no other context up.
     guest.submit_fenced(other, RingIdx(0), &[]).wait(PATIENCE)?;
     guest.create_shmem(other, 4096)?;
     assert!(!pending[0].arrives_within(Duration::from_millis(100)));
@@ -78,7 +78,7 @@ fn lost_context_is_answered_until_it_is_destroyed() -> Result<()> {
             "ring_idx {ring_idx}"
         );
     }
-    // What is mapped stays: the guest's process may still be looking at it.
+    // The mapping stays: the guest's process may still be looking at it.
     assert_eq!(memory.as_volatile_slice().read_obj::<u32>(0)?, 7);
     assert_eq!(guest.session.window.live(), 1);
     guest.destroy_blob(blob)?;
@@ -157,7 +157,7 @@ fn how_a_worker_died_is_told_once() -> Result<()> {
         let context = guest.create_context("victim")?;
         let worker = daemon.wait_for_workers(1)?[0];
         guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
-        ensure!(die_by(worker, signal), "{signal:?} ends nobody");
+        ensure!(die_by(worker, signal), "{signal:?} does not end the worker");
         let lost = format!(" program=victim context {context} is lost: ");
         let lines = || daemon.log().lines().filter(|line| line.contains(&lost)).count();
         ensure!(eventually(PATIENCE, || lines() > 0), "nothing is told of {signal:?}\n{}", daemon.log());

@@ -1,4 +1,4 @@
-//! Workers that die, one after the other and in every way, beside a neighbour that computes and does not notice.
+//! Workers that die, one after the other and of every signal, beside a neighbour that computes and does not notice.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ impl Neighbour {
     }
 }
 
-/// A context comes, and goes by the death of its worker at some moment; what was asked of it is answered.
+/// A context comes, and goes by the death of its worker at some moment; all its requests are answered.
 fn context(setup: &Setup, random: &mut Random, end: Signal, neighbour: Pid) -> Result<()> {
     let gpu: &Gpu = setup.guest();
     let context = gpu.create_context("mortal")?;
@@ -60,7 +60,7 @@ fn context(setup: &Setup, random: &mut Random, end: Signal, neighbour: Pid) -> R
     }
     ensure!(eventually(PATIENCE, || fresh().is_some()), "no worker\n{}", setup.daemon().log());
     let worker = fresh().context("it has ended by itself")?;
-    ensure!(die_by(worker, end), "{end:?} ends nobody");
+    ensure!(die_by(worker, end), "{end:?} does not end the worker");
     let fence = gpu.submit_fenced(context, RingIdx(1), &[]);
     ensure!(fence.arrives_within(PATIENCE), "a fence of a dead worker\n{}", setup.daemon().log());
     gpu.destroy_blob(blob)?;

@@ -1,4 +1,4 @@
-//! Unmodified Mesa clients through the bridge: what they see, what they compute, and what they leave behind.
+//! Unmodified Mesa clients through the bridge: the device that they see, their results, and what remains after them.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};

@@ -1,5 +1,5 @@
-//! Every case of the differential suite gives a guest what the same device gives natively. Here undisturbed; `restart` runs all cases with workers
-//! that are replaced or swapped out again and again.
+//! Every case of the differential suite has the same result for a guest as natively on the same device. Here the cases run undisturbed; `restart`
+//! runs all of them with workers that are replaced or swapped out again and again.
 
 use anyhow::{Result, ensure};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `docs/features.md` against the truth: whatever a guest sees differently from the host is named there.
+//! `docs/features.md` against the truth: the page names each difference that a guest sees from the host.
 
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};

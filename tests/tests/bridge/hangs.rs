@@ -1,4 +1,4 @@
-//! Submissions that never end cost their own context and nobody else's, soon; submissions that wait for long cost nothing.
+//! Submissions that never end soon cost their own context, and no other; submissions that wait for long cost nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,11 +34,11 @@ fn computing_at(socket: &Path, arguments: &[&str]) -> Result<Command> {
 /// One submission that takes hours.
 const ENDLESS: [&str; 7] = ["--announce", "--rounds", "1", "--words", "1048576", "--steps", "4294967295"];
 
-/// Submissions of half a second or more each. Short ones may end beside an endless one, as processors take turns: that one is in no program's way then, and
-/// goes on.
+/// Submissions of half a second or more each. Short ones may end beside an endless one, as processors take turns: the endless one keeps no program
+/// from the GPU then, and goes on.
 const HELD_UP: [&str; 7] = ["--rounds", "0", "--report", "--words", "64", "--steps", "8388608"];
 
-/// A program whose only submission takes hours. Dropping it ends it.
+/// A program whose only submission takes hours. Dropping it ends the program.
 struct Endless {
     /// The worker of the program; none if it has ended already when the program was seen to submit.
     worker: Option<Pid>,
@@ -106,7 +106,7 @@ fn an_endless_submission_ends_at_the_limit_and_its_neighbour_computes_on() -> Re
     setup.check_for_leaks(before).map(drop)
 }
 
-/// Such a program looks at nothing but a word in its memory, which nobody writes any more.
+/// Such a program looks at nothing but a word in its memory, which the dead worker does not write any more.
 #[test]
 fn a_program_that_polls_its_fence_learns_of_the_death_of_its_worker() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&["--max-submit-time", "60min"])?)?;
@@ -134,15 +134,15 @@ fn an_endless_submission_makes_room_sooner_for_one_that_waits_and_who_waited_is_
     let setup = Setup::on(Daemon::start_with(&options)?)?;
     let first = Endless::start(&setup)?;
     thread::sleep(Duration::from_secs(3));
-    ensure!(first.lives(), "nobody waits\n{}", setup.daemon().log());
+    ensure!(first.lives(), "no other program waits\n{}", setup.daemon().log());
     let second = Endless::start(&setup)?;
     first.ends(setup.daemon())?;
     thread::sleep(Duration::from_secs(3));
-    ensure!(second.lives(), "it waited for the first, and nobody waits for it\n{}", setup.daemon().log());
+    ensure!(second.lives(), "it waited for the first, and no program waits for it\n{}", setup.daemon().log());
     lost(&setup, "max-submit-time-contended (1 s)", 1)
 }
 
-/// A VM whose program has hung as often as it may, and is held back for so long.
+/// A VM whose program has hung as often as it may, and is held back for the time `hold`.
 fn struck(hold: &str) -> Result<Setup> {
     let options = ["--max-submit-time", "1s", "--strikes", "2", "--strike-hold", hold];
     let setup = Setup::on(Daemon::start_with(&options)?)?;
@@ -223,7 +223,7 @@ fn an_endless_submission_of_another_vm_is_ended_for_one_that_waits() -> Result<(
     Ok(())
 }
 
-/// A ring whose thread waits in the driver for what never comes: its monitor says that it lives, others are served, and it ends when
+/// A ring whose thread waits in the driver for a signal that never comes: its monitor says that it lives, other contexts are served, and it ends when
 /// it is destroyed.
 fn ring_blocks_and_ends(
     daemon: &Daemon,

@@ -1,6 +1,5 @@
-//! Independent programs give through the bridge, byte for byte, the results they give on the host's driver, and what workers make of their commands is
-//! valid Vulkan.
-//! llama.cpp does so with each Mesa in `bridge/clients`.
+//! Independent programs give through the bridge, byte for byte, the results they give on the host's driver, and the calls that workers make for their
+//! commands are valid Vulkan. llama.cpp does so with each Mesa in `bridge/clients`.
 
 use anyhow::{Result, ensure};
 use tests::clients::{

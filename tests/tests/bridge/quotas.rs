@@ -1,5 +1,5 @@
-//! Unmodified Mesa at its limits: a program that takes all it can get, of each kind, ends by itself; and llama.cpp in the next context
-//! says what it says on the host's driver.
+//! Unmodified Mesa at its limits: a program that takes all it can get, of each kind, ends by itself; and llama.cpp in the next context has the same
+//! output as on the host's driver.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::BlobId;
@@ -18,7 +18,7 @@ use tests::program::{LIMIT, Program};
 /// The number that a program asks for, which is more than any limit allows.
 const MANY: u32 = 4000;
 
-/// The number that a program without a limit asks for beyond what it got with one: all of [`MANY`] would take minutes.
+/// The number that a program without a limit asks for beyond its count with one: all of [`MANY`] would take minutes.
 const MORE: u32 = 64;
 
 /// A program that has taken all it can get, and keeps it.
@@ -36,7 +36,7 @@ impl Hog {
         Ok(Self { process, output })
     }
 
-    /// Returns how much the program got, and what ended that.
+    /// Returns the program's count, and the error that ended it.
     fn got(&mut self) -> Result<(u32, String)> {
         let mut line = String::new();
         while self.output.read_line(&mut line)? > 0 {
@@ -65,7 +65,7 @@ impl Drop for Hog {
     }
 }
 
-/// Returns what llama.cpp says on the host's driver.
+/// Returns llama.cpp's output on the host's driver.
 fn llama_natively() -> Result<&'static str> {
     static SAID: LazyLock<Result<String>> = LazyLock::new(|| {
         let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
@@ -74,15 +74,15 @@ fn llama_natively() -> Result<&'static str> {
     SAID.as_deref().map_err(|error| anyhow!("natively: {error:#}"))
 }
 
-/// Checks that llama.cpp says what it says on the host's driver.
+/// Checks that llama.cpp has the same output as on the host's driver.
 fn llama(setup: &Setup) -> Result<()> {
     let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
     let guest = Place::Packages(&packages, Device::Venus(setup.socket()));
-    ensure!(LLAMA.run(&guest, &files, LIMIT)? == llama_natively()?, "llama.cpp says something else");
+    ensure!(LLAMA.run(&guest, &files, LIMIT)? == llama_natively()?, "llama.cpp has another output");
     Ok(())
 }
 
-/// Runs a hog that asks for `asked` of one kind, and `beside` with what ended it while it keeps what it got; answers how much that is.
+/// Runs a hog that asks for `asked` of one kind. While it keeps its things, `beside` is called with the error that ended it. Returns the hog's count.
 fn hog(setup: &Setup, kind: &str, asked: u32, beside: impl FnOnce(&str) -> Result<()>) -> Result<u32> {
     let mut hog = Hog::start(&ClientRoot::open(Suite::Testing)?, setup.socket(), kind, asked)?;
     let (got, ending) = hog.got().with_context(|| kind.to_owned())?;
@@ -92,7 +92,7 @@ fn hog(setup: &Setup, kind: &str, asked: u32, beside: impl FnOnce(&str) -> Resul
     Ok(got)
 }
 
-/// Demands a line of the daemon's log, which may come after what it tells of.
+/// Demands a line of the daemon's log, which may come after the event.
 fn says(setup: &Setup, line: &str) -> Result<()> {
     let is_there = || setup.daemon().log().contains(line);
     ensure!(eventually(LIMIT, is_there), "no line \"{line}\"\n{}", setup.daemon().log());
@@ -161,7 +161,7 @@ fn a_program_out_of_memory_hears_of_it_and_ends_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp says what is wrong and ends by itself, with any amount of memory that is not enough.
+/// llama.cpp names the error and ends by itself, with any amount of memory that is too small.
 #[test]
 fn llama_without_enough_memory_ends_by_itself() -> Result<()> {
     let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
@@ -204,7 +204,7 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     Ok(())
 }
 
-/// Mesa 26.2 keeps fences in the guest, where no error can be told: what cannot run ends the program, and never looks right.
+/// Mesa 26.2 keeps fences in the guest, where no error can be told: work that cannot run ends the program, and never looks complete.
 #[test]
 fn nobody_takes_work_that_was_not_done_for_done() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&["--host-memory", "512MiB"])?)?;

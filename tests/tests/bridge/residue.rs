@@ -1,4 +1,4 @@
-//! Tests that one tenant does not find what another has left: memory of every kind, after the first has gone or was killed.
+//! Tests that one tenant does not find another's data: memory of every kind, after the other has gone or was killed.
 
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader};
@@ -10,8 +10,8 @@ use tests::daemon::Daemon;
 use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::{LIMIT, succeed};
 
-/// Rounds of all programs, each with two workers of its own; `RESIDUE_ROUNDS` asks for another number. What can be found without zeroing is
-/// found in each of the first three (see below).
+/// Rounds of all programs, each with two workers of its own; `RESIDUE_ROUNDS` asks for another number. Without zeroing, each of the first three finds
+/// data (see below).
 const ROUNDS: u32 = 40;
 
 /// Programs that share the rounds, at the same time.
@@ -94,7 +94,7 @@ fn tenants_find_nothing_of_those_that_were_killed() -> Result<()> {
     Ok(())
 }
 
-/// The `residue` program of the tests above finds what is there when nobody takes it away. On a GPU that may be nothing.
+/// The `residue` program of the tests above finds data where the daemon does not zero memory. On a GPU that may be nothing.
 #[test]
 fn without_zeroing_there_is_something_to_find() -> Result<()> {
     let setup = Setup::new(&["--zero-workgroup-memory", "off", "--robustness", "guest"])?;

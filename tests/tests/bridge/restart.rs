@@ -1,4 +1,4 @@
-//! Programs whose workers are replaced again and again, at any moment, or that are swapped out as often, compute what they compute undisturbed.
+//! Programs whose workers are replaced again and again, at any moment, or that are swapped out as often, have the same results as undisturbed.
 //!
 //! The other clients are too slow for this on a software renderer, which compiles everything anew in each worker. They can be run by hand:
 //! `VHOST_USER_VULKAN_OPTIONS="--restart-every 10000" cargo test --test bridge clients`.
@@ -30,7 +30,7 @@ impl Disturbance {
         [self.option, milliseconds, "--max-log-lines", "100000"]
     }
 
-    /// Demands that a log tells of so many at least, none of which has failed.
+    /// Demands that a log tells of so many hand-overs at least, and of no failed one.
     fn count(&self, log: &str, least: usize) -> Result<()> {
         let failing = ["stays with its worker", "is lost"];
         let failed = log.lines().filter(|line| failing.iter().any(|words| line.contains(words)));

@@ -1,5 +1,5 @@
-//! The crates of this repository have licences that `deny.toml` allows, and come from the registry: what `cargo deny check licenses sources`
-//! says, without the minutes in which that tool is built.
+//! The crates of this repository have licences that `deny.toml` allows, and come from the registry: the checks of `cargo deny check licenses
+//! sources`, without the minutes in which that tool is built.
 
 use anyhow::{Context, Result, ensure};
 use spdx::{Expression, ParseMode};
@@ -67,7 +67,7 @@ fn every_crate_ships_the_text_of_its_licence() -> Result<()> {
     Ok(())
 }
 
-/// Crates whose archives hold no licence file. The list in `third-party.txt` names their licences, whose texts others ship.
+/// Crates whose archives hold no licence file. The list in `third-party.txt` names their licences; other crates ship the texts of these.
 const WITHOUT_TEXT: &[&str] = &["vhost"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The Debian package as `cargo package-deb` makes it: what is in it, and that Debian's own checks find nothing.
+//! The Debian package as `cargo package-deb` makes it: its contents, and that Debian's own checks find no fault.
 
 use crate::made;
 use anyhow::{Context, Result, ensure};
@@ -147,7 +147,7 @@ fn the_program_is_small_and_names_no_folder_of_this_machine() -> Result<()> {
     Ok(())
 }
 
-/// The folder in which cargo keeps what it downloads.
+/// The folder in which cargo keeps its downloads.
 fn dirs_of_crates() -> PathBuf {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let usual = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");

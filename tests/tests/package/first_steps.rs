@@ -76,7 +76,7 @@ impl Host {
     }
 }
 
-/// Runs README's last command for the host where a test can type: what is written to `/run/typed` reaches QEMU, and `/run/shown` is its screen.
+/// Runs README's last command for the host where a test can type: lines written to `/run/typed` reach QEMU, and `/run/shown` is its screen.
 fn in_terminal(command: &str) -> String {
     format!(
         "mkfifo /run/typed; printf '%s\\n' 'exec <>/run/typed >/run/shown 2>&1' '{command}' >/run/terminal
@@ -107,7 +107,7 @@ fn readmes_commands_lead_to_a_gpu_and_the_package_comes_and_goes_cleanly() -> Re
     gone(&host)
 }
 
-/// Checks what an installation has to do: the broker runs, and takes a VM when it reads its file again.
+/// Checks the effects of an installation: the broker runs, and takes a VM when it reads its file again.
 fn installed(host: &Host) -> Result<()> {
     let broker = "vhost-user-vulkan.service";
     ensure!(
@@ -159,7 +159,7 @@ fn computes(host: &Host, boot: &str, in_guest: &str) -> Result<()> {
     )
 }
 
-/// An upgrade restarts nothing, and keeps what the administrator wrote.
+/// An upgrade restarts nothing, and keeps the administrator's files.
 fn upgraded(host: &Host) -> Result<()> {
     let running = || -> Result<Vec<String>> {
         let units = ["vhost-user-vulkan.service", "vhost-user-vulkan@first.service"];

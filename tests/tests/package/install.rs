@@ -1,4 +1,4 @@
-//! `cargo install --path daemon` installs a daemon that works, for those who take no package.
+//! `cargo install --path daemon` installs a daemon that works, for users without a package.
 
 use anyhow::{Context, Result, ensure};
 use std::process::Command;

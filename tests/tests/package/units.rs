@@ -1,5 +1,5 @@
-//! The files by which systemd, QEMU and an administrator meet the daemon: they are accepted by the tools that read them, and the units'
-//! restrictions leave the daemon what its sandbox needs.
+//! The files by which systemd, QEMU and an administrator meet the daemon: the tools that read them accept them, and the units' restrictions leave the
+//! daemon everything that its sandbox needs.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
@@ -76,7 +76,7 @@ fn calls_of(set: &str) -> Result<BTreeSet<String>> {
     Ok(calls)
 }
 
-/// Returns what a unit's filter leaves: it begins with what it allows, and later lines take something away.
+/// Returns the calls that a unit's filter allows: its first line allows calls, and later lines take some away.
 fn allowed_calls(unit: &str) -> Result<BTreeSet<String>> {
     let mut allowed = calls_of("@default")?;
     for line in values(unit, "SystemCallFilter")? {
@@ -200,7 +200,7 @@ fn namespaces_of_the_sandbox_are_allowed() -> Result<()> {
 #[test]
 fn the_file_of_vms_is_accepted_as_it_is_shipped_and_with_its_example() -> Result<()> {
     let shipped = fs::read_to_string(packaging("vms.toml"))?;
-    // `#key = value` and `#[table]` are what a user would uncomment; a remark has a blank behind its sign.
+    // A user would uncomment `#key = value` and `#[table]`; a remark has a blank behind its sign.
     let lines = shipped.lines().map(|line| match line.strip_prefix('#') {
         Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => rest,
         _ => line,

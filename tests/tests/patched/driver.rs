@@ -1,6 +1,6 @@
-//! Debian 13's Venus driver with the patches of `guest-driver-patches` gives what the device gives natively.
+//! Debian 13's Venus driver with the patches of `guest-driver-patches` has the same results as the device natively.
 //!
-//! The other tests of the bridge run with stock drivers only: what the patches change has tests of its own.
+//! The other tests of the bridge run with stock drivers only: the effects of the patches have tests of their own.
 
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -20,8 +20,8 @@ fn patched_mesa_computes_what_the_device_computes() -> Result<()> {
     differential::compare(program, &client, differential::natively(program)?, &gaps, &[]).map(drop)
 }
 
-/// Clients one after the other: each takes every processor that there is, for minutes, so these are two. The others run with the stock driver
-/// only, in `bridge/programs`.
+/// Clients one after the other: each takes all processors, for minutes, so these are two. The others run with the stock driver only, in
+/// `bridge/programs`.
 #[test]
 fn clients_give_the_same_results_on_the_patched_driver_as_on_the_host() -> Result<()> {
     const CLIENTS: [Client; 2] = [LLAMA, NCNN_SINGLE];

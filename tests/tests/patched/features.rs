@@ -34,7 +34,7 @@ const EXTENSIONS: &[&str] = &[
 /// Processor time of a worker that shows that a program has begun to submit.
 const AT_WORK: Duration = Duration::from_millis(50);
 
-/// Returns which of [`EXTENSIONS`] a program finds, and what it finds out about cooperative matrices.
+/// Returns those of [`EXTENSIONS`] that a program finds, and the lines that it prints about cooperative matrices.
 fn found(client: &ClientRoot, device: Device<'_>) -> Result<(Vec<&'static str>, Vec<String>)> {
     let output = Program::start(client.command("vulkaninfo", device)?)?.wait(LIMIT)?;
     ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -76,9 +76,9 @@ fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() ->
     Ok(())
 }
 
-/// Returns what a program finds out about small floats: extensions, and members of their structs.
+/// Returns the lines that a program prints about small floats: extensions, and members of their structs.
 fn small_floats(client: &ClientRoot, setup: &Setup) -> Result<Vec<String>> {
-    // Debian 13's own program knows neither struct.
+    // Debian 13's own program knows neither extension's struct.
     let program = PackageRoot::with(Suite::Testing, &["vulkan-tools"])?.program("vulkaninfo");
     let output = Program::start(client.own(&program, Device::Venus(setup.socket()))?)?.wait(LIMIT)?;
     ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -108,12 +108,12 @@ fn small_floats_of_the_host_reach_a_program_with_their_features() -> Result<()> 
     Ok(())
 }
 
-/// A VM that may have 256 MiB, of which one program gets seven eighths.
+/// A VM that may have 256 MiB; one program gets seven eighths of that.
 fn small() -> Result<Setup> {
     Setup::on(Daemon::start_with(&["--host-memory", "256MiB", "--device-memory", "256MiB"])?)
 }
 
-/// Runs one of our programs to its end, demands success, and returns what it said.
+/// Runs one of our programs to its end, demands success, and returns its output.
 fn said_by(program: &str, arguments: &[&str], setup: &Setup) -> Result<String> {
     let mut command = ClientRoot::patched()?.own(Path::new(program), Device::Venus(setup.socket()))?;
     command.args(arguments);
@@ -122,7 +122,7 @@ fn said_by(program: &str, arguments: &[&str], setup: &Setup) -> Result<String> {
     Ok(said)
 }
 
-/// Returns what a program says that allocates so many times a MiB, which it does not map: "allocations", or "freed" if it gives them back.
+/// Returns the output of a program that makes so many allocations of a MiB, which it does not map: "allocations", or "freed" if it frees them.
 fn allocating(kind: &str, count: &str, setup: &Setup) -> Result<String> {
     said_by(env!("CARGO_BIN_EXE_hog"), &[kind, count], setup)
 }
@@ -146,8 +146,8 @@ fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()>
     said_by(env!("CARGO_BIN_EXE_small_memory"), &["4096", "limited"], &small()?).map(drop)
 }
 
-/// A program that has taken all there is uses as much as there was. What it gave back is kept for its next allocations for a while, and is not
-/// used. llvmpipe itself says what the whole machine uses.
+/// A program that has taken all memory uses as much as there was. Freed memory is kept for the program's next allocations for a while, and does not
+/// count as used. llvmpipe itself reports the use of the whole machine.
 #[test]
 fn a_budget_is_that_of_the_context() -> Result<()> {
     let setup = small()?;
@@ -174,7 +174,7 @@ fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
         let mut program = command.spawn()?;
         let (mut stdin, stdout) =
             (program.stdin.take().context("piped")?, program.stdout.take().context("piped")?);
-        // What the program says of its device, and the answer to a short measure: it has made all that it needs.
+        // The program's line about its device, and the answer to a short measure: the program has made all objects that it needs.
         let mut answers = BufReader::new(stdout);
         stdin.write_all(b"empty 1\n")?;
         (0..2).try_for_each(|_| answers.read_line(&mut String::new()).map(drop))?;
@@ -194,7 +194,7 @@ fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
     Ok(())
 }
 
-/// The program itself looks at what each call reports.
+/// The program itself checks the result of each call.
 #[test]
 fn a_program_cleans_up_after_a_lost_device_and_computes_on_another() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&WITHOUT_CHECKPOINTS)?)?;

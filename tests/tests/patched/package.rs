@@ -1,5 +1,5 @@
-//! The package with the patched driver in a Debian 13: it takes the stock driver's place when it is installed, whatever happens to the stock
-//! driver, and gives it back when it is removed.
+//! The package with the patched driver in a Debian 13: it takes the stock driver's place when it is installed, through any change of the stock
+//! driver, and gives the place back when it is removed.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;

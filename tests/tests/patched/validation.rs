@@ -1,4 +1,4 @@
-//! Tests that what the patched driver and the worker make of a valid client's commands is valid Vulkan, where the patches change them.
+//! Tests that the calls that the patched driver and the worker make for a valid client's commands are valid Vulkan, where the patches change them.
 
 use anyhow::{Result, ensure};
 use std::path::Path;

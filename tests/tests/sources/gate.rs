@@ -58,7 +58,7 @@ fn what_is_left_to_all_is_listed_with_its_reason() {
     let unlisted: Vec<_> = marks.difference(&listed).cloned().collect();
     let stale: Vec<_> = listed.difference(&marks).cloned().collect();
     assert!(unlisted.is_empty(), "tests/README.md does not list:\n{}", unlisted.join("\n"));
-    assert!(stale.is_empty(), "tests/README.md lists what is not marked so:\n{}", stale.join("\n"));
+    assert!(stale.is_empty(), "tests/README.md lists tests that are not marked so:\n{}", stale.join("\n"));
     let unreasoned: Vec<_> = marks.iter().filter(|mark| mark.ends_with("`: ")).collect();
     assert!(unreasoned.is_empty(), "marks without a reason: {unreasoned:?}");
 }

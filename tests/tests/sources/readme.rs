@@ -52,7 +52,7 @@ fn readme_is_read_in_four_minutes() {
     let words = read("README.md").split_whitespace().count();
     assert!(
         words <= WORDS_MAX,
-        "README has {words} words, and may have {WORDS_MAX}: move what is reference to docs/"
+        "README has {words} words, and may have {WORDS_MAX}: move reference text to docs/"
     );
 }
 

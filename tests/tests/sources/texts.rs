@@ -1,5 +1,5 @@
-//! Texts of the product are words: a value in Rust's `Debug` form names types and fields, and cannot be read aloud. Text of others is
-//! quoted by `outside::Quoted`, and a time has its unit by `outside::Span`.
+//! Texts of the product are words: a value in Rust's `Debug` form names types and fields, and cannot be read aloud. Text of others is quoted by
+//! `outside::Quoted`, and a time has its unit by `outside::Span`.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
@@ -52,7 +52,7 @@ impl Forms {
         forms.lines
     }
 
-    /// Looks at what a macro was given, and at the macros in that.
+    /// Looks at the tokens of a macro, and at the macros in them.
     fn look(&mut self, name: &str, tokens: &TokenStream) {
         let is_logged = LOGGING.contains(&name);
         let counts = is_logged || !self.only_logged && !FOR_DEVELOPERS.contains(&name);

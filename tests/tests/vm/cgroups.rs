@@ -1,4 +1,4 @@
-//! Limits on what a VM takes, on a kernel with all control groups: the guest is the host here, and in it run the tests of `cgroups`.
+//! Limits of a VM's processes, on a kernel with all control groups: the guest is the host here, and in it run the tests of `cgroups`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `cargo demo` says on what its guest computed, and what to type for the rest.
+//! `cargo demo` names the device on which its guest computed, and the commands for the rest.
 
 use std::process::Command;
 use std::time::Duration;

@@ -69,7 +69,7 @@ fn gives_what_the_device_gives(suite: Suite) -> Result<()> {
         }
     }
     let guest = Guest::build(suite)?;
-    // A heap of the guest is no larger than its quota, so that one is set above what the host has.
+    // A heap of the guest is no larger than its quota, so the quota is set above the host's memory.
     let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &["--host-memory", "1024GiB"])?;
     let outcome = Vm::run(&guest, &script, &Options { gpus: vec![daemon.socket()], ..Options::default() });
     let outcome = outcome.map_err(|error| error.context(daemon.log()))?;

@@ -1,5 +1,5 @@
-//! `vhost-user-vulkan-doctor` in a stock Debian 13 guest that is broken on purpose, in one way after the other: of each it names the one thing
-//! that is wrong, and what helps. It is the static program that users copy into their guests.
+//! `vhost-user-vulkan-doctor` in a stock Debian 13 guest that is broken on purpose, in one way after the other: in each it names the one fault, and
+//! the remedy. It is the static program that users copy into their guests.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -7,8 +7,8 @@ use tests::daemon_process::{DaemonProcess, doctor_for_guests};
 use tests::packages::{HostVulkan, PackageRoot, Suite, patched_driver};
 use tests::vm::{Guest, Options, Script, Vm};
 
-/// One way in which the guest is: its name, what makes it so, and the doctor's finding (check, verdict, a part of the remedy), if there
-/// is one. What follows a `;;` puts it right again.
+/// One state of the guest: its name, the commands that make it, and the doctor's finding (check, verdict, a part of the remedy), if there is one. The
+/// commands behind a `;;` undo it.
 type Case = (&'static str, &'static str, Option<[&'static str; 3]>);
 
 const MANIFEST: &str = "/usr/share/vulkan/icd.d/virtio_icd.json";

@@ -1,8 +1,8 @@
-//! A virtual machine that Ganeti manages, with a daemon that systemd starts when QEMU connects: it computes what the host computes, and again
-//! when the daemon has ended between two of its starts.
+//! A virtual machine that Ganeti manages, with a daemon that systemd starts when QEMU connects: it computes the host's results, and again when the
+//! daemon has ended between two of its starts.
 //!
 //! Ganeti is Debian 13's and QEMU that of its backports, installed by Debian's own tools and running below a systemd of their own, with the daemon's
-//! packaged units. What the page says that an administrator enters is taken from the page.
+//! packaged units. The administrator's commands are taken from the page.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ use tests::vm::Guest;
 /// The words that a guest generates.
 const WORDS: u32 = 64;
 
-/// The page that says what an administrator enters.
+/// The page with the administrator's commands.
 const PAGE: &str = include_str!("../../../docs/many-hosts.md");
 
 /// Has systemd listen for the machine.
@@ -79,7 +79,7 @@ impl Node {
         Ok(Some(node))
     }
 
-    /// Runs a script; an error has what Ganeti and the daemon said.
+    /// Runs a script; an error has the output of Ganeti and the daemon.
     fn run(&self, script: &str) -> Result<String> {
         self.system.run(script).map_err(|error| error.context(self.evidence()))
     }

@@ -1,6 +1,6 @@
-//! Virtual machines that libvirt manages, with a daemon that systemd starts when QEMU connects: one computes what the host computes, also when it
-//! is paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts. Another
-//! is as KubeVirt's, with the device that its hook adds.
+//! Virtual machines that libvirt manages, with a daemon that systemd starts when QEMU connects: one computes the host's results, also when it is
+//! paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts. Another is as KubeVirt's,
+//! with the device that its hook adds.
 //!
 //! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own. The units are
 //! the package's, and the device is added by the commands of README.
@@ -25,7 +25,7 @@ const PAGE: &str = include_str!("../../../README.md");
 /// The words that a guest generates: it takes long enough to be paused in between.
 const WORDS: u32 = 200;
 
-/// A domain that boots a kernel by emulation, and whose console and command have a file each.
+/// A domain that boots a kernel by emulation; its console and its command have a file each.
 const DOMAIN: &str = r"
 <domain type='qemu'>
   <name>web</name>
@@ -69,7 +69,7 @@ const NO_DAEMON: &str = "! systemctl is-active --quiet vhost-user-vulkan@web.ser
 /// Prints how many words the guest's command has printed.
 const COUNT: &str = "wc -w </var/lib/libvirt/images/output";
 
-/// The commands of README that give the domain `web` its GPU, and a look whether libvirt's schema has what they define.
+/// The commands of README that give the domain `web` its GPU, and a check of the result against libvirt's schema.
 fn give_gpu() -> Result<String> {
     let blocks = indented(PAGE, "libvirt");
     let [commands] = &blocks[..] else { bail!("README has blocks {blocks:?} for libvirt") };
@@ -101,7 +101,7 @@ impl Host {
         Ok(Some(Self { system, _shown: shown }))
     }
 
-    /// Runs a script; an error has what the guest and the daemon said.
+    /// Runs a script; an error has the output of the guest and the daemon.
     fn run(&self, script: &str) -> Result<String> {
         self.system.run(script).map_err(|error| error.context(self.evidence()))
     }
@@ -122,7 +122,7 @@ impl Host {
         self.wait_for(&format!("[ $({COUNT}) -gt 20 ]"))
     }
 
-    /// Waits for the end of the machine, whose guest is to have generated these words.
+    /// Waits for the end of the machine, and checks that its guest has generated these words.
     fn ensure_generated(&self, expected: &str) -> Result<()> {
         self.wait_for("[ \"$(virsh domstate web)\" = 'shut off' ]")?;
         let output = self.run("cat /var/lib/libvirt/images/output")?;

@@ -1,4 +1,4 @@
-//! Tests that whatever happens to virtual machines does no harm to the daemon: restarts, pauses, driver changes, sudden death.
+//! Tests that events in the life of virtual machines do no harm to the daemon: restarts, pauses, driver changes, sudden death.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn a_guest_that_restarts_finds_a_working_gpu() -> Result<()> {
     let script = with_model(&script);
     let options = Options { gpus: vec![daemon.socket()], may_reboot: true, ..Options::default() };
     let mut vm = Vm::boot(&guest, &script, &options)?;
-    // What a program held is let go of after it has ended.
+    // A program's resources are released after it has ended.
     let nothing_mapped = || live_blobs(&daemon).is_ok_and(|blobs| blobs == 0);
     let first = vm.wait_for("ready", 0, LIMIT)?;
     vm.wait_for(BUSY, first, LIMIT)?;

@@ -80,12 +80,12 @@ fn programs_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
 }
 
 const PREPARE: &str = "chmod +x /many_threads";
-/// The time for which the program is stopped each time, unless it is for long.
+/// The time for which the program is stopped each time, except for the long stop.
 const STOPPED: Duration = Duration::from_secs(5);
 /// Rounds of each of four lanes.
 const ROUNDS: u32 = 20;
 
-/// Returns what the device process holds when no guest program runs.
+/// Returns the holdings of the device process when no guest program runs.
 fn at_rest(daemon: &DaemonProcess) -> Result<Holdings> {
     let pid =
         rustix::process::Pid::from_raw(i32::try_from(daemon.id())?).context("a process has a number")?;
