@@ -1,4 +1,4 @@
-//! The state of a broker, as another program reads it and goes on from it.
+//! The state of a broker, which another program reads to go on in the broker's place.
 #![no_main]
 
 fuzz::target!(daemon::broker::fuzzing::fuzz_state);

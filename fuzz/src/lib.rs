@@ -1,8 +1,8 @@
 //! The code that all targets share: they count what they handle.
 //!
-//! A run of a target is of little use as a number: most inputs are refused early. So each target also counts the commands, events or
-//! messages that got through its decoder. Where the environment names a folder in `FUZZ_COUNTS`, each process keeps a file there,
-//! `<target>.<pid>`, with two numbers: runs and commands. It is written every second, so a process that is killed loses no more.
+//! The number of runs of a target says little: most inputs are refused early. So each target also counts the commands, events or messages that got
+//! through its decoder. Where the environment names a folder in `FUZZ_COUNTS`, each process keeps a file there, `<target>.<pid>`, with two numbers:
+//! runs and commands. The file is written every second, so a process that is killed loses no more.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts one run, which is over, with its commands.
+    /// Counts one complete run, with its commands.
     pub fn add(&mut self, commands: usize) {
         self.runs += 1;
         self.commands += commands as u64;

@@ -28,7 +28,7 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if extent == Extent::All && arguments.stages.is_empty() && Installed::obstacle().is_none() {
-        // Most of it waits for the network, while the first stages compile. A test that finds no system makes it, or says why it cannot.
+        // The thread mostly waits for the network, while the first stages compile. A test that finds no system makes it, or says why it cannot.
         std::thread::spawn(|| Installed::provide().unwrap_or_else(|error| eprintln!("packages: {error:#}")));
     }
     let Tally { passed, failed } = acceptance::run(extent, &arguments.stages)?.tally();

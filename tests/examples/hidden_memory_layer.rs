@@ -1,5 +1,5 @@
-//! A Vulkan layer by which a software driver has what only GPUs have: memory that no processor can map. It is of a type of its own, behind the
-//! driver's, and in truth memory of the driver's first type.
+//! A Vulkan layer that gives a software driver memory that no processor can map, as only GPUs have. Such memory has a type of its own, behind the
+//! driver's, and in truth is memory of the driver's first type.
 //!
 //! It follows "LoaderLayerInterface" of the Vulkan loader.
 
@@ -18,7 +18,7 @@ use std::mem::transmute;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The ways to the driver's functions: those of instances, and those of devices once there was one.
+/// The ways to the driver's functions: those of instances, and those of devices after the first device was made.
 #[derive(Clone, Copy)]
 struct Next {
     instance: vk::Instance,
@@ -28,7 +28,7 @@ struct Next {
 
 static NEXT: Mutex<Option<Next>> = Mutex::new(None);
 
-/// The index of the type: how many the driver has. None of it is used before that was asked.
+/// The index of the hidden type, which is the number of the driver's types. No memory of it is used before a program has asked for the types.
 static HIDDEN: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Tells the loader where the layer's functions are.

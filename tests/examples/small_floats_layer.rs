@@ -1,7 +1,7 @@
-//! A Vulkan layer by which a software driver has features that no software driver has: those of small floats, as far as programs ask for them.
+//! A Vulkan layer that shows features of small floats, which no software driver has, as far as programs ask for them.
 //!
-//! Its manifest names the extensions, which the loader then adds to the driver's. The layer is made for programs that only ask: a device with these
-//! features cannot be made. It follows "LoaderLayerInterface" of the Vulkan loader.
+//! The layer's manifest names the extensions, which the loader then adds to the driver's. The layer is made for programs that only ask: a device with
+//! these features cannot be made. It follows "LoaderLayerInterface" of the Vulkan loader.
 
 #![allow(
     unsafe_code,
@@ -38,7 +38,7 @@ unsafe extern "system" fn get_instance_proc_addr(
     instance: vk::Instance,
     name: *const c_char,
 ) -> vk::PFN_vkVoidFunction {
-    // SAFETY: the caller passes a string; it casts each function back to the type that its name has.
+    // SAFETY: the caller passes a string; it casts each function back to the type that belongs to its name.
     unsafe {
         match CStr::from_ptr(name).to_bytes() {
             b"vkGetInstanceProcAddr" => {

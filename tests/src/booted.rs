@@ -54,7 +54,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The network of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// The system has one of its own that leads nowhere.
+    /// The system has a network of its own that leads nowhere.
     None,
     /// The system shares this machine's.
     Host,
@@ -71,7 +71,7 @@ pub struct Booted {
 }
 
 impl Booted {
-    /// Says why this machine cannot have such a system, if it cannot.
+    /// Returns why this machine cannot have such a system, if so.
     #[must_use]
     pub fn obstacle() -> Option<&'static str> {
         if !rustix::process::geteuid().is_root() {
@@ -99,10 +99,10 @@ impl Booted {
         Ok(Some(booted))
     }
 
-    /// Runs a script of the shell as the system's root, and returns what it printed.
+    /// Runs a script of the shell as the system's root, and returns its output.
     ///
     /// # Errors
-    /// A command of the script fails, or the script runs for longer than [`LIMIT`]; the message has what it printed.
+    /// A command of the script fails, or the script runs for longer than [`LIMIT`]; the message has the output.
     pub fn run(&self, script: &str) -> Result<String> {
         let mut command = Command::new("nsenter");
         command.arg("--target").arg(self.init.to_string());
@@ -118,7 +118,7 @@ impl Booted {
     /// Waits until a script succeeds.
     ///
     /// # Errors
-    /// The script still fails after `limit`; the message has what it printed at last.
+    /// The script still fails after `limit`; the message has the last output.
     pub fn wait_for(&self, script: &str, limit: Duration) -> Result<()> {
         let mut last = Ok(String::new());
         eventually(limit, || {

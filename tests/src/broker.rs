@@ -35,7 +35,7 @@ impl Broker {
     /// Starts the broker with a VM of each of these names, `top` before their tables and `keys` in each. Returns when all of them listen.
     ///
     /// # Errors
-    /// It refuses the file, or a VM does not listen.
+    /// The broker refuses the file, or a VM does not listen.
     pub fn start(top: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let gpu = daemon::gpu_selection().map(|gpu| format!("gpu = {gpu:?}\n"));
         Self::start_by(vhost_user_vulkan()?, top, &gpu.unwrap_or_default(), vms)
@@ -285,7 +285,7 @@ pub fn find<'a>(list: &'a Value, key: &str, value: &Value) -> Option<&'a Value> 
 /// Returns the message with which the program refuses to start with a configuration file.
 ///
 /// # Errors
-/// It cannot be run, or starts.
+/// The program cannot be run, or starts.
 pub fn refused(arguments: &[&str], file: &Path) -> Result<String> {
     let output = vhost_user_vulkan()?.args(arguments).arg("--config").arg(file).output()?;
     ensure!(output.status.code() == Some(1), "{}", output.status);

@@ -107,7 +107,7 @@ impl Drop for Unit {
     }
 }
 
-/// The folder where all groups are mounted: the system's, not that of a chroot which has it as well.
+/// The folder where all groups are mounted: the system's own, not that in the folder of a chroot.
 fn mounted(mounts: &str) -> Option<&str> {
     let of_two = mounts.lines().filter(|mount| mount.contains(" - cgroup2 "));
     let folders = of_two.filter_map(|mount| {

@@ -45,7 +45,7 @@ pub fn script(before: &str, words: u32) -> Script {
 #[must_use]
 pub fn script_then(before: &str, words: u32, after: &str) -> Script {
     let command = arguments(Path::new("/model.gguf"), words + SPARE_WORDS).join(" ");
-    // Messages go to a file that is shown only when the program fails. The pipe keeps it from colouring its words.
+    // Messages go to a file that is shown only when the program fails. Into a pipe the program prints no colours.
     let text = format!(
         "{before}
 echo
@@ -73,7 +73,7 @@ pub fn first_words(text: &str, words: u32) -> String {
     text.split_whitespace().take(words as usize).collect::<Vec<_>>().join(" ")
 }
 
-/// The first `words` as the host's software driver computes them without any virtual GPU, for a guest with `client`'s Mesa.
+/// The first `words` that the host's software driver computes without any virtual GPU, for a guest with `client`'s Mesa.
 ///
 /// # Errors
 /// The program fails, or says too little.

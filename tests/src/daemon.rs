@@ -74,7 +74,7 @@ impl Daemon {
         DaemonProcess::start(vulkan, &arguments).map(|process| Self(Some(process)))
     }
 
-    /// Starts the daemon on this driver, which has to be there for as long, with further options.
+    /// Starts the daemon on this driver, which must be kept as long as the daemon, with further options.
     pub fn start_on(vulkan: &HostVulkan, options: &[&str]) -> Result<Self> {
         let selection = gpu_selection();
         let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
@@ -233,7 +233,8 @@ fn stands_still(pid: Pid) -> bool {
 
 /// Ends a process by a signal, as a crash in it would.
 ///
-/// Rust's own handler of SIGSEGV and SIGBUS takes the first that is no access of the process for a mistake, and steps aside.
+/// Rust's own handler takes the first SIGSEGV or SIGBUS that no access of the process has caused for a mistake, and removes itself. The signal is
+/// therefore repeated.
 pub fn die_by(pid: Pid, signal: Signal) -> bool {
     eventually(PATIENCE, || {
         let _ = kill_process(pid, signal);

@@ -72,7 +72,7 @@ pub fn shaders(executable: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Compiles one source and keeps both: the source says whether it has to be done again.
+/// Compiles one source and keeps both files: the kept source shows later whether it has changed.
 fn compile(compilers: &PackageRoot, source: &Path, folder: &Path) -> Result<()> {
     let name = source.file_name().context("a source has a name")?;
     let binary = folder.join(name).with_extension("spv");
@@ -185,11 +185,11 @@ fn is_gap(missing: &str, suite: Suite, gaps: &[Gap]) -> bool {
     gaps.iter().any(|gap| gap.suites.contains(&suite) && gap.missing.contains(&missing))
 }
 
-/// Runs all cases as a guest with the Mesa of `client`, through the bridge, on a daemon with further `options`. Each case has to give what
-/// `native` has, unless `gaps` says why not, and each row of `gaps` has to be needed. Returns the daemon's log.
+/// Runs all cases as a guest with the Mesa of `client`, through the bridge, on a daemon with further `options`. Each case must have the outcome of
+/// `native`, unless a row of `gaps` says why not, and each row of `gaps` must be needed. Returns the daemon's log.
 ///
 /// # Errors
-/// Something is wrong, or the program cannot be run.
+/// An outcome differs or a row is not needed, or the program cannot be run.
 pub fn compare(
     program: &Path,
     client: &ClientRoot,

@@ -113,7 +113,7 @@ impl Place {
         Ok(())
     }
 
-    /// Their names, as `fuzz/fuzz_targets` has them.
+    /// The names of the targets in `fuzz/fuzz_targets`.
     fn targets(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.folder.join("fuzz_targets"))? {

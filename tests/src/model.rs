@@ -117,7 +117,7 @@ fn tensors(shape: &Shape) -> Vec<Tensor> {
     let (width, inner) = (shape.embedding, shape.feed_forward);
     let key_value = width / shape.heads * shape.key_value_heads;
     let weights = |name: String, from: u32, to: u32| {
-        // Outputs keep the size of inputs, so that no layer drowns in the others.
+        // Outputs keep the size of inputs, so that no layer outweighs the others.
         Tensor { name, dimensions: vec![from, to], spread: 1.0 / (from as f32).sqrt(), silent_rows: 0 }
     };
     let norm = |name: String| Tensor { name, dimensions: vec![width], spread: 0.0, silent_rows: 0 };

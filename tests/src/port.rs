@@ -1,4 +1,4 @@
-//! Ports for servers that are told their port before they bind it.
+//! Ports for servers that learn their port before they bind it.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ pub fn free_port() -> Result<u16> {
     found.context("none of a thousand ports is free")
 }
 
-/// Returns whether a port is free. It is not bound for that: a process that another thread is just starting would hold it for a while longer.
+/// Returns whether a port is free, without binding it: a process that another thread is just starting would hold the socket for a while longer.
 fn nobody_listens(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }

@@ -52,7 +52,7 @@ pub const CLIENTS: &[Tool] = &[APT, DPKG, GPGV, PIP];
 pub const SYSTEMS: &[Tool] = &[APT, DPKG, GPGV, PIP, MMDEBSTRAP];
 /// The tools that make the Debian package.
 pub const PACKAGING: &[Tool] = &[BUILD_PACKAGE, DEBHELPER, LOWDOWN];
-/// The tools that make the Debian package, and those that look at it.
+/// The tools that make the Debian package, and those that check it.
 pub const PACKAGE: &[Tool] = &[
     APT,
     DPKG,

@@ -7,7 +7,7 @@ use std::ops::RangeBounds;
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose whole future is `seed`.
+    /// A generator that `seed` determines completely.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -68,8 +68,8 @@ impl Terminal {
         Pid::from_child(&self.child)
     }
 
-    /// Makes the terminal another size, which the program is told by a signal, and waits until it has drawn two pictures more: a key that comes
-    /// together with the signal may be lost (crossterm looks at one of the two).
+    /// Changes the size of the terminal, which a signal reports to the program, and waits until the program has drawn two pictures more: a key that
+    /// comes together with the signal may be lost (crossterm looks at one of the two).
     ///
     /// # Errors
     /// The terminal is gone, or the program draws no more.
@@ -104,7 +104,7 @@ impl Terminal {
         let mut bytes = [0; 65536];
         loop {
             match self.master.read(&mut bytes) {
-                // The last to have it open is gone: that is an error of Linux's.
+                // The last process has closed the terminal, which Linux reports as an error.
                 Ok(0) | Err(_) => break,
                 Ok(count) => {
                     self.screen.process(&bytes[..count]);
@@ -136,7 +136,7 @@ impl Terminal {
     /// Waits until the lines of a complete picture are as wanted, and returns them.
     ///
     /// # Errors
-    /// They are not in time.
+    /// No such picture comes in time.
     pub fn until(&mut self, what: &str, is: impl Fn(&[String]) -> bool) -> Result<Vec<String>> {
         let mut lines = Vec::new();
         let came = eventually(PATIENCE, || {

@@ -31,7 +31,7 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String>
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = output.take(ANSWER_BYTES as u64).read_to_end(&mut bytes);
-        // The caller does not wait for it any more if it took too long.
+        // The caller has stopped waiting if the program took too long.
         let _ = answer.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     });
     let start = Instant::now();
@@ -39,7 +39,7 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String>
         match child.try_wait() {
             Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(POLL),
             Ok(Some(status)) => break status,
-            // It has not ended, or the system does not say: it is not waited for any longer.
+            // The program has not ended, or the system cannot tell: the wait ends here.
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -47,7 +47,7 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String>
             }
         }
     };
-    // A process of its own may have its output, and go on.
+    // A process that the program started may hold its output, and go on.
     match answered.recv_timeout(PATIENCE) {
         Ok(Ok(text)) if status.success() || text.len() >= ANSWER_BYTES => Ok(text),
         _ if !status.success() => Err(format!("it ends with {status}")),

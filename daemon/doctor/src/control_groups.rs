@@ -11,7 +11,7 @@ const USUAL: &str = "/sys/fs/cgroup";
 pub struct Mount {
     /// The folder where they are mounted.
     pub folder: PathBuf,
-    /// The group that the folder shows: `/` unless it is the mount of a part.
+    /// The group that the folder shows: `/`, or another one if only a part is mounted there.
     group: PathBuf,
 }
 
@@ -22,8 +22,8 @@ pub fn group(text: &str) -> Option<&str> {
 }
 
 impl Mount {
-    /// Returns the mount that shows `group` to a process with these mounts: the one at the usual place, though there may be more, as in the
-    /// folder of a chroot.
+    /// Returns the mount that shows `group` to a process with these mounts: the one at the usual place, if there are several, as in the folder of a
+    /// chroot.
     #[must_use]
     pub fn of(group: &str, mounts: &str) -> Option<Self> {
         let mounts: Vec<Line<'_>> = mounts.lines().filter_map(Line::read).collect();

@@ -1,16 +1,16 @@
-//! The needs of a library as its file tells them (System V ABI, "Dynamic Section"). A file may have any size and hold anything: a bounded part
-//! of it is read, and nothing of it is loaded.
+//! The needs of a library according to its file (System V ABI, "Dynamic Section"). A file may have any size and any contents: a bounded part of it is
+//! read, and nothing of it is loaded.
 
 use std::env::consts::ARCH;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The libraries that a library needs, and the folders in which it wants them looked for.
+/// The libraries that a library needs, and the folders in which the loader is to look for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// The names of the libraries (`DT_NEEDED`).
     pub libraries: Vec<String>,
-    /// The folders for these libraries, as the file has them (`DT_RUNPATH`).
+    /// The folders for these libraries, as the file names them (`DT_RUNPATH`).
     pub own_folders: Vec<String>,
     /// The folders for these libraries and all that they need in turn (`DT_RPATH`); none beside `DT_RUNPATH`.
     pub inherited_folders: Vec<String>,
@@ -76,7 +76,7 @@ impl Needs {
     }
 }
 
-/// The program headers: of each the kind, and where in the file it begins, the bytes that it has there, and its address.
+/// The program headers: for each its kind, its place in the file, the bytes that it has there, and its address.
 fn parts(headers: &[u8]) -> impl Iterator<Item = (u64, u64, u64, u64)> {
     let part =
         |part: &[u8]| Some((word(part, 0)? & 0xffff_ffff, word(part, 8)?, word(part, 32)?, word(part, 16)?));

@@ -83,7 +83,7 @@ pub(crate) fn folders(system: &System) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the libraries of the loader's cache, which may lie in other folders. Of the cache's file only strings count: those that are paths.
+/// Returns the libraries of the loader's cache, which may lie in other folders. Only the strings in the cache's file that are paths count.
 pub(crate) fn cached(system: &System) -> Vec<PathBuf> {
     let cache = system.bytes("/etc/ld.so.cache").unwrap_or_default();
     let paths = cache.split(|byte| *byte == 0).filter(|text| text.starts_with(b"/"));
@@ -127,8 +127,8 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 /// The longest version that is looked for.
 const VERSION_BYTES: usize = 64;
 
-/// Returns the version of Mesa in a driver's file: a string of its own such as `25.0.7-2+deb13u1`, of two digits and two more numbers, and perhaps
-/// a distribution's revision behind them.
+/// Returns the version of Mesa in a driver's file: a whole string such as `25.0.7-2+deb13u1`, of two digits and two more numbers, and perhaps a
+/// distribution's revision behind them.
 fn mesa_version(file: &[u8]) -> Option<String> {
     let strings = file.split(|byte| *byte == 0).filter(|text| (6..VERSION_BYTES).contains(&text.len()));
     strings.filter_map(|text| std::str::from_utf8(text).ok()).find(|text| is_version(text)).map(str::to_owned)

@@ -19,7 +19,7 @@ pub struct Driver {
     pub lacks: Lacks,
     /// The variable that names the manifest; none if it lies in a folder of the system.
     pub named_by: Option<&'static str>,
-    /// The variables, with their values, that keep the loader from using it. Each of them does so by itself.
+    /// The variables, with their values, that keep the loader from using the driver. Each of them alone is enough.
     pub hidden_by: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ struct Manifest {
     hidden_by: Vec<String>,
 }
 
-/// Returns the variable that says where drivers are, and its value.
+/// Returns the variable that names the places of drivers, and its value.
 #[must_use]
 pub fn named_by(system: &System) -> Option<(&'static str, String)> {
     INSTEAD.iter().find_map(|name| Some((*name, system.variable(name)?.to_owned())))
@@ -58,8 +58,8 @@ pub fn drivers(system: &System) -> Vec<Driver> {
     manifests(system).into_iter().map(|manifest| driver(system, manifest)).collect()
 }
 
-/// Returns the driver with a library that the fewest variables hide. Of several it is one that a variable names, for the loader looks at no other
-/// then.
+/// Returns the driver with a library that the fewest variables hide. Among several, a driver that a variable names comes first, since the loader then
+/// looks at no other.
 #[must_use]
 pub fn least_hidden(drivers: &[Driver]) -> Option<&Driver> {
     let present = drivers.iter().filter(|driver| driver.library.is_ok());

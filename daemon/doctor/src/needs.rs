@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 /// The libraries that are not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
-    /// Libraries without which it cannot be loaded, in the order in which they are found missing.
+    /// Libraries without which the driver cannot be loaded, in the order in which they are found missing.
     pub needed: Vec<String>,
-    /// Libraries that it is known to open when it runs, which its file does not tell.
+    /// Libraries that the driver is known to open when it runs; its file does not name them.
     pub opened: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ const LIBRARIES_MAX: usize = 1000;
 /// Libraries that drivers open when they run: the beginning of a driver's name, and the library.
 const OPENED: [(&str, &str); 1] = [("libGLX_nvidia.so.", "libEGL.so.1")];
 
-/// Returns the libraries that the one at `path` needs, and that they need in turn, as far as they are missing.
+/// Returns the missing libraries among those that the one at `path` needs, directly or through others.
 pub(crate) fn lacks(system: &System, path: &Path) -> Lacks {
     let mut search = Search::of(system);
     search.follow(path);
@@ -48,7 +48,7 @@ impl<'s> Search<'s> {
         Self { system, folders, cached, seen: BTreeSet::new(), missing: Vec::new() }
     }
 
-    /// Looks for all that a library needs. The folders that it passes on to those that it needs go along.
+    /// Looks for all libraries that a library needs. The folders that it passes on to them go along.
     fn follow(&mut self, path: &Path) {
         let mut todo = vec![(path.to_owned(), Vec::new())];
         while let Some((path, passed_on)) = todo.pop() {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(lacking(&[driver.clone(), a.clone()]), ["libb.so.2", "libc.so.6"]);
         let rest = [("usr/lib/libb.so.2", needing(&[])), ("lib/libc.so.6", needing(&[]))];
         assert_eq!(lacking(&[&[driver.clone(), a.clone()], &rest[..]].concat()), [""; 0]);
-        // A library for another kind of processor is none.
+        // A library for another kind of processor counts as missing.
         let mut foreign = needing(&[]);
         foreign[4] = 1;
         assert_eq!(lacking(&[driver, ("usr/lib/liba.so.1", foreign)]), ["liba.so.1"]);

@@ -116,7 +116,7 @@ impl Report {
         Self { form: FORM, place, can_work: faults == 0, faults, warnings, checks }
     }
 
-    /// Returns the report as a line of JSON, whose strings hold hidden characters as escapes.
+    /// Returns the report as a line of JSON. Its strings hold hidden characters as escapes.
     #[must_use]
     pub fn json(&self) -> String {
         outside::json_for_terminal(&serde_json::to_string(self).unwrap_or_default()) + "\n"

@@ -22,9 +22,9 @@ pub(super) struct Built {
 /// A program with tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TestProgram {
-    /// The folder of its package, by which the package goes here.
+    /// The folder of its package, which is the package's name here.
     pub package: String,
-    /// Cargo's word for it: `lib` and `bin` are unit tests, `test` are others.
+    /// Cargo's kind of the program: `lib` and `bin` are unit tests, `test` are others.
     pub kind: String,
     pub name: String,
     executable: PathBuf,
@@ -82,7 +82,7 @@ impl Built {
             let mut command = Command::new(&test.executable);
             command.current_dir(&test.folder).env("CARGO_MANIFEST_DIR", &test.folder);
             command.env("VHOST_USER_VULKAN_DAEMON", daemon);
-            // The harness of a stable compiler tells times only if it takes itself for that of another.
+            // The harness of a stable compiler reports times only if it takes itself for that of another.
             command.env("RUSTC_BOOTSTRAP", "1").args([
                 "-Zunstable-options",
                 "--report-time",
@@ -113,7 +113,7 @@ impl Built {
 }
 
 impl TestProgram {
-    /// The name by which its tests go in summaries.
+    /// The name of its tests in summaries.
     fn title(&self) -> String {
         if self.package == "tests" && self.kind == "test" {
             self.name.clone()

@@ -116,8 +116,8 @@ impl Progress {
         }
     }
 
-    /// Takes `NAME ... ok <1.234s>`, `NAME has been running for over 60 seconds`, or the sum `result: ok. 3 passed; 1 failed; …`. The words of
-    /// the tests themselves, which come behind, may look the same: they count for nothing.
+    /// Takes `NAME ... ok <1.234s>`, `NAME has been running for over 60 seconds`, or the sum `result: ok. 3 passed; 1 failed; …`. The output of the
+    /// tests themselves, which comes behind, may look the same, and is ignored.
     fn verdict(&mut self, line: &str) {
         if let Some(sum) = line.strip_prefix("result: ") {
             self.complete = self.complete + Tally::of_sum(sum);

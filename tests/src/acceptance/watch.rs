@@ -40,7 +40,7 @@ struct Running {
     outcome: Outcome,
 }
 
-/// The silence is made of so many: while a machine stands still only one of them passes, however long that takes.
+/// The silence consists of so many looks: while a machine stands still only one of them passes, however long that takes.
 const LOOKS: u32 = 60;
 
 /// A piece of a command's output.
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_command_that_says_nothing_is_ended_and_what_it_had_done_is_kept() {
         let script = "echo 'test one ... ok'; printf 'test two ... '; sleep 1000000";
-        // One that gets no processor for so long is ended before it has said anything.
+        // A command that gets no processor for the whole silence is ended before its first output.
         let mut outcomes = [2, 20, 200].into_iter().map(|seconds| one(script, Duration::from_secs(seconds)));
         let outcome = outcomes.find(|outcome| !outcome.progress.running().is_empty()).unwrap();
         assert!(!outcome.succeeded);

@@ -18,7 +18,7 @@ fn command<'a>(random: &mut Random, entries: &'a [MemEntry], data: &'a [u8]) -> 
     let resource_id = ResourceId(number(random, 40) as u32);
     let maybe = (!random.once_in(4)).then_some(resource_id);
     let scanout_id = ScanoutId(number(random, 2) as u32);
-    // A context with a process costs milliseconds; one command in thousands is enough of them.
+    // A context with a process costs milliseconds, so few commands create one.
     let capset_id = CapsetId(if random.once_in(16) { 4 } else { number(random, 4) as u32 & !4 });
     let offset = number(random, 64) << 12;
     let size = 4096 * (1 + number(random, 16) % (1 << 20));

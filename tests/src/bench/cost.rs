@@ -14,7 +14,7 @@ use rustix::process::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The time for which the client submits before the window that is measured, and for which it goes on at least after the window.
+/// The time for which the client submits before the measured window, and at least goes on after it.
 const LEAD: Duration = Duration::from_millis(400);
 /// The length of the window where nothing says how many submissions there will be.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -29,8 +29,8 @@ struct Used {
     traffic: Traffic,
 }
 
-/// Measures, for each thousand submissions or, where there are none, for each second: milliseconds of processor time of all processes and
-/// of the host's alone, sleeps of the host's processes, kicks, calls and requests. A native program has only the first.
+/// Measures, for each thousand submissions or, where there are none, for each second: milliseconds of processor time of all processes and of the
+/// host's alone, sleeps of the host's processes, kicks, calls and requests. A native program has only the first of these.
 pub(super) fn take(side: &mut Side, pace: Pace, timing: Timing) -> Result<Taken> {
     let window = match pace {
         Pace::Every(period) => period * timing.counted,

@@ -9,7 +9,7 @@ use std::fmt;
 pub enum Goal {
     /// The time on the host, by the time in the guest, is at least so much.
     Ratio(f64),
-    /// The time in the guest is at most that on the host and so many nanoseconds.
+    /// The time in the guest is at most that on the host plus so many nanoseconds.
     Added(f64),
     /// The number is at most this.
     AtMost(f64),
@@ -69,7 +69,7 @@ const ALWAYS: &[(&str, Goal)] = &[
 /// Mesa from 26.2 on has the fences of submissions in the virtqueue: one kick and one call for each.
 const FENCES_IN_THE_QUEUE: &str = "26.2";
 
-/// Returns the goal that a row has to reach in a guest of this name, if it has to reach any.
+/// Returns the goal that a row has to reach in a guest of this name, if there is one.
 #[must_use]
 pub fn goal(row: &Row, guest: &str, software: bool) -> Option<Goal> {
     let fits = |(name, _): &&(&str, Goal)| match name.strip_suffix('*') {

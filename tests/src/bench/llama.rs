@@ -56,11 +56,11 @@ impl Llama {
     }
 }
 
-/// Nanoseconds for a token of the prompt, and for one that is generated.
+/// Nanoseconds for a token of the prompt, and for a generated token.
 pub(super) fn take(side: &Side, place: &Place, llama: &Llama) -> Result<Taken> {
     let mut command = side.command(place, &llama.program)?;
     command.arg("-m").arg(&llama.model).args(&llama.arguments).args(["-o", "json"]);
-    // Mesa passes these matrices of one vendor's not on; on the host they would be another program.
+    // Mesa does not pass on the matrices of this extension of one vendor's; with them, the host would run another program.
     command.env("GGML_VK_DISABLE_COOPMAT2", "1");
     let said = succeed(command, LIMIT)?;
     let said: Vec<Value> =

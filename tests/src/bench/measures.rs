@@ -69,15 +69,15 @@ pub struct Probe {
     pub rows: Vec<Row>,
 }
 
-/// The groups that are measured if none is named; that of llama.cpp only if there is a llama-bench.
+/// The groups that are measured if none is named; llama.cpp's only if there is a llama-bench.
 const USUAL: [&str; 10] =
     ["waiting", "submitting", "kernels", "copies", "mapped", "memory", "pipelines", "start", "cost", "llama"];
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// All probes that have a row of one of these names, or of a group of that name; with no name those of the usual groups. `kernels` are the
-/// lengths of kernels in microseconds; `llama` says whether there is a llama-bench.
+/// All probes with a row of one of these names, or in a group of such a name; without names, those of the usual groups. `kernels` are the lengths of
+/// kernels in microseconds; `llama` says whether there is a llama-bench.
 #[must_use]
 pub fn plan(names: &[String], kernels: &[u32], llama: bool) -> Vec<Probe> {
     let simple = [waiting(), submitting(), kernels_of(kernels), copies(), mapped(), memory(), pipelines()];
@@ -176,7 +176,7 @@ fn memory() -> Vec<Probe> {
     probes("device").into_iter().flatten().chain(host.into_iter().flatten()).collect()
 }
 
-/// A measure that ends when the host has done it, and one that ends when the program goes on.
+/// A measure that ends when the host has done the work, and one that ends when the program goes on.
 fn done_and_called(group: &'static str, name: &str, words: &str) -> [Probe; 2] {
     [("", 1), ("-call", 0)]
         .map(|(end, done)| gauge(group, format!("{name}{end}"), Unit::Time, format!("{words} {done}")))

@@ -67,7 +67,7 @@ fn rounds_of(ask: &Ask, timing: Timing) -> (bool, u32) {
     match ask {
         Ask::Gauge(..) | Ask::Kernels(..) | Ask::Start(1) => (true, timing.rounds),
         Ask::Start(_) => (true, timing.rounds.min(3)),
-        // These take their time, and warm up on their own.
+        // Both take their time, and warm up on their own.
         Ask::Cost(_) | Ask::Memory => (false, timing.rounds.div_ceil(3)),
         Ask::Llama => (false, timing.rounds.min(3)),
         Ask::Contexts(_) => (false, timing.rounds.min(3)),
@@ -81,7 +81,7 @@ fn take(sides: &mut Sides, side: usize, ask: &Ask, timing: Timing, llama: Option
         Ask::Gauge(words, key) => (format!("{words} {milliseconds}"), *key),
         Ask::Kernels(length, pending) => {
             let size = sides.kernel(*length)?;
-            // Several of the long ones, too.
+            // Long enough for several of the long kernels, too.
             let milliseconds = milliseconds.max(u128::from(*length) * 10 / 1000);
             (format!("kernels {} {} {pending} {milliseconds}", size.words, size.steps), "mean")
         }

@@ -21,7 +21,7 @@ pub struct Side {
     pub stand: Option<Stand>,
     /// The program that measures.
     pub gauge: Dialogue,
-    /// More programs of its kind, which do nothing.
+    /// More programs of its kind, which stay idle.
     pub idle: Vec<Dialogue>,
     mesa: usize,
     /// The message in which the program described its device.

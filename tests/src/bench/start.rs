@@ -13,8 +13,8 @@ use std::time::Instant;
 /// The number of times that the start of one process is measured alone in a round.
 const TIMES: usize = 3;
 
-/// Measures the start of processes. For one process: the time that it takes to get a device, and until that is destroyed again, as the
-/// process says. For several: the time until all have ended.
+/// Measures the start of processes. For one process: the times until it has a device, and until the device is destroyed again, as the process reports
+/// them. For several: the time until all have ended.
 pub(super) fn take(side: &Side, place: &Place, count: usize) -> Result<Taken> {
     let command = || -> Result<Command> {
         let mut command = side.command(place, &place.program)?;

@@ -5,7 +5,7 @@ use super::measures::Unit;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// The tables of these lines, one for each group; a line for each row and guest.
+/// The tables of these lines, one for each group, with a line for each row and guest.
 #[must_use]
 pub fn to_table(lines: &[Line]) -> String {
     let mut text = String::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The number of rounds and submissions of a measurement, and the time of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Rounds that count; one more before them does not.
+    /// The number of rounds that count; one more before them is ignored.
     pub rounds: u32,
     /// The time of a round.
     pub time: Duration,

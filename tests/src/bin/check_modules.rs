@@ -84,7 +84,7 @@ struct Counts {
     refused: u32,
 }
 
-/// All modules below a path, or the one that it names.
+/// All modules below a path, or the one module that it names.
 fn modules(path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     if !path.is_dir() {
         found.push(path.to_owned());

@@ -1,4 +1,5 @@
-//! `cargo demo`: llama.cpp computes in a stock Debian guest on the daemon's virtual GPU. What the guest runs on is looked for, and said at the end.
+//! `cargo demo`: llama.cpp computes in a stock Debian guest on the daemon's virtual GPU. The program looks for a GPU and KVM, and names its choice at
+//! the end.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -19,13 +20,13 @@ struct Arguments {
     /// Debian suite of the guest
     #[arg(long, default_value = "testing")]
     guest: Suite,
-    /// Use this GPU of the machine (`vhost-user-vulkan --list-gpus`); the default is the first that guests can use, or else a software driver
+    /// Use this GPU of the machine (`vhost-user-vulkan --list-gpus`); the default is the first that guests can use, otherwise a software driver
     #[arg(long, conflicts_with = "software")]
     gpu: Option<String>,
     /// Use a software driver although the machine has a GPU
     #[arg(long)]
     software: bool,
-    /// Use KVM without trying it out before; the default is KVM if a guest boots with it, or else emulation
+    /// Use KVM without trying it out before; the default is KVM if a guest boots with it, otherwise emulation
     #[arg(long, conflicts_with = "emulate")]
     kvm: bool,
     /// Emulate the guest's processor although the machine has KVM
@@ -59,7 +60,7 @@ sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log";
 const LIMIT: Duration = Duration::from_secs(600);
 /// Time that a guest with one has.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Time that a guest has to boot and end by KVM, which takes two or three seconds where it works.
+/// Time that a guest has to boot and end with KVM; two or three seconds are usual.
 const KVM_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
@@ -136,7 +137,7 @@ fn main() -> Result<()> {
 /// The device on which the guest's programs compute.
 struct Device {
     vulkan: HostVulkan,
-    /// The GPU that the daemon is told to use; a software driver is the only one that it finds.
+    /// The value of the daemon's option `--gpu`; a software driver needs none, as the daemon finds no other.
     gpu: Option<String>,
     name: String,
 }

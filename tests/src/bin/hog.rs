@@ -1,7 +1,7 @@
 //! A client that takes all it can get of one kind of thing, says how much, and keeps it until its standard input ends.
 //!
-//! It calls Vulkan as any application does, which is why this file holds `unsafe`: every handle is made in it and dies with the
-//! process, every pointer lives until its call returns. It ends by itself, with success, whatever the device answers.
+//! The program calls Vulkan as any application does, which is why this file holds `unsafe`: every handle is made in it and dies with the process,
+//! every pointer lives until its call returns. It ends by itself, with success, whatever the device answers.
 
 #![allow(unsafe_code, reason = "an application's calls into Vulkan")]
 

@@ -11,7 +11,7 @@ use tests::prerequisites;
 #[derive(Debug, Parser)]
 #[command(about = "Count the instructions that a worker executes for each command")]
 struct Arguments {
-    /// Count these only; all if none is named, and whether many objects make a difference
+    /// Count these only; without names, count all, and check that many objects make no difference
     cases: Vec<String>,
     /// Replace the figures to compare with by those that are found
     #[arg(long)]

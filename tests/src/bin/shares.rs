@@ -28,7 +28,7 @@ struct Arguments {
     /// Run the first tenant of each mix alone, with the broker and without it by turns, and print the ratio
     #[arg(long)]
     compare: bool,
-    /// Run so many contexts of four VMs, beside so many that are idle
+    /// Run `LOADED` contexts of four VMs, beside `IDLE` idle ones
     #[arg(long, num_args = 2, value_names = ["LOADED", "IDLE"])]
     density: Option<Vec<usize>>,
     /// Folder for pictures

@@ -11,7 +11,7 @@ struct Arguments {
     /// Seconds for which the attacks go on
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Each attack by itself, for so long each
+    /// Make each attack by itself, for all these seconds
     #[arg(long)]
     each: bool,
     /// Attacks to make; all if none is named

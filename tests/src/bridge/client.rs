@@ -74,7 +74,7 @@ struct Client<'a> {
     capset: &'a [u8],
     name: String,
     context: Option<ContextId>,
-    /// `None` for one the device refused.
+    /// `None` for a blob that the device refused.
     blobs: HashMap<u32, Option<Blob>>,
     syncs: Arc<Syncs>,
 }
@@ -194,7 +194,7 @@ impl Client<'_> {
         Ok(stream.write_all(&reply(command, payload))?)
     }
 
-    /// One byte of its own: a descriptor behind bytes that are read without room for it would be lost.
+    /// Sends a descriptor with a byte of its own: the client would lose a descriptor behind bytes that it reads without room for one.
     fn send_descriptor(&self, fd: &impl AsRawFd) -> Result<()> {
         self.stream.send_with_fd(&[0u8][..], fd.as_raw_fd()).context("passing a descriptor")?;
         Ok(())

@@ -136,7 +136,7 @@ fn decode(command: u32, payload: Vec<u8>) -> Result<Request> {
     })
 }
 
-/// The batch header differs in size between versions of the protocol; its offsets are what counts.
+/// Decodes by the offsets in the batch header, since its size differs between versions of the protocol.
 fn decode_submit(payload: Vec<u8>) -> Result<Submit> {
     let at = |i| dword(&payload, i).map(|dword| dword as usize);
     match at(0)? {

@@ -33,7 +33,7 @@ pub struct Plan {
     pub programs: &'static [Client],
 }
 
-/// Programs that a software driver is through with in seconds: most of that time it compiles their shaders.
+/// Programs that take a software driver seconds, most of them to compile shaders.
 pub const SHORT: &[Client] = &[LLAMA, NCNN_SINGLE];
 /// All that the long form runs.
 pub const ALL: &[Client] = &[LLAMA, NCNN, WHISPER];
@@ -49,7 +49,7 @@ pub struct Tally {
 
 /// One client in so many is to be killed.
 const KILL_ONE_IN: u64 = 2;
-/// Progress is told whenever so many clients have ended.
+/// Progress is printed whenever so many clients have ended.
 const STEP: usize = 50;
 
 /// One kind of client: its command, its expected result, and the time that it took alone.
@@ -243,7 +243,7 @@ type MakeCommand<'a> = Box<dyn Fn() -> Result<Command> + Sync + 'a>;
 type ResultOf<'a> = Box<dyn Fn(&Output) -> Result<String> + Sync + 'a>;
 
 impl<'a> Kind<'a> {
-    /// Runs one alone. Without an expected result this one's is.
+    /// Runs one client of a kind alone. Its result is the expected one, unless `expected` has another.
     fn measure(
         name: String,
         command: MakeCommand<'a>,

@@ -228,8 +228,8 @@ pub enum Verdict {
     Differs(String, String),
 }
 
-/// The command that runs `executable`, which is the program `many_threads`, as a guest's: one thread computes the same thing in so many
-/// rounds and checks each result.
+/// The command that runs `executable`, the program `many_threads`, as a guest's: one thread repeats a computation in so many rounds and checks each
+/// result.
 ///
 /// # Errors
 /// Debian testing's Mesa cannot be had.
@@ -266,7 +266,7 @@ fn whole(output: &str) -> String {
     output.trim().to_owned()
 }
 
-/// Returns the lines that say which operators passed, failed or are not supported, without the colours.
+/// Returns the lines about operators that passed, failed or are not supported, without the colours.
 fn verdicts(output: &str) -> String {
     let is_verdict = |line: &&str| line.starts_with("  ") && line.contains("): ");
     let plain =

@@ -100,7 +100,7 @@ impl Setup {
     /// Something leaks, or is left.
     pub fn check_for_leaks(&self, before: Holdings) -> Result<Holdings> {
         let mut after = self.settle()?;
-        // A worker that is gone for us may still have to be reaped.
+        // A worker that has ended may still have to be reaped.
         let is_no_more = eventually(PATIENCE, || {
             after = Holdings::of(self.daemon.pid()).unwrap_or(after);
             after.descriptors <= before.descriptors

@@ -81,7 +81,7 @@ fn in_tool(words: &[&str], known: &Known) -> Vec<String> {
     unknown_options(words, |option| known.tool_options.contains(option) || known.options.contains(option))
 }
 
-/// The options among words that are none.
+/// The options among words that are not known.
 pub(super) fn unknown_options(words: &[&str], is_known: impl Fn(&str) -> bool) -> Vec<String> {
     let options = words.iter().filter_map(|word| option(word));
     options.filter(|option| !is_known(option)).map(str::to_owned).collect()

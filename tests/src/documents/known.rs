@@ -66,7 +66,7 @@ impl Known {
         known
     }
 
-    /// A file of tests has this name, at any depth below `tests/tests`, or a folder that is one program.
+    /// A file of tests, at any depth below `tests/tests`, or a folder that is one program, has this name.
     #[must_use]
     pub fn has_test(&self, name: &str) -> bool {
         let of_tests = self.paths.iter().filter_map(|path| path.strip_prefix("tests/tests/"));

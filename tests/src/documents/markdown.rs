@@ -7,7 +7,7 @@ pub struct Document {
     pub path: String,
     /// Paragraphs and cells of tables.
     pub passages: Vec<Passage>,
-    /// The lines of blocks of code, each with its number; a line that ends with a backslash has the next one in it.
+    /// The lines of blocks of code, each with its number; a line that ends with a backslash is joined with the next one.
     pub code: Vec<(usize, String)>,
 }
 

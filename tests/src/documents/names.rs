@@ -82,7 +82,7 @@ pub fn unneeded(documents: &[Document], known: &Known) -> Vec<String> {
     types.chain(options.map(|(path, option)| format!("{path}: {option}"))).collect()
 }
 
-/// A document names the command of a program of this package, so it may explain its options.
+/// The document names the command of a program of this package, and so may explain its options.
 fn names_tools(document: &Document, known: &Known) -> bool {
     let spans = document.spans().map(|(_, span)| span);
     let mut commands = spans.chain(document.code.iter().map(|(_, line)| line.as_str()));
@@ -176,7 +176,7 @@ fn is_known_in_code(path: &str, known: &Known) -> bool {
     has_member && (before == of_type || known.has_name(before)) || FOREIGN_TYPES.contains(&of_type)
 }
 
-/// A path names a file or folder, or is none of this repository: absolute, with a placeholder, or with letters that no module has.
+/// The path names a file or folder, or is not one of this repository: absolute, with a placeholder, or with letters that no module has.
 fn is_path(path: &str, known: &Known) -> bool {
     let is_own_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let (folder, rest) = path.split_once('/').unwrap_or(("", path));

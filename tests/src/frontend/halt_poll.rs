@@ -1,7 +1,7 @@
-//! The halt polling of a virtual machine's idle processor: before it is given up, it looks for a moment whether there is work again.
+//! The halt polling of a virtual machine's idle processor: before the processor sleeps, it polls for new work for a moment.
 //!
-//! KVM does so for 200 us at most, for as long as that was worth it. Without it the frontend's threads, which stand for such processors,
-//! would be woken later than a machine's.
+//! KVM polls for 200 us at most, and for as long as polling has paid off. Without it the frontend's threads, which stand for such processors, would
+//! be woken later than a machine's.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};

@@ -44,7 +44,7 @@ pub struct Options {
     pub vmm: Vmm,
 }
 
-/// VMMs and their habits, as the real ones were seen to have them.
+/// VMMs and their habits, as observed in the real ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vmm {
     /// QEMU waits for an answer to each message and sends SET_FEATURES at each start. A mapping becomes a memory region of every vhost-user
@@ -108,7 +108,7 @@ impl Closer {
     }
 }
 
-/// The state of the session, which says whether it is over, and a way to end it.
+/// The state of the session, with the means to end it.
 struct Closed {
     socket: UnixStream,
     stop: EventFd,
@@ -403,7 +403,7 @@ fn for_each_event(epoll: &Epoll, mut handle: impl FnMut(u64) -> Result<()>) -> R
     };
     loop {
         ready.set(0);
-        // An error comes again when it sleeps.
+        // If the poll fails, the wait that follows returns the error.
         halt_poll.wait(|| wait(0).is_ok() && ready.get() > 0, || wait(-1))?;
         for event in &events.borrow()[..ready.get()] {
             if event.data() == END {
@@ -474,7 +474,7 @@ fn negotiate_protocol(frontend: &mut Frontend, vmm: Vmm) -> Result<ProtocolFeatu
     Ok(offered)
 }
 
-/// The driver looks at the device: it reads two fields of the config space. QEMU asks for all of it each time.
+/// Reads two fields of the config space, as the driver does. QEMU asks for all of it each time.
 fn probe(frontend: &mut Frontend, vmm: Vmm) -> Result<[u8; CONFIG_LEN]> {
     let mut config = [0; CONFIG_LEN];
     for at in [8, 12] {

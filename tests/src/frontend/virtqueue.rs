@@ -23,7 +23,7 @@ pub struct Request<'a> {
     pub readable: &'a [&'a [u8]],
     /// Bytes that the device may write; 0 leaves the writable descriptor out.
     pub response_len: u32,
-    /// The function that is told of the response.
+    /// The function that gets the response.
     pub completion: Completion,
 }
 
@@ -71,7 +71,7 @@ pub struct Traffic {
     pub requests: u64,
     /// Kicks that the driver sent.
     pub kicks: u64,
-    /// Calls that woke the driver; two that came at once are one.
+    /// Calls that woke the driver; two that came at once count as one.
     pub calls: u64,
 }
 

@@ -104,12 +104,12 @@ impl Window {
         self.maps.lock().get(&offset).cloned()
     }
 
-    /// Requests to map that have come, those among them that are held.
+    /// Requests to map that have come, including those that are held.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Requests to unmap that have come, those among them that are held.
+    /// Requests to unmap that have come, including those that are held.
     pub fn unmaps_asked(&self) -> u64 {
         self.unmaps_asked.load(Ordering::Relaxed)
     }
@@ -164,7 +164,7 @@ impl Window {
         let mut removed = Vec::new();
         for change in changes.drain(..) {
             match change {
-                // Nothing was told of it.
+                // The mapping was not announced, so neither is its end.
                 Change::Added(offset, _) => drop(maps.remove(&offset)),
                 Change::Removed(offset, map) => removed.push((offset, map)),
             }

@@ -23,7 +23,7 @@ pub struct Device {
     gpu: Arc<Gpu>,
     /// The physical device that the device was made from.
     pub physical: venus::PhysicalDevice,
-    /// The id by which the device goes.
+    /// The device's id.
     pub device: venus::Device,
     /// The device's queue, on timeline 1.
     pub queue: venus::Queue,
@@ -340,7 +340,7 @@ impl Device {
         Ok(())
     }
 
-    /// Records commands and submits them, without anything that tells their end.
+    /// Records commands and submits them, without a fence or semaphore for their end.
     pub fn submit(&mut self, record: impl FnOnce(venus::CommandBuffer, &mut Writer<'_>)) -> Result<()> {
         let (device, queue) = (self.device, self.queue);
         let commands = venus::CommandBuffer(self.new_id());

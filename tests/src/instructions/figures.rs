@@ -49,10 +49,10 @@ pub fn compare(found: Figure, committed: Figure) -> Verdict {
 }
 
 impl Figures {
-    /// Reads the committed ones.
+    /// Reads the committed figures.
     ///
     /// # Errors
-    /// They are not there or not to be understood.
+    /// The file is not there or cannot be parsed.
     pub fn committed() -> Result<Self> {
         let text = std::fs::read_to_string(path()).with_context(|| format!("{}", path().display()))?;
         let values: Map<String, Value> = serde_json::from_str(&text)?;

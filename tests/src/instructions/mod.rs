@@ -47,7 +47,7 @@ pub const MANY: u32 = 100_000;
 pub const SCALED: &[&str] = &["submit", "create_destroy_buffer", "update_descriptor_sets", "fence_status"];
 
 impl Case {
-    /// The name by which the case's figure goes.
+    /// The name of the case's figure.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}{}", self.workload, if self.gated { "_with_a_lease" } else { "" })

@@ -91,7 +91,7 @@ impl Crates {
                 })
             })
             .collect::<Result<Vec<Crate>>>()?;
-        // A line's parent is the last one above it that is less deep.
+        // A line's parent is the last line above it with less indentation.
         let mut path: Vec<usize> = Vec::new();
         for (depth, found) in lines {
             path.truncate(depth);

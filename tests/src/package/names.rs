@@ -13,7 +13,7 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// Returns that of this machine, if it is one of these.
+    /// Returns the architecture of this machine, if it is one of these.
     #[must_use]
     pub fn own() -> Option<Self> {
         [Self::Amd64, Self::Arm64].into_iter().find(|it| it.triple().starts_with(std::env::consts::ARCH))

@@ -1,4 +1,4 @@
-//! The folder that debhelper packs: `debian` with its own rules, and the files that those name.
+//! The folder that debhelper packs: `debian` with its own rules, and the files that these rules name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(super) fn lay_out(stage: &Path, binaries: &[PathBuf], version: &str) -> Resu
     Ok(())
 }
 
-/// Returns `debian/control` with an address as the field `Homepage` of the source, which each package of it gets.
+/// Returns `debian/control` with an address as the field `Homepage` of the source, which each of its packages inherits.
 fn with_homepage(control: &str, homepage: &str) -> Result<String> {
     let is_address = homepage.starts_with("https://") && !homepage.contains(char::is_whitespace);
     ensure!(is_address, "{HOMEPAGE}={homepage:?}: give an address that begins with https://, without blanks");
@@ -60,7 +60,7 @@ fn changelog(version: &str, maintainer: &str, date: &str) -> String {
     )
 }
 
-/// The time of the commit, or the one that the environment gives, which becomes that of all files.
+/// The time of the commit, or the time that the environment gives, which becomes that of all files.
 fn date() -> Result<String> {
     let mut git = Command::new("git");
     git.args(["log", "-1", "--format=%ct"]).current_dir(env!("CARGO_MANIFEST_DIR"));

@@ -198,7 +198,7 @@ impl Apt {
             .path("usr/share/keyrings/ubuntu-archive-keyring.gpg");
         let (keys, mirror) = (format!("[signed-by={}] ", keyring.display()), ubuntu_mirror()?);
         let source = |suite: &str| format!("deb {keys}{mirror} {suite} main universe\n");
-        // Mesa 23.2 came to Ubuntu 22.04 as an update; that of 24.04 is the one that it came out with.
+        // Mesa 23.2 came to Ubuntu 22.04 as an update; Ubuntu 24.04 keeps the Mesa of its release.
         let updates = (self.suite == Suite::Jammy).then(|| source(&format!("{name}-updates")));
         Ok(source(name) + &updates.unwrap_or_default())
     }

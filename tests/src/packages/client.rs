@@ -153,7 +153,7 @@ impl ClientRoot {
         let manifest = match device {
             Device::Native => self.programs.driver_manifest("lvp")?,
             Device::Venus(socket) => {
-                // Mesa says why it gives up on the lowest level of its log only.
+                // Mesa logs why it gives up at the lowest level only.
                 command
                     .env("VN_DEBUG", "vtest")
                     .env("VTEST_SOCKET_NAME", socket)

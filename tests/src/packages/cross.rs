@@ -1,6 +1,6 @@
 //! A compiler for the other architecture: Debian's rustc, since Debian has its standard library for each of its architectures.
 //!
-//! rustup's users have that by `rustup target add`; this works wherever Debian's archive can be reached.
+//! With rustup, `rustup target add` does the same; this works wherever Debian's archive can be reached.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub fn cross_compiler() -> Result<PathBuf> {
     Ok(compiler)
 }
 
-/// The compiler without the linkers that its package asks for: those of this machine are used.
+/// The compiler without the linkers that its package asks for, since those of this machine are used.
 fn download(apt: &Apt) -> Result<Vec<Archive>> {
     let mut archives = apt.download_closure(&["libstd-rust-dev:amd64"])?;
     archives.extend(apt.download_only(&["rustc:amd64", "libstd-rust-dev:arm64"])?);

@@ -35,7 +35,7 @@ pub enum HostVulkan {
     Layered(PackageRoot, Arc<TempDir>, &'static str),
 }
 
-/// The variables by which a service manager tells a service of itself. Where the tests run as one, the daemon is not that service.
+/// The variables by which a service manager describes a service to its processes. Where the tests run as a service, the daemon is not that service.
 const OF_A_SERVICE: [&str; 8] = [
     "JOURNAL_STREAM",
     "LISTEN_FDS",

@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Names a driver, a `.so`, that takes the place of the one that is built: for the work on patches.
+/// Names a driver, a `.so`, that replaces the built one: for the work on patches.
 const OVERRIDE: &str = "VHOST_USER_VULKAN_PATCHED_DRIVER";
 
 /// The package's name.
 pub const PATCHED_PACKAGE: &str = "mesa-venus-vhost-user-vulkan";
 
-/// The file of the package; builds it if it has changed. The command says on standard error how far it is.
+/// The file of the package; builds the package if the patches have changed. The command reports its progress on standard error.
 ///
 /// # Errors
 /// A patch does not apply, the driver cannot be built, or this machine may make no build root.

@@ -16,7 +16,7 @@ use super::cache_dir;
 /// The suites of Debian and Ubuntu that the tests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Suite {
-    /// Debian 12: kernel 6.1. Its Mesa is too old for Venus as it is today.
+    /// Debian 12: kernel 6.1. Its Mesa is too old for today's Venus.
     Bookworm,
     /// Debian 13: kernel 6.12, Mesa 25.0.
     Trixie,
@@ -26,7 +26,7 @@ pub enum Suite {
     Unstable,
     /// Ubuntu 22.04: Mesa 23.2.
     Jammy,
-    /// Ubuntu 24.04 as it came out: Mesa 24.0.
+    /// Ubuntu 24.04 as released: Mesa 24.0.
     Noble,
 }
 
@@ -131,7 +131,7 @@ impl PackageRoot {
             .to_owned())
     }
 
-    /// A copy of its libraries in a folder that other users may enter; of the same files where that is possible.
+    /// A copy of its libraries in a folder that other users may enter; hard links where that is possible.
     ///
     /// # Errors
     /// The folder cannot be written to.
@@ -179,7 +179,7 @@ impl PackageRoot {
         Ok(self.command_of(&file, more))
     }
 
-    /// A command that runs `executable`, from wherever it is, with this root's libraries and then those in `more`.
+    /// A command that runs `executable`, from any place, with this root's libraries and then those in `more`.
     #[must_use]
     pub fn command_of(&self, executable: &Path, more: &[PathBuf]) -> Command {
         let mut command = Command::new(self.loader());
@@ -191,7 +191,7 @@ impl PackageRoot {
         command
     }
 
-    /// The path at which the root has `program`, if it has it: a name in `usr/bin`, or a path that begins with `/`.
+    /// The path at which the root has `program`, if it does: a name in `usr/bin`, or a path that begins with `/`.
     #[must_use]
     pub fn program(&self, program: &str) -> PathBuf {
         match program.strip_prefix('/') {

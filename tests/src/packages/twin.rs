@@ -1,4 +1,4 @@
-//! A second software GPU: a copy of lavapipe that says another UUID, since the daemon tells GPUs apart by that.
+//! A second software GPU: a copy of lavapipe with another UUID, by which the daemon tells GPUs apart.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ pub(super) const MANIFEST: &str = "twin.json";
 /// Writes the twin of `root`'s lavapipe and its manifest into `folder`.
 ///
 /// # Errors
-/// This lavapipe's UUID is not where it is looked for.
+/// This lavapipe's UUID is not at the expected place.
 pub(super) fn make(root: &PackageRoot, folder: &Path) -> Result<()> {
     let library = root.libraries().join("libvulkan_lvp.so");
     let mut bytes = fs::read(&library).with_context(|| format!("cannot read {}", library.display()))?;

@@ -1,7 +1,7 @@
-//! Executable files that tests make: other programs write them.
+//! Executable files that tests make: other programs write these.
 //!
-//! A file that is open for writing anywhere cannot be executed (ETXTBSY). A process that another thread is just starting holds, until it executes
-//! its program, all that this one has open; so a file that this process has written and closed is not executable for sure.
+//! A file that is open for writing anywhere cannot be executed (ETXTBSY). A process that another thread is just starting holds all descriptors of
+//! this process until it executes its program; so a file that this process has written and closed may still not be executable.
 
 use std::io::Write;
 use std::path::Path;

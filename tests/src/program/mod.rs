@@ -1,4 +1,4 @@
-//! Programs that are run to their end, or to the end of patience: a client that lost its connection may spin for ever.
+//! Programs that are run to their end, or until a limit: a client that lost its connection may spin for ever.
 
 pub mod cargo;
 pub mod executable;
@@ -113,7 +113,7 @@ impl Background {
         std::fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
 
-    /// Waits for the end; one that is still running after `limit` is an error.
+    /// Waits for the end; a program that is still running after `limit` is an error.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let status = end_of(&mut self.child, limit)?;
         status.with_context(|| format!("still running after {limit:?}: {}", self.errors()))

@@ -111,7 +111,7 @@ impl Figures {
         self.outcomes.iter().map(|outcome| outcome.part() / all).collect()
     }
 
-    /// The share that each tenant should have, of those that take all they can get.
+    /// The share that each tenant should have; only tenants that take all they can get count.
     #[must_use]
     pub fn targets(&self) -> Vec<f64> {
         let weight = |tenant: &Tenant| match tenant.computes() && tenant.class != "background" {

@@ -1,5 +1,5 @@
-//! Goals for how well the GPU has to be shared. No other place has these numbers; no test has them, since a machine that does other things,
-//! too, shares its own processors among programs, broker and, where there is no GPU, the driver that computes.
+//! Goals for the sharing of the GPU. No other place has these numbers. No test has them, since a machine with other work shares its own processors
+//! among programs, broker and, where there is no GPU, the driver that computes.
 
 use super::figures::Figures;
 

@@ -90,7 +90,7 @@ pub fn run(
     let ended = mix.tenants.iter().any(|tenant| tenant.endless).then(|| stand.watch_for("is lost", time));
     let mut said = Vec::new();
     for (program, tenant) in programs.iter_mut().zip(&mix.tenants) {
-        // One that is endless ends by the loss of its device, or is ended.
+        // An endless program prints no line: it loses its device, or is ended.
         said.push((!tenant.endless).then(|| program.expect_line()).transpose().with_context(|| stand.log())?);
     }
     if let Some(ended) = ended {
@@ -133,7 +133,7 @@ pub fn compare(
     (0..times).map(|_| Ok(without.alone(tenant)? / with.alone(tenant)?)).collect()
 }
 
-/// The time for which a tenant runs alone, and the number of times that it does so before and behind a mix.
+/// The time for which a tenant runs alone, and the number of such runs before and behind a mix.
 const ALONE: Duration = Duration::from_millis(300);
 const ALONE_TIMES: u32 = 3;
 
@@ -195,7 +195,7 @@ impl Program {
         let mut arguments =
             vec![("--steps", steps), ("--words", size.words), ("--in-flight", tenant.in_flight)];
         arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
-        // So many behind each other that a fast GPU takes hours, too.
+        // So many dispatches, one after the other, that even a fast GPU takes hours.
         arguments.push(("--dispatches", if tenant.endless { 10_000 } else { 1 }));
         for (name, value) in arguments {
             command.arg(name).arg(value.to_string());

@@ -87,7 +87,7 @@ impl Attacker {
         Ok(workers(device)?.into_iter().filter_map(|worker| Pid::from_raw(worker as i32)).collect())
     }
 
-    /// Sends a signal to the attacker's workers; a worker that has ended meanwhile needs none.
+    /// Sends a signal to the attacker's workers, as far as they have not ended.
     fn signal_workers(&self, signal: Signal) -> Result<()> {
         for worker in self.workers()? {
             let _ = kill_process(worker, signal);

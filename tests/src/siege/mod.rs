@@ -22,7 +22,7 @@ use watch::{Found, Watch, Watched};
 /// VMs that only compute.
 const NEIGHBOURS: [&str; 2] = ["neighbour-1", "neighbour-2"];
 
-/// A thread may wait for so long for anything but work.
+/// The longest time for which a thread may wait for anything but work.
 pub const BLOCKED_MAX: Duration = Duration::from_millis(50);
 /// A process may hold so much more at the end, KiB: memory that its allocator keeps.
 pub const GROWN_MAX_KIB: u64 = 16 << 10;
@@ -39,7 +39,7 @@ pub struct Report {
     pub done: Vec<u64>,
     /// The longest time of each neighbour without the end of a submission.
     pub gaps: Vec<Duration>,
-    /// The part of each neighbour in what all VMs were charged for the GPU's time, in relation to an equal part for each VM.
+    /// The part of each neighbour in the charges of all VMs for the GPU's time, in relation to an equal part for each VM.
     pub shares: Vec<f64>,
     /// Times that a neighbour's device process was started again.
     pub restarts: u64,
@@ -166,7 +166,7 @@ impl Rounds {
                 if let Err(error) = (attack.round)(&attacker, &mut random) {
                     counted.failed.fetch_add(1, Ordering::Relaxed);
                     log::debug!("{}: {error:#}", attack.name);
-                    // It may be held back, or its device process starts again.
+                    // The attacker may be held back, or its device process starts again.
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are filled at a time.
 pub(super) const SIZE: u64 = 16 << 20;
-/// A submission takes so long at least, with as many of these as that needs: then the GPU is never without work.
+/// A submission takes so long at least, and has as many fills as that needs: then the GPU is never without work.
 const SUBMISSION_MIN: Duration = Duration::from_millis(2);
 const FILLS_MAX: u32 = 4096;
 /// Submissions that are not complete at any time.

@@ -108,7 +108,7 @@ impl Looks {
                 continue;
             };
             let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-            // How often it was given a processor is part of it: one that comes back to the same place has run.
+            // The number of times that the thread got a processor is part of the place: a thread that comes back to the same call has run.
             let place = format!("{} {}", read("syscall").trim(), read("schedstat").trim());
             if waits_for_work(&place, pid == tid) || read("comm").trim() == STARTER {
                 self.seen.remove(&tid);
@@ -147,7 +147,7 @@ mod tests {
         let mut reader = Command::new("cat").stdin(Stdio::piped()).spawn()?;
         let process = Watched { name: "cat".into(), pid: Pid::from_child(&reader) };
         let mut found = Vec::new();
-        // It has to come there first.
+        // The process has to reach its call first.
         let is_seen = eventually(LIMIT, || {
             let Ok(watch) = Watch::start(vec![process.clone()]) else { return false };
             std::thread::sleep(Duration::from_millis(100));

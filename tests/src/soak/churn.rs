@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(20);
 const GOING: Duration = Duration::from_secs(1);
 /// Connections that say nothing: more than the broker keeps.
 const SILENT: usize = 40;
-/// Time for which they do.
+/// Time for which these connections stay.
 const SILENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn perform(stage: &Stage, due: &Due) -> Result<()> {
@@ -212,10 +212,10 @@ fn rotate(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Has the VM's device process start where it cannot leave its key.
+/// Starts the VM's device process while the disk has no room for its key.
 fn full_disk(stage: &Stage, vm: &str) -> Result<()> {
     let key = stage.states().join(vm).join("pipeline-cache.key");
-    // A VM that was started on a full disk has none.
+    // A VM that was started on a full disk has no key.
     let _ = fs::remove_file(&key);
     let full = stage.fill_states()?;
     let started = device_dies(stage, vm);

@@ -30,7 +30,7 @@ impl Line {
         Self { name, values, tolerance }
     }
 
-    /// Returns how much it grows from the first value to the last, as the slope says.
+    /// Returns the growth from the first value to the last, according to the slope.
     #[must_use]
     pub fn growth(&self) -> f64 {
         let values = self.values.iter().enumerate();
@@ -41,7 +41,7 @@ impl Line {
         median(pairs.collect()) * self.values.len().saturating_sub(1) as f64
     }
 
-    /// Returns whether it does not grow, within its tolerance.
+    /// Returns whether the measure does not grow, within its tolerance.
     #[must_use]
     pub fn is_flat(&self) -> bool {
         self.growth() <= self.tolerated()

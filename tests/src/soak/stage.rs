@@ -1,4 +1,4 @@
-//! The broker, its VMs with their VMMs, and the places where they leave files.
+//! The broker, its VMs with their VMMs, and the places of their files.
 
 use super::pace::{Event, VMS};
 use crate::bridge::Bridge;
@@ -138,7 +138,7 @@ impl Stage {
         self.disturb(vm);
     }
 
-    /// Notes that something happens to the VM which its programs do not survive; to be called before and after.
+    /// Notes an event that the VM's programs do not survive; to be called before and after it.
     pub(super) fn disturb(&self, vm: &str) {
         self.machines[vm].disturbances.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The conditions that attributes set for the compilation of code: code for tests and fuzzing is told from what a product contains.
+//! The conditions that attributes set for the compilation of code: they tell code for tests and fuzzing from code of the product.
 
 use proc_macro2::TokenStream;
 use syn::punctuated::Punctuated;
@@ -20,7 +20,7 @@ pub fn needs(attributes: &[Attribute], off: &[&str]) -> bool {
     })
 }
 
-/// The value of a predicate if no condition in `off` holds; `None` if that does not decide it.
+/// The value of a predicate if no condition in `off` holds; `None` if the value depends on other conditions.
 fn predicate(tokens: &TokenStream, off: &[&str]) -> Option<bool> {
     value(&syn::parse2(tokens.clone()).ok()?, off)
 }
@@ -49,7 +49,7 @@ fn value(meta: &Meta, off: &[&str]) -> Option<bool> {
     }
 }
 
-/// One part that is `deciding` decides; the opposite needs all of them.
+/// One part with the value `deciding` decides; the opposite value needs all parts.
 fn decided(values: &[Option<bool>], deciding: bool) -> Option<bool> {
     if values.contains(&Some(deciding)) {
         Some(deciding)

@@ -56,7 +56,7 @@ pub fn described<'a>(
     text
 }
 
-/// The deepest folder that is one of these places or has them below it.
+/// The deepest folder that is one of these places or has some of them below it.
 #[must_use]
 pub fn common_folder(places: &BTreeSet<&str>) -> String {
     let folder = |place: &&'_ str| {

@@ -28,7 +28,7 @@ pub struct Module {
     pub parent: Option<usize>,
     /// The file with its code, relative to the repository.
     pub file: String,
-    /// The folder, relative to the repository, in which files of its children are.
+    /// The folder, relative to the repository, for the files of its children.
     pub folder: PathBuf,
     /// No product contains it.
     pub is_unshipped: bool,
@@ -47,7 +47,7 @@ pub struct Module {
 /// A name that `use` makes known in a module.
 #[derive(Clone, Debug)]
 pub struct Import {
-    /// The name in this module; `None` for all names of another.
+    /// The name in this module; `None` for an import of all names of another module.
     pub name: Option<String>,
     /// The path behind `use`.
     pub path: Vec<String>,
@@ -72,7 +72,7 @@ impl Tree {
     /// Reads a package, such as `daemon`.
     ///
     /// # Panics
-    /// A file cannot be read or parsed, or a module has none.
+    /// A file cannot be read or parsed, or a module has no file.
     #[must_use]
     pub fn of(package: &str) -> Self {
         let library = package.rsplit('/').next().unwrap_or(package).replace('-', "_");

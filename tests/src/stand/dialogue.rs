@@ -1,4 +1,4 @@
-//! A program that is asked line by line and answers each with one.
+//! A program that gets requests line by line and answers each with one line.
 
 use anyhow::{Context, Result};
 use rustix::process::Pid;

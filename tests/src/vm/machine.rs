@@ -31,7 +31,7 @@ pub struct Options {
     pub gpus: Vec<PathBuf>,
     /// The machine is ended, and counts as hung, this long after its start.
     pub limit: Duration,
-    /// Let the guest restart instead of ending the machine when it asks for it.
+    /// Let the guest restart on its request, instead of ending the machine.
     pub may_reboot: bool,
     /// Copy the command's output to standard output while it runs.
     pub echo: bool,
@@ -81,14 +81,14 @@ pub struct Vm {
     limit: Duration,
 }
 
-/// A machine that prints nothing for so long while it boots hangs: a kernel prints hundreds of lines in some seconds.
+/// A machine that prints nothing for so long while it boots is taken to hang: a kernel prints hundreds of lines in some seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
 
 impl Vm {
     /// Starts a machine that runs `script`. Returns when its first process runs.
     ///
-    /// An emulated start now and then hangs somewhere in the kernel, so one start that comes to a halt there is repeated.
+    /// An emulated start now and then hangs somewhere in the kernel, so one start that hangs there is repeated.
     ///
     /// # Errors
     /// QEMU cannot be had, the machine died, or hung twice.
@@ -208,7 +208,7 @@ impl Vm {
         })
     }
 
-    /// Executes a command of QEMU's machine protocol that is written out, with its arguments.
+    /// Executes a command of QEMU's machine protocol, given as a whole line with its arguments.
     ///
     /// # Errors
     /// As [`Vm::qmp`].
@@ -317,7 +317,7 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
     command.args(["-smp", &options.processors.to_string()]);
     command.args(["-m", &format!("{}M", options.memory_mib)]);
     command.arg("-kernel").arg(guest.kernel()).arg("-initrd").arg(folder.join("initramfs"));
-    // Where the host is busy an emulated timer may come too late for the kernel's check of it, which ends in a panic.
+    // Where the host is busy an emulated timer may be too late for the kernel's timer check, which panics then.
     command.args(["-append", "console=ttyS0 panic=-1 no_timer_check"]);
     command.args(["-serial", &format!("file:{}", folder.join("console").display()), "-serial", "stdio"]);
     command.args(["-qmp", &format!("unix:{},server=on,wait=off", folder.join("qmp").display())]);
@@ -359,7 +359,7 @@ fn chassis(index: usize) -> String {
     format!("chassis={}", 240 + index)
 }
 
-/// The arguments by which the daemon says that its users attach a VM.
+/// The arguments by which users attach a VM, according to the daemon's recipe.
 fn recipe(socket: &Path, options: &Options) -> Result<Vec<String>> {
     let mut command = Command::new(options.daemon.clone().map_or_else(daemon_executable, Ok)?);
     let memory = format!("{}MiB", options.memory_mib);
@@ -376,7 +376,7 @@ fn bare(qemu: &PackageRoot) -> Result<Command> {
     Ok(command)
 }
 
-/// Has QEMU make a machine with these arguments, which does not run, and end.
+/// Has QEMU make a machine with these arguments, without running it, and end.
 ///
 /// # Errors
 /// QEMU refuses them.

@@ -40,7 +40,7 @@ impl Qmp {
         self.send(&format!(r#"{{"execute": "{command}"}}"#))
     }
 
-    /// Runs a command that is written out and waits for its answer.
+    /// Runs a command, given as a whole line, and waits for its answer.
     pub(super) fn send(&mut self, command: &str) -> Result<()> {
         writeln!(self.reader.get_mut(), "{command}")?;
         loop {

@@ -80,7 +80,7 @@ fn programs_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
 }
 
 const PREPARE: &str = "chmod +x /many_threads";
-/// The time for which the program is stopped each time, except for the long stop.
+/// The time for which the program is stopped each time, unless `LONG_PAUSES` makes it longer.
 const STOPPED: Duration = Duration::from_secs(5);
 /// Rounds of each of four lanes.
 const ROUNDS: u32 = 20;

@@ -1,5 +1,5 @@
-//! The text for a bug report: versions, findings, files of settings, and what the daemons and the log say. Parts that tell whose machine it is
-//! are replaced. docs/reporting.md says what is in it.
+//! The text for a bug report: versions, findings, files of settings, the answers of the daemons, and the end of the log. Parts that tell whose
+//! machine it is are replaced. docs/reporting.md lists the contents.
 
 mod private;
 mod sources;
@@ -9,7 +9,7 @@ use crate::system::System;
 use private::Private;
 use std::path::Path;
 
-/// Most bytes of a section; of a longer one the end is kept, where a log has its latest lines.
+/// Most bytes of a section; a longer one loses its beginning, since a log has its latest lines at the end.
 const SECTION_BYTES: usize = 256 << 10;
 /// Most characters of a line.
 const LINE_CHARS: usize = 1000;
@@ -129,7 +129,7 @@ mod tests {
         for part in ["alice", "tower", "01020304", "not ours", "\u{1b}"] {
             assert!(!text.contains(part), "{part:?} is in:\n{text}");
         }
-        // A file that is none is told, and a link to a device is not read.
+        // The report says that a file is missing, and does not follow a link to a device.
         fs::remove_file(root.path().join("etc/vhost-user-vulkan/vms.toml")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", root.path().join("etc/vhost-user-vulkan/web.env")).unwrap();
         let text = report(&system);

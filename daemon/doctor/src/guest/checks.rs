@@ -14,9 +14,9 @@ const KERNEL_MIN: (u32, u32) = (5, 16);
 const KERNEL_WITHOUT_SCANOUT: (u32, u32) = (6, 4);
 /// The oldest Mesa whose Venus driver speaks today's protocol.
 const MESA_MIN: (u32, u32) = (23, 2);
-/// The first Mesa whose fences are the kernel's, so that they need no look at memory.
+/// The first Mesa with the kernel's fences, which need no look at memory.
 const MESA_KERNEL_FENCES: (u32, u32) = (26, 2);
-/// Memory, in KiB, with which a system and a program that computes are short of it.
+/// The least memory, in KiB, for a system and a program that computes.
 const MEMORY_MIN: u64 = 512 << 10;
 
 /// Returns the findings about a VM.
@@ -129,14 +129,14 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
     facts.nodes.iter().flat_map(|node| -> Vec<Finding> { of_node(node) }).collect()
 }
 
-/// Returns whether another device than this node's can be used: then a display may be behind this one.
+/// Returns whether a device other than this node's can be used: then this one may be for a display.
 fn has_another(facts: &Facts, node: &Node) -> bool {
     let is_whole = |device: &Device| device.lacks.is_empty() && device.capset.is_ok();
     let mut others = facts.nodes.iter().filter(|other| other.name != node.name);
     others.any(|other| matches!(&other.opened, Opened::Device(device) if is_whole(device)))
 }
 
-/// Tells the window's size. Whether it holds the memory of the host's GPU is for the host's `window` to say: no file here tells of that GPU.
+/// Reports the window's size. The host's check `window` compares it with the memory of the host's GPU, of which no file here tells.
 fn mapped_memory(node: &Node, device: &Device) -> Finding {
     const CHECK: &str = "mapped-memory";
     if device.lacks.contains(&WINDOW) {

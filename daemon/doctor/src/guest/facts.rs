@@ -84,9 +84,9 @@ pub struct Device {
 
 /// The number of the Venus capability set (VIRTIO, "GPU Device", `VIRTIO_GPU_CAPSET_VENUS`).
 const VENUS: u32 = 4;
-/// The bytes of it that are asked for: those that this project's daemon sends.
+/// The bytes that are requested of it: those that this project's daemon sends.
 const CAPSET_BYTES: usize = 168;
-/// VIRTIO's number of GPUs, and what the PCI bus shows of them.
+/// VIRTIO's number of GPUs, as the PCI bus shows it.
 const VIRTIO_GPU: &str = "0x0010";
 const PCI_VENDOR: &str = "0x1af4";
 const PCI_GPU: &str = "0x1050";
@@ -120,7 +120,7 @@ impl Facts {
     }
 }
 
-/// The GPUs on the bus of virtio, or those on the PCI bus if nothing drives that one.
+/// The GPUs on the bus of virtio, or those on the PCI bus if no driver has taken them over.
 fn devices(system: &System) -> Vec<String> {
     let on = |bus: &str, identity: &[(&str, &str)]| -> Vec<String> {
         let folder = format!("/sys/bus/{bus}/devices");
@@ -181,7 +181,7 @@ fn largest_memory(system: &System, node: &str) -> Option<u64> {
     /// The regions of the device itself; that of its ROM follows.
     const REGIONS: usize = 6;
     let device = format!("/sys/class/drm/{node}/device");
-    // The node's device is the one on virtio's bus, below the one on the PCI bus, or is that itself.
+    // The node's device is on virtio's bus, below a device on the PCI bus, or it is the PCI device itself.
     let tables = [format!("{device}/resource"), format!("{device}/../resource")];
     let table = tables.iter().find_map(|table| system.read(table))?;
     let region = |line: &str| {

@@ -199,7 +199,7 @@ fn nvidia(system: &System) -> Nvidia {
     }
 }
 
-/// Returns whether the root folder is no mount of its own, as it is in no system but one that a chroot was made into.
+/// Returns whether the root folder is no mount of its own, which is so in the folder of a chroot only.
 fn in_chroot(system: &System) -> bool {
     let mounts = system.read("/proc/self/mountinfo").unwrap_or_default();
     !mounts.is_empty() && !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/"))

@@ -1,4 +1,4 @@
-//! The facts that only the daemon's own parts can tell: those that decide when it serves.
+//! The facts that only the daemon's own parts can tell: they decide whether it can serve.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct Given {
     /// The sandbox of workers.
     pub sandbox: Sandbox,
-    /// The version of Landlock that the kernel has, of those that the daemon uses; 0 if none.
+    /// The latest version of Landlock that both the kernel has and the daemon uses; 0 if there is none.
     pub landlock: u32,
     /// The GPUs, or why the probe could not tell.
     pub gpus: Result<Vec<Gpu>, String>,

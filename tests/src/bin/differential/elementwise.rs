@@ -24,7 +24,7 @@ pub(crate) struct Elementwise<A, R> {
     pub x: Vec<A>,
     /// Second inputs, as many.
     pub y: Vec<A>,
-    /// The results that the processor computes of one pair; empty if it cannot tell.
+    /// The results that the processor computes for one pair; empty if it cannot tell.
     pub expected: fn(A, A) -> Vec<R>,
 }
 

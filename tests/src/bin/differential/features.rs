@@ -142,7 +142,7 @@ impl Struct {
     }
 }
 
-/// Lets each struct point to the next one; answers where the first one lies.
+/// Lets each struct point to the next one; returns the address of the first.
 fn link(chain: &mut [Struct]) -> *mut c_void {
     let mut next = std::ptr::null_mut();
     for found in chain.iter_mut().rev() {

@@ -38,7 +38,7 @@ pub(crate) struct Shape {
     pub format: vk::Format,
     /// Uses besides transfers.
     pub usage: vk::ImageUsageFlags,
-    /// Further flags; those that cubes need come of themselves.
+    /// Further flags; those that cubes need are added.
     pub flags: vk::ImageCreateFlags,
     /// The tiling, which says how texels lie in memory.
     pub tiling: vk::ImageTiling,

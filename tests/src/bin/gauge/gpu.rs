@@ -48,7 +48,7 @@ impl Gpu {
             let instance = entry.create_instance(&info, None).context("vkCreateInstance")?;
             (entry, instance)
         };
-        // SAFETY: the instance is live, and the physical device is one of its.
+        // SAFETY: the instance is live, and the physical device belongs to it.
         let (physical, families, extensions) = unsafe {
             let physical = instance.enumerate_physical_devices()?;
             let physical = *physical.first().context("there is no Vulkan device")?;

@@ -1,4 +1,4 @@
-//! The device, one object of each kind, and everything that can report that the device is lost, as an application has them.
+//! The device, one object of each kind, and all calls that can report the loss of the device, as an application has them.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 
@@ -85,7 +85,7 @@ impl Gpu {
     pub(crate) fn make(&self) -> Result<Objects> {
         let code = tests::looping_shader::assemble()?;
         let device = &self.device;
-        // SAFETY: the device is live; every info lives until its call returns; handles are new and used as the specification says.
+        // SAFETY: the device is live; every info lives until its call returns; handles are new and used as the specification requires.
         unsafe {
             let (buffer, memory) = self.buffer()?;
             let mapped = device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())?.cast();

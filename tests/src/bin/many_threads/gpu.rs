@@ -72,7 +72,7 @@ impl Gpu {
 
     fn open(instance: &Arc<Instance>, number: usize) -> Result<Self> {
         let functions = &instance.functions;
-        // SAFETY: the instance is live, and the physical device is one of its.
+        // SAFETY: the instance is live, and the physical device belongs to it.
         let (physical, families, memory) = unsafe {
             let physical = functions.enumerate_physical_devices()?;
             let physical = *physical.iter().cycle().nth(number).context("no device")?;
@@ -304,7 +304,7 @@ impl Lane {
     fn poll(&self) -> Result<()> {
         // SAFETY: the fence is live.
         while !unsafe { self.gpu.device.get_fence_status(self.fence) }.inspect_err(|error| {
-            // At once: the driver may not let this process come to its end.
+            // Printed at once: the driver may not let this process come to its end.
             println!("the fence says: {error}");
         })? {
             std::hint::spin_loop();

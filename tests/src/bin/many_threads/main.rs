@@ -81,7 +81,7 @@ fn main() -> Result<()> {
     for lane in lanes {
         checked += lane.join().ok().context("a lane panicked")??;
     }
-    // Not before the threads end: the loader unloads the driver with its last instance, and Mesa before 26.2 then leaves threads
+    // The devices live until the threads have ended: the loader unloads the driver with its last instance, and Mesa before 26.2 then leaves threads
     // with a destructor that is gone.
     drop(gpus);
     println!("checked {checked} words");

@@ -47,7 +47,7 @@ struct Arguments {
 enum End {
     /// The daemon refused the module, or a pipeline of it.
     Refused,
-    /// The driver, or a limit of the daemon's, let no pipeline come of it.
+    /// The driver, or a limit of the daemon's, made no pipeline of it.
     Failed,
     /// A pipeline was made.
     Made,

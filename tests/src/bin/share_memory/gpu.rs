@@ -30,7 +30,7 @@ pub(crate) struct Memory {
 }
 
 impl Gpu {
-    /// The first device; none if it shares no buffers as dma-bufs.
+    /// The first device; `None` if it shares no buffers as dma-bufs.
     pub(crate) fn open() -> Result<Option<Self>> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);

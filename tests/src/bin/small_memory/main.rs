@@ -1,5 +1,5 @@
-//! A guest program that takes many small pieces of memory that can be mapped, each with a buffer, and has the device fill them. With the
-//! word `limited`, it also looks whether all memory that can be had in the beginning can be had in the end.
+//! A guest program that takes many small pieces of memory that can be mapped, each with a buffer, and has the device fill them. With the word
+//! `limited`, it also checks that as much memory can be allocated in the end as in the beginning.
 //!
 //! The program runs inside a test guest, where each mapping of the device's window is a line in `/proc/self/maps`. It calls Vulkan as any application
 //! does, which is why this file holds `unsafe`: every handle is made and destroyed in it, every pointer comes from `vkMapMemory`.
@@ -159,7 +159,7 @@ impl Gpu {
         }
     }
 
-    /// Looks whether each piece still has its value, and has the device fill it with another.
+    /// Checks that each piece still has its value, and has the device fill it with another.
     fn fill(&self, pieces: &mut [Piece]) -> Result<()> {
         pieces.iter().try_for_each(Piece::check)?;
         let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);

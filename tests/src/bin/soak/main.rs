@@ -17,7 +17,7 @@ struct Arguments {
     /// Operator's hours in an hour
     #[arg(long, default_value_t = 10.0)]
     speed: f64,
-    /// Decides what happens when
+    /// Seed of the order and the times of the events
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

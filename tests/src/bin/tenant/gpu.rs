@@ -26,7 +26,7 @@ impl Lane {
             let instance = entry.create_instance(&info, None)?;
             (entry, instance)
         };
-        // SAFETY: the instance is live, and the physical device is one of its.
+        // SAFETY: the instance is live, and the physical device belongs to it.
         let (physical, families, memory) = unsafe {
             let physical = *instance.enumerate_physical_devices()?.first().context("no device")?;
             let families = instance.get_physical_device_queue_family_properties(physical);
@@ -59,7 +59,7 @@ impl Lane {
         Ok(Self { device, queue, slots, _instance: instance, _entry: entry })
     }
 
-    /// Submits one, which must be complete.
+    /// Submits the work of a slot, whose last submission must be complete.
     pub(crate) fn submit(&self, slot: u32) -> Result<()> {
         let (commands, fence) = self.slots[slot as usize];
         let info = [vk::SubmitInfo::default().command_buffers(commands.as_slice())];

@@ -1,8 +1,8 @@
-//! A program that keeps a GPU busy with kernels of one length and says how many it got done: a tenant of shared GPUs.
+//! A program that keeps a GPU busy with kernels of one length and reports the number of complete ones: a tenant of shared GPUs.
 //!
-//! The program prints "ready" when everything is compiled. For each line on its standard input it runs for so many milliseconds, as its
-//! options say or, if "alone" stands behind the number, one kernel behind the other, and prints one line of JSON: how many kernels were
-//! complete in each hundredth of a second, and how long single ones took.
+//! The program prints "ready" when everything is compiled. For each line on its standard input it runs for so many milliseconds, as its options say
+//! or, if "alone" follows the number, one kernel after the other, and prints one line of JSON: the number of kernels that were complete in each
+//! hundredth of a second, and the times of single ones.
 
 #![deny(unsafe_code)]
 
@@ -27,7 +27,7 @@ struct Options {
     /// Kernels submitted and not complete at a time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     in_flight: u32,
-    /// Submit one kernel each time so many microseconds have passed, rather than one behind the other
+    /// Submit one kernel each time so many microseconds have passed, rather than one after the other
     #[arg(long, default_value_t = 0)]
     period: u64,
     /// Microseconds between the end of a kernel and the next submission
@@ -36,7 +36,7 @@ struct Options {
     /// Submit no work at all, so often as the device takes it
     #[arg(long)]
     empty: bool,
-    /// Run no kernel before it says that it is ready
+    /// Run no kernel before the line "ready"
     #[arg(long)]
     cold: bool,
     /// Dispatches in each submission
@@ -74,7 +74,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Kernels in flight at least where one tenant is to have all it can get.
+/// Least number of kernels in flight where one tenant is to have the whole GPU.
 const ALONE: u32 = 2;
 
 fn say(line: &str) -> Result<()> {
@@ -144,7 +144,7 @@ impl Done {
     }
 }
 
-/// Runs one kernel behind the other, so many in flight.
+/// Runs one kernel after the other, so many in flight.
 fn run(lane: &Lane, in_flight: u32, think: u64, time: Duration) -> Result<Done> {
     let mut done = Done::new(time);
     let start = Instant::now();

@@ -28,11 +28,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Makes a device and destroys it, with everything that it was made of.
+/// Makes a device and its objects, and destroys all of them.
 fn use_vulkan() -> Result<()> {
     let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
-    // SAFETY: the library is a Vulkan loader; every info lives until its call returns; handles are of this instance, and nothing uses them
-    // when they are destroyed.
+    // SAFETY: the library is a Vulkan loader; every info lives until its call returns; handles are of this instance, and nothing uses them when they
+    // are destroyed.
     unsafe {
         let entry = ash::Entry::load()?;
         let instance = entry.create_instance(&vk::InstanceCreateInfo::default(), None)?;

@@ -31,7 +31,7 @@ pub(super) fn loader(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns the libraries that a driver lacks. Those that it is known to open when it runs count where no real GPU works.
+/// Returns the libraries that a driver lacks. Libraries that it is known to open when it runs count only where no real GPU works.
 fn lacking(facts: &Facts, driver: &Driver) -> Vec<String> {
     let opened: &[String] = if any(facts, |gpu| !gpu.software) { &[] } else { &driver.lacks.opened };
     [&driver.lacks.needed[..], opened].concat()
@@ -69,7 +69,7 @@ fn nothing_left(facts: &Facts) -> bool {
     found_nothing(facts) && !facts.drivers.iter().any(|driver| is_usable(facts, driver))
 }
 
-/// Returns NVIDIA's driver, if its module waits for it and libraries keep it from being loaded.
+/// Returns NVIDIA's driver, if its kernel module is loaded and missing libraries keep the driver from being loaded.
 fn lacking_of_nvidia(facts: &Facts) -> Option<&Driver> {
     let is_it = |driver: &&Driver| {
         driver.name.contains("nvidia") && driver.library.is_ok() && broken(facts, driver).is_some()

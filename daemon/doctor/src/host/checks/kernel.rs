@@ -33,7 +33,7 @@ fn remedy(facts: &Facts, lacks: &[String]) -> String {
     let lacks_users = lacks.iter().any(|part| part.starts_with("user namespace"));
     let forbidding = SWITCHES.into_iter().find_map(|name| {
         let value = *facts.namespace_switches.get(name)?;
-        // AppArmor's switch forbids with 1, the others with 0.
+        // AppArmor's switch forbids with 1, the other switches with 0.
         match (name.contains("restrict"), value) {
             (true, 1..) if facts.user.user != 0 => Some((name, 0)),
             (false, 0) => Some((name, if name.contains("max") { 10_000 } else { 1 })),

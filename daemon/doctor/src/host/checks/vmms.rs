@@ -44,7 +44,7 @@ pub(super) fn vmm(facts: &Facts) -> Finding {
     Finding::unless_minor(crosvm.is_none(), CHECK, wrong, NEWER)
 }
 
-/// QEMU tells each vhost device of a VM of all its memory regions, and each mapping is one.
+/// QEMU passes all memory regions of a VM to each of its vhost devices, and each mapping is a region.
 pub(super) fn other_back_ends(facts: &Facts) -> Finding {
     const CHECK: &str = "other-back-ends";
     match facts.vhost_regions {

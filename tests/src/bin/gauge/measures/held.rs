@@ -13,7 +13,7 @@ const BUFFER: u64 = 1 << 30;
 const PIECE: u64 = 64 << 20;
 
 impl Bench<'_> {
-    /// Fills so many gibibytes of the device's own memory, leaves them alone for a while, and looks at all of them.
+    /// Fills `gibibytes` of the device's own memory, leaves them alone for a while, and reads all of them.
     pub(super) fn hold(&self, gibibytes: u64, time: Duration) -> Result<String> {
         let held =
             (0..gibibytes).map(|_| self.gpu.buffer(Kind::Device, BUFFER)).collect::<Result<Vec<_>>>()?;

@@ -1,7 +1,6 @@
 //! Objects that are made and destroyed: buffers with memory, and pipelines.
 //!
-//! A driver in a guest may return from a call before the host has done it. So a measure ends when all is done, or, if that is asked for,
-//! with the call.
+//! A driver in a guest may return from a call before the host has executed it. So a measure ends when all work is done or, on request, with the call.
 
 use super::{Bench, missing};
 use crate::kernel::Pipeline;

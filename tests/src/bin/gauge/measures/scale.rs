@@ -32,7 +32,7 @@ impl Bench<'_> {
             .to_string())
     }
 
-    /// Makes `count` mapped allocations of so many bytes, or as many as can be had.
+    /// Makes `count` mapped allocations of so many bytes, or as many as the device allows.
     pub(super) fn many_maps(&self, count: usize, bytes: u64) -> Result<String> {
         let (mut mapped, mut taken, mut limit) = (Vec::<Buffer<'_>>::new(), Vec::new(), None);
         while mapped.len() < count {

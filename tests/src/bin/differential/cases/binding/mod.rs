@@ -1,4 +1,4 @@
-//! Pipelines, and how they get to their resources.
+//! Pipelines, and the bindings of their resources.
 
 pub(super) mod descriptors;
 pub(super) mod pipelines;

@@ -23,7 +23,7 @@ impl Used {
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(gpu.family());
         let pool = unsafe { gpu.device.create_command_pool(&info, None) }?;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
-        // It goes with its pool.
+        // The command buffer is freed with its pool.
         let commands = unsafe { gpu.device.allocate_command_buffers(&info) }?[0];
         let info = vk::BufferCreateInfo::default().size(256).usage(vk::BufferUsageFlags::TRANSFER_DST);
         let buffer = unsafe { gpu.device.create_buffer(&info, None) }?;

@@ -58,7 +58,7 @@ fn copy(gpu: &Gpu, family: u32, buffer: Buffer, from: u64, to: u64) -> Result<vk
     Ok(commands)
 }
 
-/// Submits with binary or timeline semaphores: each with its value, which binary ones ignore.
+/// Submits with binary or timeline semaphores: each with a value, which binary semaphores ignore.
 pub(crate) fn submit(
     gpu: &Gpu,
     queue: vk::Queue,

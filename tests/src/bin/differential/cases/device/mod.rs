@@ -1,4 +1,4 @@
-//! The device itself: its memory, properties and extensions, and several of it.
+//! The device itself: its memory, properties and extensions, and several devices.
 
 pub(super) mod devices;
 pub(super) mod extensions;

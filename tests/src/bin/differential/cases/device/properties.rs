@@ -106,7 +106,7 @@ fn robustness() -> Case {
     })
 }
 
-/// Every format of Vulkan 1.0 and some that came later. Those of several planes are left out: Mesa cuts their features to its own list.
+/// Every format of Vulkan 1.0 and some later ones. Those of several planes are left out: Mesa cuts their features to its own list.
 fn all_formats() -> impl Iterator<Item = vk::Format> {
     (1..185).chain(1_000_340_000..1_000_340_002).map(vk::Format::from_raw)
 }

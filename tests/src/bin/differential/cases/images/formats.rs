@@ -57,7 +57,7 @@ fn is_copied_by_the_host(gpu: &Gpu, format: vk::Format) -> bool {
         && tiling_features(gpu, format).optimal_tiling_features.contains(transfer)
 }
 
-/// Features of every format but for drawing, those of Vulkan 1.3: further ones belong to extensions that guests may not have.
+/// Features of every format except those for drawing, as of Vulkan 1.3: further ones belong to extensions that guests may not have.
 fn features(gpu: &Gpu) -> Result<Vec<u8>> {
     let mut words = Vec::new();
     for format in every().filter(|format| !CURTAILED.contains(format)) {
@@ -68,8 +68,8 @@ fn features(gpu: &Gpu) -> Result<Vec<u8>> {
     Ok(bytes_of(&words))
 }
 
-/// Tells which images there are, for each type, tiling, use and flag of Vulkan 1.1 that needs no optional feature, but for images that are good for
-/// drawing alone.
+/// Lists the supported images, for each type, tiling, use and flag of Vulkan 1.1 that needs no optional feature, without images that can only be
+/// drawn to.
 fn support(gpu: &Gpu) -> Result<Vec<u8>> {
     let uses = (0..4).map(|bit| 1 << bit).chain([0x7, 0xb, 0xf, 0x1a, 0x2a, 0x9a, 0x9f]);
     let kinds: Vec<(u32, u32)> = uses
@@ -258,7 +258,7 @@ fn subresource(part: Part, (level, first, count): (u32, u32, u32)) -> vk::ImageS
     }
 }
 
-/// Bytes that every format takes as they are: no bit of them is unused, and no float of them is none.
+/// Bytes that every format keeps as they are: no bit of them is unused, and none of their floats is a NaN.
 fn texels(seed: u64, count: usize) -> Vec<u8> {
     let words = noise32(seed, count.div_ceil(4));
     bytes_of(&words.iter().map(|word| word & 0x3f3f_3f3f).collect::<Vec<_>>())[..count].to_vec()
@@ -322,7 +322,7 @@ fn every_format(gpu: &Gpu) -> Result<Vec<u8>> {
     for format in formats.filter(|format| is_copied_by_the_host(gpu, *format)) {
         let parts = parts(format);
         let mut shape = Shape::flat(format, 48, 32, usage);
-        // Formats that share colours among texels have one level, and one layer unless there is a feature.
+        // Formats that share colours among texels have one level, and one layer, unless the device has a feature for more.
         let is_shared = parts.iter().any(|part| part.block.extent == [2, 1, 1]);
         let place = if is_shared { (0, 0, 1) } else { (1, 1, 2) };
         if !is_shared {

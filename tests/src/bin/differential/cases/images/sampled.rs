@@ -164,7 +164,7 @@ fn dimensions() -> Vec<Case> {
 
 fn addresses() -> Vec<Case> {
     use vk::SamplerAddressMode as Mode;
-    /// The texel that a coordinate `at`, also one outside of 0 to 7, addresses; none: the border.
+    /// The texel that a coordinate `at`, also outside of 0 to 7, addresses; `None` for the border.
     fn texel(mode: Mode, at: i32) -> Option<i32> {
         match mode {
             Mode::REPEAT => Some(at.rem_euclid(8)),

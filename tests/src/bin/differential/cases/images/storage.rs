@@ -55,7 +55,7 @@ const FORMATS: &[Format] = &[
     ("r11f_g11f_b10f", vk::Format::B10G11R11_UFLOAT_PACK32, "image2D", 4, true, POSITIVE),
 ];
 
-/// Stores a pattern, loads it in a second dispatch and stores it mirrored; the bytes of both are the result.
+/// Stores a pattern, loads it in a second dispatch and stores it mirrored; the result is the bytes of both.
 fn format(&(name, format, ty, bytes, extended, value): &Format) -> Case {
     let source = |body: &str| {
         format!(

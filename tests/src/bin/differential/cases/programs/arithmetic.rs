@@ -123,7 +123,7 @@ fn integers() -> Vec<Case> {
     cases
 }
 
-/// Operations of one float type that are exact, and those whose precision is left to the device.
+/// Operations of one float type with exact results, and those whose precision is left to the device.
 macro_rules! float {
     ($cases:ident, $ty:ty, $glsl:literal, $needs:expr, $tolerance:literal, $from:expr) => {{
         let inputs = |seed| -> Vec<$ty> {

@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A type of components: its number in `VkComponentTypeKHR`, its name in GLSL, bytes, how 0 to 3 are written.
+/// A type of components: its number in `VkComponentTypeKHR`, its name in GLSL, its bytes, and the bits of the numbers 0 to 3.
 #[derive(Clone, Copy)]
 struct Component {
     number: i32,

@@ -1,6 +1,6 @@
-//! Invocations of one subgroup that talk to each other: every class of operation, types of all widths, sizes that are asked for.
+//! Invocations of one subgroup that exchange values: every class of operation, types of all widths, requested sizes.
 //!
-//! Each invocation writes which subgroup it belongs to and which lane of it it is, so that the processor can compute the same.
+//! Each invocation writes the number of its subgroup, and that of its lane there, so that the processor can compute the same.
 
 use anyhow::{Result, ensure};
 use ash::vk;
