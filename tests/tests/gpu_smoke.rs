@@ -1,4 +1,4 @@
-//! The machine's own GPU in a guest: it shows up under its name, a program computes on it, and a guest maps its memory.
+//! The machine's own GPU in a guest: it has its name there, a program computes on it, and a guest maps its memory.
 //!
 //! A test that cannot run on this machine is skipped and says so; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
 
@@ -109,7 +109,7 @@ fn a_guest_maps_memory_of_the_gpu_and_never_sees_a_neighbours_in_its_place() -> 
     drop(mapping);
     gpu.destroy_blob(blob)?;
 
-    // Its worker dies, and the frontend takes its time.
+    // The worker dies, and the frontend is slow to unmap.
     let live = gpu.session.window.live();
     let (memory, _blob, mapping) = mapped(&mut first, local)?;
     first.fill(memory, SIZE, 0x1234_5678)?;

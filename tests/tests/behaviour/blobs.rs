@@ -80,13 +80,13 @@ fn a_guest_hears_of_a_mapping_when_it_is_announced_as_a_memory_region() -> Resul
     Ok(())
 }
 
-/// QEMU crashes when a guest resets the device while blobs are mapped, as one does that restarts right behind a program.
+/// QEMU crashes when a guest resets the device while blobs are mapped, as a guest does that restarts right behind a program.
 #[test]
 fn a_program_hears_of_its_end_when_all_that_it_freed_is_unmapped() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = Arc::new(daemon.guest_with(Options { vmm: Vmm::Qemu, ..Options::default() })?);
     let context = guest.create_context("ends")?;
-    // A ring that never sleeps: a notification would come behind the requests by itself.
+    // The ring never sleeps: otherwise a notification would follow the requests by itself.
     let options = RingOptions { idle_timeout: Duration::from_secs(3600), ..RingOptions::default() };
     let mut ring = Ring::create(&guest, context, options)?;
     let instance = venus::Instance(1);
@@ -187,7 +187,7 @@ fn a_larger_window_costs_no_memory() -> Result<()> {
         let processes: Vec<_> = daemon.wait_for_workers(1)?.into_iter().chain([daemon.pid()]).collect();
         let now =
             || processes.iter().map(|process| Ok(Holdings::of(*process)?.anonymous_kib)).sum::<Result<u64>>();
-        // It passes a fence when it has brought its driver up.
+        // The fence arrives when the worker has loaded its driver.
         guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
         let mut last = now()?;
         let settled = eventually(PATIENCE, || {
@@ -285,7 +285,7 @@ fn memory_object_that_does_not_exist_makes_no_blob() -> Result<()> {
     let guest = daemon.guest()?;
     let context = guest.create_context("no memory")?;
     assert!(guest.create_blob(context, BlobId(0x1234), BlobFlags::MAPPABLE, 4096).is_err());
-    // The question was answered by the worker, which goes on.
+    // The worker answered the request, and goes on.
     guest.create_shmem(context, 4096)?;
     daemon.wait_for_workers(1)?;
     Ok(())
@@ -293,7 +293,7 @@ fn memory_object_that_does_not_exist_makes_no_blob() -> Result<()> {
 
 #[test]
 fn thousands_of_blobs_leave_no_descriptor_behind() -> Result<()> {
-    // A checkpoint is a file, which comes when the context has been idle for a while.
+    // Without checkpoints: each is a file, and is made when the context has been idle for a while.
     let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let context = guest.create_context("churn")?;

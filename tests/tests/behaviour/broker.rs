@@ -28,7 +28,7 @@ fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     clients::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
 }
 
-/// The value of a metric with these labels in it.
+/// The value of a metric whose labels include these.
 fn metric(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let of = |line: &&str| {
         line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
@@ -71,7 +71,7 @@ fn the_thread_that_serves_all_vms_starts_no_process() -> Result<()> {
     for device in devices {
         ensure!(all.contains(&device.try_into()?), "{device} is none of {all:?}");
     }
-    // One that is started again is started so, too.
+    // A device process that is started again is no child of the first thread either.
     kill_process(broker.device("a")?, Signal::KILL)?;
     ensure!(eventually(PATIENCE, || broker
         .device("a")
@@ -262,7 +262,7 @@ fn who_connects_and_says_nothing_holds_up_nobody() -> Result<()> {
     let slow: Vec<_> =
         (0..7).map(|_| std::net::TcpStream::connect(("127.0.0.1", port))).collect::<Result<_, _>>()?;
     ensure!(broker.status().is_ok() && broker.metrics(port).is_ok());
-    // While they are there, nothing is busy with them.
+    // While these clients are connected, the broker is not busy with them.
     let (before, began) = (cpu_time(broker.pid())?, Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let used = cpu_time(broker.pid())? - before;
@@ -276,12 +276,12 @@ fn who_connects_and_says_nothing_holds_up_nobody() -> Result<()> {
 #[test]
 fn an_operator_who_waits_for_an_answer_does_not_lose_his_place_to_those_who_say_nothing() -> Result<()> {
     let broker = Broker::start("", &[("a", "")])?;
-    // Its memory is asked for, which takes until the broker's patience ends.
+    // The broker asks the device process for its memory, which takes until the broker's patience ends.
     let device = broker.device("a")?;
     halt(device)?;
     let mut operator = UnixStream::connect(broker.path("control"))?;
     operator.write_all(b"{\"request\":\"status\"}\n")?;
-    // Each of those is accepted behind it, and read from before the next.
+    // The broker accepts each of these connections behind the operator's, and reads from it before the next.
     let connect = || UnixStream::connect(broker.path("control"));
     let silent = (0..100).map(|_| connect()).collect::<Result<Vec<_>, _>>()?;
     operator.set_read_timeout(Some(PATIENCE))?;

@@ -137,7 +137,7 @@ fn threads_of_one_vm_keep_no_frontend_of_another_out() -> Result<()> {
     let broker = broker(&unit, "cgroup = \"on\"", "max-tasks = 150")?;
     let devices = [broker.device("a")?, broker.device("b")?];
     let hostile = guest(&broker, "a")?;
-    // Until they get no more, which costs a context.
+    // Until the VM gets no more threads, which costs a context.
     for _ in 0..3 {
         let _ = hoard_threads(&hostile);
     }
@@ -157,7 +157,7 @@ fn a_frontend_without_a_thread_is_refused_and_served_when_there_is_one() -> Resu
     let devices = [broker.device("a")?, broker.device("b")?];
     let hostile = guest(&broker, "a")?;
     hoard_threads(&hostile)?;
-    // The unit has as many as these, and not one more.
+    // The unit may have its present processes, and not one more.
     unit.set("pids.max", &unit.read("pids.current")?)?;
     ensure!(guest(&broker, "b").is_err(), "the attack is none\n{}", broker.log());
     let told = || broker.log().contains("a frontend is refused: ");

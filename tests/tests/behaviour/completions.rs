@@ -20,7 +20,7 @@ use vm_memory::{Bytes, VolatileMemory};
 const SIZE: u64 = 4096;
 /// The daemon's message about a command that had to wait for longer than any program waits for that keeps to valid usage.
 const OVERDUE: &str = "waited for 1 s for a submission";
-/// A signal met the gap between two looks in one round of two hundred when there was one.
+/// When there was a gap between two looks, a signal met it in one round of two hundred.
 const ROUNDS: u64 = 1000;
 const ALL: venus::PipelineStageFlags = venus::PipelineStageFlags::ALL_COMMANDS;
 
@@ -218,7 +218,7 @@ impl Stand {
         Ok(())
     }
 
-    /// A pool is reset and its command buffer recorded once more, which is refused while it is pending.
+    /// Resets a pool and records its command buffer once more, which the daemon refuses while the work is pending.
     fn try_release(&mut self, work: &Work) -> Result<()> {
         let (device, command_pool, command_buffer) = (self.d.device, work.pool, work.commands);
         self.d.call(|w| {
@@ -232,7 +232,7 @@ impl Stand {
         self.d.call(|w| venus::EndCommandBuffer { command_buffer }.encode(REPLY, w))
     }
 
-    /// Releases work while other work is behind it that cannot begin before it is signalled; `learn` learns of the end of the first.
+    /// Releases work while other work is behind it that cannot begin before it is signalled; `learn` waits for the end of the first.
     fn release_before(
         &mut self,
         first: &Work,
@@ -264,7 +264,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Several submissions in a row have no marker, and one behind them holds all up.
+    /// Several submissions in a row have no marker, and a submission behind them cannot begin.
     fn by_memory_of_several(&mut self) -> Result<()> {
         let works = (0..6).map(|_| self.plain()).collect::<Result<Vec<_>>>()?;
         for work in &works {
@@ -424,7 +424,7 @@ fn what_a_program_knows_to_be_over_is_released_whatever_waits_behind_it() -> Res
     let daemon = Daemon::start()?;
     let mut stand = Stand::new(&Arc::new(daemon.guest()?), "alone")?;
     stand.all().with_context(|| daemon.log())?;
-    // Not below a scheduler: a software driver that is asked for a time stamp waits until it has nothing to do.
+    // Not below a scheduler: a software driver that is asked for a time stamp waits until it has nothing else to do.
     stand.before_waits_for_events().with_context(|| daemon.log())?;
     ensure_in_time(&daemon.log(), 1)
 }

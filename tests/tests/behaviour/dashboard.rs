@@ -147,7 +147,7 @@ fn what_expressions_name_is_served() -> Result<()> {
     let unused: Vec<_> =
         metrics.keys().filter(|name| name.starts_with(PREFIX) && !used.contains(*name)).collect();
     ensure!(unused.is_empty(), "no panel shows {unused:?}");
-    // The page that lists the metrics leaves none out.
+    // The page about metrics lists all of them.
     let page = fs::read_to_string(repository().join("docs/metrics.md"))?;
     for (name, labels) in metrics.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
@@ -221,7 +221,7 @@ impl Prometheus {
     fn ask(&self, path: &str) -> Result<Value> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        // An answer to this version comes in one piece.
+        // The answer to a request of this version comes in one piece.
         write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

@@ -52,7 +52,7 @@ const ORDINARY: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 "
 const NO_NAMESPACES: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps sh -c '
     echo 0 >/proc/sys/user/max_user_namespaces; mkdir -p "$FILES/proc/sys/user"
     cat /proc/sys/user/max_user_namespaces >"$FILES/proc/sys/user/max_user_namespaces"; exec setpriv --ambient-caps=-all --inh-caps=-all "$@"' sh "$@""#;
-/// A folder that is no mount, with all that the system has. It exists in a namespace of mounts only. Of its mounts the host's files tell, except
+/// A folder that is no mount, with the contents of the system. It exists in a namespace of mounts only. The host's files describe its mounts, except
 /// for those of control groups.
 const CHROOT: &str = r#"exec unshare --mount --propagation private sh -c '
     mount -t tmpfs none "$CHROOT"; mkdir "$CHROOT/new"
@@ -85,7 +85,7 @@ impl Host {
             host.put(path, text)?;
         }
         fs::create_dir(host.path("chroot"))?;
-        // Its driver is that of the package cache; and the files that the tests name by their paths are where they are.
+        // The host's driver is that of the package cache; and the files that the tests name by their paths are where they are.
         host.show(&cache_dir()?)?;
         host.show(host.folder.path())?;
         Ok(host)
@@ -179,7 +179,7 @@ impl Host {
         Ok(troubles)
     }
 
-    /// Returns those of this machine's sockets that lie in the folder of the test, as the kernel tells of them.
+    /// Returns the sockets of this machine that lie in the folder of the test, as the kernel lists them.
     fn sockets(&self) -> Result<String> {
         let (all, folder) = (fs::read_to_string("/proc/net/unix")?, self.text(""));
         let lines = all.lines().enumerate().filter(|(at, line)| *at == 0 || line.contains(&folder));
@@ -271,7 +271,7 @@ fn a_sound_host_without_a_gpu_can_work_and_is_told_that_it_has_none() -> Result<
     Ok(())
 }
 
-/// Replaces a part of a file by another of its length, wherever it is.
+/// Replaces a part of a file by another of the same length, at any place.
 fn replaced(mut file: Vec<u8>, old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
     let places: Vec<_> = (0..file.len()).filter(|at| file[*at..].starts_with(old)).collect();
     ensure!(!places.is_empty() && old.len() == new.len(), "nothing to replace");
@@ -314,7 +314,7 @@ fn drivers() -> Result<()> {
         Ok(())
     };
     verdicts()?;
-    // A driver that is installed beside the one that is named changes nothing.
+    // A driver that is installed beside the named one changes nothing.
     host.put(
         "usr/share/vulkan/icd.d/usual.json",
         &library(&root.libraries().join("libz.so.1").display().to_string()),
@@ -324,7 +324,7 @@ fn drivers() -> Result<()> {
     for name in ["libc.so.6", "libgcc_s.so.1", "libm.so.6"] {
         symlink(root.libraries().join(name), few.path().join(name))?;
     }
-    // At an empty file the dynamic loader gives up; it would go on to the folders of this machine, which may have one.
+    // At an empty file the dynamic loader gives up; otherwise it would search the folders of this machine, which may have the library.
     fs::write(few.path().join("libvulkan.so.1"), "")?;
     let without = Look::variable("LD_LIBRARY_PATH", &few.path().display().to_string());
     host.finds(&sound, &without, ["vulkan-loader", "fault", "apt-get install libvulkan1"])
@@ -416,7 +416,7 @@ fn what_confines_and_limits_workers() -> Result<()> {
     confined(sysctl)?;
     let degraded = Look { arguments: vec!["--sandbox=degraded".into()], ..Look::around(NO_NAMESPACES) };
     host.finds(&ordinary, &degraded, ["sandbox", "warning", sysctl[2]])?;
-    // Ubuntu's and Debian's switches, which this kernel may not have: it refuses for another reason, and the files say which it is there.
+    // Ubuntu's and Debian's switches, which this kernel may not have: it refuses for another reason, and the host's files show the switch.
     host.put("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")?;
     confined(["sandbox", "fault", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"])?;
     host.put("proc/sys/kernel/unprivileged_userns_clone", "0\n")?;
@@ -592,7 +592,7 @@ fn a_report_is_a_new_file_that_does_not_tell_whose_host_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Processes in whose environment this text is.
+/// Processes with this text in their environment.
 fn with_in_environment(text: &str) -> Result<Vec<u32>> {
     let numbers = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let has = |pid: &u32| {

@@ -102,7 +102,7 @@ fn hidden_memory_is_shared_too() -> Result<()> {
     second.fill(imported, SIZE, 0x1357_9bdf)?;
     first.fill(memory, SIZE, 0x2468_ace0)?;
     second.fill(imported, SIZE, 0x0bad_cafe)?;
-    // Nothing keeps a driver from mapping it where it is memory of the host.
+    // A driver may still map the memory, since it is memory of the host.
     if let Ok(shown) = first.blob(memory, SIZE) {
         let mapped = shown.mapping.as_ref().context("mapped")?.1.map()?;
         ensure_filled(&bytes(&mapped)?, 0x0bad_cafe)?;
@@ -161,7 +161,7 @@ fn only_memory_that_is_attached_can_be_imported() -> Result<()> {
     ensure!(refused(second.allocate(u64::MAX, Source::Resource(id))?), "larger than anything");
     ensure!(second.allocate(4096, Source::Resource(id))?.is_ok(), "a part of it");
     detach(&gpu, blob.resource_id, second.context)?;
-    // The worker hears of it from the device process, which has answered meanwhile.
+    // The worker learns of the detachment from the device process, which has answered meanwhile.
     let is_refused = eventually(PATIENCE, || second.allocate(SIZE, Source::Resource(id)).is_ok_and(refused));
     ensure!(is_refused, "attached no longer");
     // Shared memory is no device memory, not even in its own context.

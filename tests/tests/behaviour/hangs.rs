@@ -1,8 +1,8 @@
 //! Tests that the daemon, where submissions of several contexts do not end, ends the context that keeps the others from the GPU, and that
 //! its log names the limit that was reached.
 //!
-//! A GPU that does not interrupt one context's kernel for another's is played by waits for events inside of command buffers, which count as
-//! running: the events of the context that is held up are set when the other context is gone.
+//! Waits for events inside of command buffers, which count as running, play the part of a GPU that does not interrupt one context's kernel for
+//! another's: the events of the context that is held up are set when the other context is gone.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::BlobId;
@@ -148,7 +148,7 @@ fn a_program_that_hangs_is_held_back_and_no_other_and_the_log_has_one_line_of_ea
     }
     let is_refused = || gpu.create_context("bad").is_err();
     ensure!(eventually(PATIENCE, is_refused), "nothing holds it back\n{}", daemon.log());
-    // On a machine that stands still its submissions run into the limit, too: then one of another name is tried.
+    // On a machine that stands still its submissions run into the limit, too: then a program of another name is tried.
     let mut number = 0;
     let computes = || {
         number += 1;

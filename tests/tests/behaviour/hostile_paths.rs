@@ -28,7 +28,7 @@ fn a_full_socket_in_place_of_the_brokers_holds_up_neither_vms_nor_the_end() -> R
         "{error}"
     );
     drop(full);
-    // Until the last has let go of it: a process that another test is just starting may hold it for a moment.
+    // The broker serves when no process holds the socket: a process that another test is just starting may hold it for a moment.
     let serves = || kill_process(broker.pid(), Signal::HUP).is_ok() && broker.status().is_ok();
     ensure!(eventually(PATIENCE, serves), "{}", broker.log());
     fs::remove_file(&control)?;

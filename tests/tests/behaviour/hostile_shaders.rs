@@ -1,4 +1,4 @@
-//! Malformed shader modules: the driver never hears of them, and the context goes on.
+//! Malformed shader modules: the daemon keeps them from the driver, and the context goes on.
 
 use anyhow::{Result, ensure};
 use protocol::venus::generated::{
@@ -100,7 +100,7 @@ fn text(text: &str) -> Vec<u32> {
     padded.as_chunks().0.iter().take(text.len() / 4 + 1).map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// The way in which a shader says how large its workgroups are.
+/// The way in which a shader states the size of its workgroups.
 #[derive(Clone, Copy, Debug)]
 enum Sized {
     /// `LocalSizeId`.

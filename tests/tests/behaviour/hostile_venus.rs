@@ -1,5 +1,5 @@
-//! A hostile Venus driver: random and mutated submissions, ring contents, heads and tails. A broken context ends alone, its
-//! fences arrive, and the next one works.
+//! A hostile Venus driver: random and mutated submissions, ring contents, heads and tails. A broken context ends alone, its fences arrive, and the
+//! next context works.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{ContextId, RingIdx};
@@ -102,7 +102,7 @@ fn random_ring_contents_and_positions_end_their_context_alone() -> Result<()> {
         let mut ring =
             Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
         let question = encode(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w));
-        // Its own control words are overwritten: it may well wait for nothing.
+        // The test overwrites the ring's control words, so that a wait may be in vain.
         ring.patience = Duration::from_millis(20);
         let rounds = 1 + random.below(64);
         for _ in 0..rounds {

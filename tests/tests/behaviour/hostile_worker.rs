@@ -1,5 +1,5 @@
-//! A worker that was taken over misuses the descriptors that it shares with other processes, and none of these processes stands still. The
-//! tests take copies of a real worker's descriptors, as an attacker in it has them.
+//! A worker that an attacker has taken over misuses the descriptors that it shares with other processes, and none of these processes stands still.
+//! The tests take copies of a real worker's descriptors, as the attacker would have them.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;

@@ -81,7 +81,7 @@ fn a_worker_hears_that_it_may_free_what_nobody_has_mapped_any_more() -> Result<(
     assert_eq!(guest.session.window.live(), 2);
     let launcher = launcher(daemon.id())?;
     assert!(eventually(PATIENCE, || (anchors(daemon.id()), anchors(launcher)) == (2, 2)), "not kept alive");
-    // Detached from its context it is mapped all the same.
+    // A blob that is detached from its context stays mapped.
     let resource_id = first.resource_id;
     guest.call(&Command::CtxDetachResource { resource_id }, Some(context))?;
     let held = guest.session.window.hold_unmaps();
@@ -184,7 +184,7 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> R
     lose_the_worker(&daemon)?;
     stays(daemon.id(), 2);
     guest.session.reset()?;
-    // A mapping of the new guest comes behind all that is left of the old.
+    // The daemon handles a mapping of the new guest after everything that is left of the old.
     let context = guest.create_context("lender")?;
     let blob = lent(&guest, context)?;
     assert_eq!((guest.session.window.live(), guest.session.window.unmaps_asked()), (1, asked));
@@ -309,7 +309,7 @@ fn an_orderly_end_unmaps_first_and_keeps_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The five seconds that an orderly end may take are those in which the process runs.
+/// An orderly end may take five seconds. Only the time in which the process runs counts.
 #[test]
 fn an_orderly_end_goes_on_when_the_process_was_stopped_meanwhile() -> Result<()> {
     let folder = tempfile::tempdir()?;

@@ -30,7 +30,7 @@ fn shown(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
     Ok((memory, blob))
 }
 
-/// Memory and a blob of it in which something is left.
+/// Memory and a blob of it, with a word written to it.
 fn written(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
     let (memory, blob) = shown(device, source)?;
     let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
@@ -183,7 +183,7 @@ fn what_is_kept_makes_room_for_what_is_wanted() -> Result<()> {
     Ok(())
 }
 
-/// Mesa takes the words by which it hears of queries for zero in new memory.
+/// Mesa reads the words that report the end of queries, and expects zero in new memory.
 #[test]
 fn what_a_program_gets_again_is_zero() -> Result<()> {
     for (options, left) in [(UNCLEARED, LEFT), (&[], 0)] {

@@ -24,7 +24,7 @@ use tests::program::end_of;
 
 const SIZE: u64 = 1 << 16;
 
-/// A folder with a driver of its own, which can be absent and be replaced.
+/// A folder with a driver of its own, which tests can remove and replace.
 struct Driver {
     folder: TempDir,
     vulkan: HostVulkan,
@@ -369,7 +369,7 @@ fn no_timer_follows_the_clock_on_the_wall() -> Result<()> {
     let mut todo = vec![broker.pid().as_raw_nonzero().get().unsigned_abs()];
     let mut found = 0;
     while let Some(pid) = todo.pop() {
-        // One that has just ended has none.
+        // A process that has just ended has no children.
         todo.extend(children(pid).unwrap_or_default());
         for clock in clocks(pid).unwrap_or_default() {
             // CLOCK_MONOTONIC: it neither jumps nor counts a suspension.

@@ -17,7 +17,7 @@ fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     many_threads(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
 }
 
-/// A broker with one VM that has a spare GPU, or `None` on a machine that has no two GPUs; and how the two are shown.
+/// A broker with one VM that has a spare GPU, and the names of both GPUs as they are shown; `None` on a machine without two GPUs.
 fn broker() -> Result<Option<(HostVulkan, Broker, [String; 2])>> {
     let Some((vulkan, [own, spare])) = two_gpus()? else {
         println!("skipped: this machine has no two GPUs");

@@ -139,7 +139,7 @@ fn who_asks_on_and_on_is_held_for_a_moment_each_time() -> Result<()> {
     }
     let each = began.elapsed() / asked;
     println!("{asked} questions, {each:?} each");
-    // The worker waits 50 us for the next question if it comes within 30 us after an answer.
+    // A program that asks within 30 us after one answer waits 50 us for the next answer.
     ensure!(each >= Duration::from_micros(30), "{each:?} for each answer");
     Ok(())
 }

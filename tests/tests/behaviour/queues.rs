@@ -198,7 +198,7 @@ fn a_recorded_draw_costs_the_device_when_it_is_submitted_and_nothing_before() ->
             ..Default::default()
         };
         vulkan.ring.command(|w| {
-            // A fence of the host, which tells of the loss.
+            // A fence of the host, which reports the loss.
             let p_create_info = Some(&venus::FenceCreateInfo::default());
             venus::CreateFence { device, p_create_info, p_fence: Some(&fence) }.encode(ASYNC, w);
             let p_command_buffers = Some(std::slice::from_ref(&commands));
@@ -234,7 +234,7 @@ fn nothing_can_be_drawn_upon_where_queues_only_say_that_they_draw() -> Result<()
     use ImageUsageFlags as U;
     let attachments = FormatFeatureFlags::COLOR_ATTACHMENT.0 | FormatFeatureFlags::DEPTH_STENCIL_ATTACHMENT.0;
     let drawn = U(U::COLOR_ATTACHMENT.0 | U::SAMPLED.0 | U::TRANSFER_SRC.0 | U::TRANSFER_DST.0);
-    // That of a program which computes, and gives its images all uses there are.
+    // The uses of a program that computes, and gives its images all uses there are.
     let every = U(drawn.0 | U::STORAGE.0);
     for queues in ["compute", "nominal", "all"] {
         let (mut setup, nominal) = (setup(queues)?, queues == "nominal");

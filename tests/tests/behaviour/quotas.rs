@@ -156,7 +156,7 @@ fn one_context_leaves_memory_to_others_and_gets_back_what_it_frees() -> Result<(
     drop(hog);
     guest.destroy_context(context)?;
     let mut count = others.len();
-    // That is when its process has ended.
+    // It comes back when the context's process has ended.
     let all = eventually(PATIENCE, || {
         count += hoard(&mut next).map_or(0, |(more, _)| more.len());
         count >= 56
@@ -378,7 +378,7 @@ fn a_fence_that_the_driver_polls_in_memory_tells_of_the_loss() -> Result<()> {
     let guest = Arc::new(daemon.guest()?);
     let mut vulkan = Device::create(&guest, "polled")?;
     let fence = fence(&mut vulkan)?;
-    // As Mesa before 26.2 does it: a command buffer that stores VK_SUCCESS goes behind the last of a submission.
+    // Mesa before 26.2 puts a command buffer that stores VK_SUCCESS behind the last one of a submission.
     let Ok(slot) = vulkan.allocate(4096, Source::New)? else { anyhow::bail!("no memory") };
     let blob = vulkan.blob(slot, 4096)?;
     let memory = blob.mapping.as_ref().context("a mapping")?.1.map()?;
@@ -532,7 +532,8 @@ fn maps_resources_and_contexts_are_shared() -> Result<()> {
     Ok(())
 }
 
-/// A queue that is full of requests which wait for a worker takes none that could end it: each task of the VM that uses the GPU would hang.
+/// A queue that is full of requests that wait for a worker takes no request that could end the worker: each task of the VM that uses the GPU would
+/// hang.
 #[test]
 fn a_program_whose_requests_fill_the_queue_is_ended_before_it_is_full() -> Result<()> {
     for vmm in [Vmm::Qemu, Vmm::Crosvm] {

@@ -105,7 +105,7 @@ fn vms_come_go_and_change_their_shares_and_what_an_operator_set_stays() -> Resul
         (&json!(50), &json!("latency"), &json!("connected"))
     );
     assert_eq!((broker.device("a")?, &broker.vm("new")?["ceiling"]), (a, &json!(0.5)));
-    // Another name for the same socket: the new VM waits until the old one has let go of it.
+    // Another name for the same socket: the new VM waits until the old one has released the socket.
     let socket = format!("ceiling = \"50%\"\nsocket-path = \"{}\"", broker.path("new").display());
     broker.rewrite("", &[("a", "weight = 400\nclass = \"latency\""), ("renamed", &socket)])?;
     assert_eq!(reports(&broker, &["reload"])?, ["1 added, 1 removed, 1 changed, 0 restarted, 0 unchanged"]);

@@ -102,7 +102,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
         device.fill(memory, SIZE, round)?;
         all.push((memory, round));
     }
-    // Nothing but the memory itself can be given away here: there is no queue on which it could be copied.
+    // To be swapped out, this memory would have to be copied, and there is no queue for that.
     let swapped = broker.operate(&["swap-out", &context])?;
     let error = String::from_utf8_lossy(&swapped.stderr);
     ensure!(

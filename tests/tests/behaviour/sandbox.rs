@@ -1,5 +1,5 @@
-//! Tests that a worker that a guest has taken over can reach nothing. The `escape` program plays it and tries the ways out, one per
-//! context; without the sandbox each is open, which shows that the attempts are real.
+//! Tests that a worker that a guest has taken over can reach nothing. The `escape` program plays the worker and tries the ways out, one per context;
+//! without the sandbox each is open, which shows that the attempts are real.
 
 use anyhow::{Context, Result, bail, ensure};
 use protocol::ids::RingIdx;
@@ -279,7 +279,7 @@ fn an_ordinary_user_has_the_same_sandbox() -> Result<()> {
     let Some(daemon) = Ordinary::start()? else { return Ok(()) };
     let guest = daemon.guest()?;
     let context = guest.create_context("ordinary")?;
-    // Its driver has been loaded when it passes a fence.
+    // The worker has loaded its driver when the fence arrives.
     guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
     let workers = workers(daemon.daemon.id())?;
     let checked = (|| {
@@ -337,7 +337,7 @@ fn when_memory_runs_out_workers_go_first() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a process with this root folder sees more in a folder of the machine than the way to its drivers, wherever these are.
+/// Returns whether a process with this root folder sees more in a folder of the machine than the path to its drivers.
 fn sees_more(root: &Path, folder: &str, drivers: &Path) -> Result<bool> {
     let mut place = root.join(folder);
     let Ok(way) = drivers.strip_prefix(Path::new("/").join(folder)) else { return Ok(place.exists()) };
@@ -496,7 +496,7 @@ fn a_system_call_off_the_list_kills_and_is_named_for_who_wants_to_learn() -> Res
     Ok(())
 }
 
-/// A driver that makes a call that is on no list while the dynamic linker runs its initialisers, with the linker's lock held.
+/// A driver that makes a call that is on no list of system calls while the dynamic linker runs its initialisers, with the linker's lock held.
 const CALLS_WHEN_LOADED: &str = "
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-//! The commands of a guest with a console: answered, with nothing behind them.
+//! The commands of a guest with a console: the device answers them, and shows nothing.
 
 use anyhow::Result;
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, ScanoutId};

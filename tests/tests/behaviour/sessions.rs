@@ -248,7 +248,7 @@ fn session_on_an_inherited_descriptor_works() -> Result<()> {
     // Not inherited from this process, in which other tests start programs at the same time.
     let mut command = prepared("exec 3<&0 0</dev/null", daemon::command()?.args(["--fd", "3"]));
     let mut child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-    // It keeps its end open.
+    // The command would keep this process's end open.
     drop(command);
     let guest = Gpu::new(Session::start(ours, Options::default())?);
     let context = guest.create_context("on a pair")?;

@@ -26,7 +26,7 @@ use vm_memory::{Bytes, VolatileMemory};
 
 const SIZE: u64 = 64 * 1024;
 
-/// Two GPUs, or `None` on a machine that has not got them.
+/// Two GPUs, or `None` on a machine that does not have two.
 fn gpus() -> Result<Option<(HostVulkan, [String; 2])>> {
     let two = two_gpus()?;
     if two.is_none() {
@@ -79,7 +79,7 @@ fn a_guest_enumerates_its_gpus_in_the_order_they_were_named_in() -> Result<()> {
     for named in [[first.clone(), second.clone()], [second, first]] {
         let daemon = Daemon::start_on_two(&vulkan, &named)?;
         let guest = Arc::new(daemon.guest()?);
-        // It has bound the first with room for one only.
+        // The device has bound the first GPU by an enumeration with room for one only.
         let mut device = Device::create(&guest, "device")?;
         let ids = [device.physical, venus::PhysicalDevice(900), venus::PhysicalDevice(901)];
         let ring = &mut device.ring;
@@ -162,7 +162,7 @@ fn unmodified_programs_list_both_and_compute_on_both() -> Result<()> {
             let found = summary.lines().filter(|line| line.trim_start().starts_with(key));
             found.map(|line| line.rsplit(" = ").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
         };
-        // Not their UUIDs: those that Mesa shows are the same for all GPUs of a model.
+        // Not the UUIDs: those that Mesa shows are the same for all GPUs of a model.
         let names = lines("deviceName");
         let are_venus = names.iter().all(|name| name.starts_with("Virtio-GPU Venus ("));
         ensure!(names.len() == 2 && are_venus, "{suite:?}: {summary}");

@@ -66,7 +66,7 @@ impl Stand {
         self.ensure_written()
     }
 
-    /// A fence that is submitted alone tells of everything before it, and can be used again.
+    /// A fence that is submitted alone signals the end of everything before it, and can be used again.
     fn lone_fence(&mut self) -> Result<()> {
         let (device, queue, fence) =
             (self.device.device, self.device.queue, venus::Fence(self.device.new_id()));

@@ -77,7 +77,7 @@ fn an_operator_swaps_a_program_out_and_what_needs_a_worker_is_refused_meanwhile(
         let why = String::from_utf8_lossy(&refused.stderr).into_owned();
         Ok(why.contains("it is swapped out") && refused.status.code() == Some(1))
     };
-    // Commands that it had sent before have it swapped in once more.
+    // Commands that the program had sent before cause another swap-in.
     let mut said = String::new();
     let swapped = eventually(PATIENCE, || {
         said = broker.say(&["swap-out", &place]).unwrap_or(std::mem::take(&mut said));

@@ -33,7 +33,7 @@ fn setup() -> Result<Setup> {
     setup_with(&[])
 }
 
-/// None where the host cannot copy: a driver of the machine's own (`VHOST_USER_VULKAN_GPU`) may be older.
+/// Returns `None` where the host cannot copy: a driver of the machine's own (`VHOST_USER_VULKAN_GPU`) may be older.
 fn setup_for_copies() -> Result<Option<Setup>> {
     let mut setup = setup()?;
     let can_copy = setup.vulkan.extensions()?.iter().any(|name| name == "VK_EXT_host_image_copy");
@@ -319,7 +319,7 @@ fn host_copies_a_guest_cannot_rely_on_are_not_offered() -> Result<()> {
     Ok(())
 }
 
-/// The result of `vkGetPhysicalDeviceImageFormatProperties2`, which is that of its predecessor.
+/// The result of `vkGetPhysicalDeviceImageFormatProperties2`, which is the same as that of its predecessor.
 fn image_support(vulkan: &mut Device, format: Format, usage: ImageUsageFlags) -> Result<VkResult> {
     let (physical_device, ty) = (vulkan.physical, ImageType::TYPE_2D);
     let info = PhysicalDeviceImageFormatInfo2 { format, ty, usage, ..Default::default() };

@@ -50,7 +50,7 @@ impl Setup {
         Ok(())
     }
 
-    /// The daemon tells why the context is lost: the worker says it behind FATAL, and not any more when the context has been destroyed.
+    /// Waits for the daemon's line with the reason of the loss: the worker writes it after FATAL, and only until the context is destroyed.
     fn tells(&self, why: &str) -> Result<()> {
         let told = tests::daemon::eventually(PATIENCE, || self.daemon.log().contains(why));
         ensure!(told, "{}", self.daemon.log());
@@ -122,7 +122,7 @@ fn idle_ring_costs_no_processor_time() -> Result<()> {
     let used = (cpu_time(worker)? - before.0, cpu_time(setup.daemon.pid())? - before.1);
     let passed = began.elapsed();
     println!("in {passed:?} of quiet: worker {:?}, device process {:?}", used.0, used.1);
-    // One that spins uses all that it gets.
+    // A process that spins would use all the time.
     assert!(
         used.0 <= passed / 10 && used.1 <= passed / 10,
         "worker and device process: {used:?} of {passed:?}"
@@ -160,7 +160,7 @@ fn notification_that_comes_before_the_command_is_not_lost() -> Result<()> {
 fn monitored_ring_says_that_it_is_alive_even_while_it_is_blocked() -> Result<()> {
     let setup = setup()?;
     let mut ring = setup.ring()?;
-    // The ring's thread waits for the virtqueue; only a thread beside it can say anything.
+    // The ring's thread waits for the virtqueue; only another thread can set the bit.
     let seqno = ring.command(|w| WaitVirtqueueSeqnoMESA { seqno: 1 }.encode(ASYNC, w))?;
     for _ in 0..3 {
         ring.clear_alive();

@@ -17,7 +17,7 @@ const KILLS: usize = 100;
 const CRASHES: usize = 100;
 /// Workers that die before the neighbour is looked at.
 const BLOCK: usize = 20;
-/// The signals by which a driver that crashes ends its process: bad addresses, failed assertions, forbidden system calls.
+/// The signals by which a crash in a driver ends its process: bad addresses, failed assertions, forbidden system calls.
 const CRASH: [Signal; 6] = [Signal::SEGV, Signal::ABORT, Signal::BUS, Signal::SYS, Signal::FPE, Signal::ILL];
 
 /// A program that computes and checks, round after round, and its worker.
@@ -65,7 +65,7 @@ fn context(setup: &Setup, random: &mut Random, end: Signal, neighbour: Pid) -> R
     ensure!(fence.arrives_within(PATIENCE), "a fence of a dead worker\n{}", setup.daemon().log());
     gpu.destroy_blob(blob)?;
     gpu.destroy_context(context)?;
-    // The next one is to find its own worker.
+    // The next call must not find this worker.
     ensure!(eventually(PATIENCE, || fresh() != Some(worker)), "a worker is left");
     Ok(())
 }

@@ -238,7 +238,7 @@ fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<
     let busy = || tests::daemon::cpu_time(worker).is_ok_and(|used| used > Duration::from_millis(500));
     ensure!(eventually(LIMIT, busy), "the victim does not compute");
     let mut bystander = Program::start(completion_command(&setup, &client, &model)?)?;
-    // It may have said all of its words before this thread gets a processor.
+    // The bystander may have printed all of its words before this thread gets a processor.
     let is_there = || setup.daemon().workers().len() == 2 || !bystander.is_running();
     ensure!(eventually(LIMIT, is_there), "the bystander has no worker\n{}", setup.daemon().log());
     kill_process(worker, Signal::KILL)?;

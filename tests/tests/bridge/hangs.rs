@@ -40,7 +40,7 @@ const HELD_UP: [&str; 7] = ["--rounds", "0", "--report", "--words", "64", "--ste
 
 /// A program whose only submission takes hours. Dropping it ends the program.
 struct Endless {
-    /// The worker of the program; none if it has ended already when the program was seen to submit.
+    /// The worker of the program; `None` if it had ended already when the program was seen to submit.
     worker: Option<Pid>,
     program: Background,
 }
@@ -75,7 +75,7 @@ impl Endless {
     }
 }
 
-/// Demands that the daemon says of so many contexts that they are lost for this reason: it says so when it has heard of a worker's end.
+/// Demands that the daemon reports so many contexts lost for this reason. The daemon does so when it has learned of a worker's end.
 fn lost(setup: &Setup, why: &str, count: usize) -> Result<()> {
     let is_told = |line: &&str| line.contains("is lost: ") && line.contains(why);
     let told = || setup.daemon().log().lines().filter(is_told).count();

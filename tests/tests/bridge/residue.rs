@@ -17,7 +17,7 @@ const ROUNDS: u32 = 40;
 /// Programs that share the rounds, at the same time.
 const PROGRAMS: u32 = 2;
 
-/// Options with which shaders stay inside their buffers; on a GPU that is left to the guest otherwise.
+/// Options with which shaders stay inside their buffers; by default the guest decides that on a GPU.
 fn robust() -> &'static [&'static str] {
     if on_gpu() { &["--robustness", "on"] } else { &[] }
 }
@@ -52,7 +52,7 @@ impl Setup {
     }
 }
 
-/// Bytes found in memory, in workgroup memory, in workgroup memory of one's own, and behind the end of a buffer.
+/// Bytes found in memory, in workgroup memory, in workgroup memory of the tenant's own, and behind the end of a buffer.
 fn found(output: &str) -> Result<[u64; 4]> {
     let line = output.lines().find(|line| line.starts_with("residue: ")).context("no line of results")?;
     let numbers = line.split([' ', ',']).filter_map(|word| word.parse().ok());

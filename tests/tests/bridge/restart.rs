@@ -15,7 +15,7 @@ use tests::program::{LIMIT, succeed};
 const DIFFERENTIAL: &str = env!("CARGO_BIN_EXE_differential");
 const THREADS: &str = env!("CARGO_BIN_EXE_many_threads");
 
-/// A hand-over that contexts suffer again and again: the daemon's option for it, and the line by which the daemon tells that it was done.
+/// A hand-over that contexts suffer again and again: the daemon's option for it, and the daemon's line when it is done.
 struct Disturbance {
     option: &'static str,
     done: &'static str,

@@ -7,7 +7,7 @@ use tests::soak::{self, Plan};
 #[test]
 #[ignore = "a soak: `cargo soak` is its longer form"]
 fn half_an_hour_of_an_operators_pace_leaves_nothing_behind() -> Result<()> {
-    // Each event of the table happens, and the rare ones more often than an operator would have them.
+    // Each event of the table happens, and the rare ones more often than at an operator's pace.
     let plan = Plan { hours: 0.5, speed: 15.0, seed: 1, rest_every: Duration::from_secs(10) };
     let report = soak::run(plan, env!("CARGO_BIN_EXE_many_threads").into())?;
     println!("{report}");

@@ -194,5 +194,5 @@ fn gone(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Time that a guest has to boot, or to end, by emulation.
+/// Time that an emulated guest has to boot, or to end.
 const BOOT_LIMIT: Duration = Duration::from_secs(900);

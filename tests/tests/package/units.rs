@@ -55,14 +55,14 @@ fn systemd_analyze(arguments: &[&str]) -> Result<String> {
     succeed(command, LIMIT)
 }
 
-/// The values of a key, one for each line that has it.
+/// The values of a key, one for each line with the key.
 fn values(unit: &str, key: &str) -> Result<Vec<String>> {
     let text = fs::read_to_string(packaging("systemd").join(unit))?;
     let value = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned());
     Ok(text.lines().filter_map(value).collect())
 }
 
-/// The calls of a set such as `@mount`, and of those that it consists of.
+/// The calls of a set such as `@mount`, and of the sets in it.
 fn calls_of(set: &str) -> Result<BTreeSet<String>> {
     let mut calls = BTreeSet::new();
     for line in systemd_analyze(&["syscall-filter", set])?.lines().filter(|line| line.starts_with(' ')) {
@@ -139,7 +139,7 @@ fn value(unit: &str, key: &str) -> Result<String> {
     Ok(values.concat())
 }
 
-/// The status with which the daemon ends at a wrong command line is one after which systemd does not start it again.
+/// The daemon ends with a status at a wrong command line after which systemd does not start it again.
 #[test]
 fn a_wrong_command_line_is_not_tried_again() -> Result<()> {
     let status = Command::new(daemon_executable()?).arg("--no-such-option").output()?.status;
@@ -180,7 +180,7 @@ fn filters_of_the_units_leave_what_processes_of_the_sandbox_call() -> Result<()>
     Ok(())
 }
 
-/// Calls that the units refuse though lists of the sandbox have them: drivers ask for a place or an order of their threads, and go on
+/// Calls that the units refuse though lists of the sandbox have them: drivers ask for the processors or the priority of their threads, and go on
 /// without.
 const FORGONE: &[&str] = &["sched_setaffinity", "setpriority"];
 

@@ -1,4 +1,4 @@
-//! The patches of `guest-driver-patches` as programs see them: which extensions there are, and which errors programs hear of.
+//! The patches of `guest-driver-patches` as programs see them: the extensions that they find, and the errors that they get.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -55,19 +55,19 @@ fn extensions_of_the_host_reach_a_program_and_say_what_they_say_there() -> Resul
     Ok(())
 }
 
-/// A host that does not say which extensions its protocol has, as the first versions of virglrenderer, has none of those that came later.
+/// A host that names no extensions of its protocol, as the first versions of virglrenderer, has none of the later ones.
 #[test]
 fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() -> Result<()> {
     let patched = ClientRoot::patched()?;
     let of_upstream = |mut capset: Vec<u8>| {
         capset.truncate(160);
-        // Bit 0 of the mask says that it is valid.
+        // Bit 0 of the mask marks it as valid.
         capset[20..20 + 128].fill(0);
         capset
     };
     let setup = Setup::with_capset(Daemon::start()?, of_upstream)?;
     assert_eq!(found(&patched, Device::Venus(setup.socket()))?.0, <[&str; 0]>::default());
-    // One without our words behind the mask still has the extensions that the mask names.
+    // A host without our words behind the mask still has the extensions that the mask names.
     let setup = Setup::with_capset(Daemon::start()?, |mut capset| {
         capset.truncate(160);
         capset

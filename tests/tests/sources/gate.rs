@@ -30,7 +30,7 @@ fn marked(items: &[Item], path: &str) -> Vec<String> {
     lines
 }
 
-/// The reason that a mark gives; empty if it gives none.
+/// The reason in a mark; empty if there is none.
 fn reason(mark: &Meta) -> String {
     let Meta::NameValue(named) = mark else { return String::new() };
     let Expr::Lit(literal) = &named.value else { return String::new() };

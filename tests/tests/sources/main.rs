@@ -1,4 +1,4 @@
-//! The sources themselves: the house rules, which code may use which, and cycles. They read files and start nothing.
+//! The sources themselves: the house rules, the modules that code may use, and cycles. The tests read files and start nothing.
 
 mod documents;
 mod gate;

@@ -60,7 +60,7 @@ fn folders(tree: &Tree) -> BTreeMap<String, String> {
         let folder = if used.contains(&module.folder) { module.folder.clone() } else { beside(module) };
         if roots.contains(&folder) { module.file.clone() } else { folder.to_string_lossy().into_owned() }
     };
-    // A file comes before the modules within it, and decides.
+    // A file's module comes before the modules within it, and decides the file's place.
     tree.modules.iter().rev().map(|module| (module.file.clone(), place(module))).collect()
 }
 

@@ -8,10 +8,10 @@ use tests::sources::repository;
 /// The most words that README has, as `wc -w` counts them: four minutes of reading.
 const WORDS_MAX: usize = 800;
 
-/// The words that a test has which takes its commands from README.
+/// The words of a test that takes its commands from README.
 const LITERALLY: &str = "../../../README.md";
 
-/// The beginning of each command in README, the test or program that runs it, and the words of that by which it does.
+/// The beginning of each command in README, the test or program that runs it, and the words there that do so.
 const RUN_BY: &[(&str, &str, &str)] = &[
     ("cargo demo", "tests/tests/vm/demo.rs", "CARGO_BIN_EXE_demo"),
     ("cargo acceptance", ".ci/run", "exec cargo acceptance"),

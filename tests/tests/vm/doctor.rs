@@ -155,7 +155,7 @@ fn judge(output: &str, name: &str, expected: Option<[&str; 3]>) -> Result<()> {
     Ok(())
 }
 
-/// A driver that says that it is of Mesa 22.
+/// A driver with the version of Mesa 22.
 fn older(mut library: Vec<u8>) -> Vec<u8> {
     let text = b"\x0025.0.7";
     for at in 0..library.len() - text.len() {

@@ -49,7 +49,7 @@ gnt-instance add -t file --disk=0:size=16M --no-nics --no-install --no-start -o 
     -B memory=1536,vcpus=1 -H 'kvm:kernel_args=panic=-1' web
 ";
 
-/// Has the guest's second serial port, on which its command speaks, written to a file; the first is Ganeti's own.
+/// Has the output of the guest's command, on its second serial port, written to a file; the first port is Ganeti's own.
 const OUTPUT: &str = r#"
 extra=$(gnt-instance info web | sed -n 's/^ *kvm_extra: //p' | sed 's/,/\\,/g')
 gnt-instance modify -H "kvm_extra=$extra -serial file:/var/log/output" web
@@ -90,7 +90,7 @@ impl Node {
         self.system.run(&format!("({logs}) 2>&1 || true")).unwrap_or_else(|error| format!("{error:#}"))
     }
 
-    /// Starts the machine and waits for its end. Its guest is to have generated these words.
+    /// Starts the machine, waits for its end, and checks that its guest has generated these words.
     fn ensure_generates(&self, expected: &str) -> Result<()> {
         self.run("gnt-instance start web")?;
         let ended = "! kill -0 $(cat /run/ganeti/kvm-hypervisor/pid/web)";

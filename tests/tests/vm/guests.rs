@@ -1,4 +1,4 @@
-//! Stock Debian guests find the virtual GPU and compute the same on it as the host does without it.
+//! Stock Debian guests find the virtual GPU and compute the same results on it as the host without it.
 
 use anyhow::{Context, Result, ensure};
 use tests::completion;
@@ -83,7 +83,7 @@ fn computes_what_the_host_computes(suite: Suite) -> Result<()> {
         .map(drop)
 }
 
-/// Runs `script`, which writes [`WORDS`] words, in a guest with `client`'s Mesa, and compares them with the host's. Returns all that it printed.
+/// Runs `script`, which writes [`WORDS`] words, in a guest with `client`'s Mesa, and compares them with the host's. Returns the whole output.
 fn computes(client: &ClientRoot, script: &Script) -> Result<String> {
     let suite = client.suite();
     let expected = completion::native(client, WORDS)?;

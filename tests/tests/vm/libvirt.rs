@@ -84,7 +84,7 @@ struct Host {
 }
 
 impl Host {
-    /// Starts the host with a machine, which libvirt finds to be as its schema wants; nothing, if this machine cannot have it.
+    /// Starts the host with a machine that fits libvirt's schema; `None` if this machine cannot have such a host.
     fn start(domain: &str) -> Result<Option<Self>> {
         let shown = TempDir::new()?;
         let guest = Guest::build(Suite::Testing)?;

@@ -48,8 +48,8 @@ fn a_guest_that_restarts_finds_a_working_gpu() -> Result<()> {
     Ok(())
 }
 
-/// The program maps nothing while it is paused: QEMU 11.1 crashes when a map or unmap request is on its way as it stops the
-/// device (seen with an unmap), and a request that was sent cannot be taken back.
+/// The program maps nothing while it is paused: QEMU 11.1 crashes when a map or unmap request is on its way as it stops the device (seen with an
+/// unmap), and a request cannot be taken back.
 #[test]
 fn a_paused_guest_continues_its_computation() -> Result<()> {
     const WORDS: u32 = 200;
@@ -77,7 +77,7 @@ fn a_paused_guest_continues_its_computation() -> Result<()> {
         vm.qmp("stop").map_err(|error| error.context(daemon.log()))?;
         thread::sleep(pause);
         vm.qmp("cont").map_err(|error| error.context(daemon.log()))?;
-        // Two more: one may have been on its way.
+        // Two more lines, since one may have been on its way.
         for _ in 0..2 {
             seen = vm.wait_for(BUSY, seen, LIMIT).map_err(|error| error.context(daemon.log()))?;
         }
@@ -225,7 +225,7 @@ fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     let at_rest = workers(daemon.id())?.len();
     let vm = Vm::boot(&guest, &with_model(&format!("while {COMPUTE}; do echo {BUSY}; done\n")), &options)?;
     vm.wait_for(BUSY, 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
-    // Between two programs there is none.
+    // Between two programs there is no worker.
     let serves = || workers(daemon.id()).is_ok_and(|workers| workers.len() > at_rest);
     ensure!(eventually(LIMIT, serves), "no worker serves the guest");
     vm.kill()?;

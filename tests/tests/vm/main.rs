@@ -1,5 +1,5 @@
-//! Virtual machines with the kernels and drivers of Debian, most of them booted by emulation. They share one test program, so that two machines
-//! at a time keep two processors busy until the last.
+//! Virtual machines with the kernels and drivers of Debian, most of them booted by emulation. All share one test program, so that two machines at a
+//! time keep two processors busy until the last test.
 
 mod cgroups;
 mod demo;

@@ -38,8 +38,8 @@ fn share_in_guest(suite: Suite) -> Result<()> {
 /// Groups of the differential suite that the emulated machine has time for.
 const CASES: &[&str] = &["addresses.", "atomics.buffer.", "dispatches."];
 
-/// The machine is a host here: lavapipe exports dma-bufs where the kernel makes them of memory files (`/dev/udmabuf`). In it run
-/// the daemon, the tests of shared memory, and unmodified Mesa through the bridge.
+/// The machine is a host here: lavapipe exports dma-bufs where the kernel makes them of memory files (`/dev/udmabuf`). The daemon, the tests of
+/// shared memory, and unmodified Mesa through the bridge run in it.
 #[test]
 #[ignore = "boots two machines for minutes"]
 fn dma_bufs_of_the_driver_serve_guests() -> Result<()> {

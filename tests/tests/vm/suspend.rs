@@ -1,4 +1,4 @@
-//! Programs in a guest that are stopped for a while go on afterwards, and killed ones leave nothing behind.
+//! Programs in a guest that are stopped for a while go on afterwards, and killed programs leave nothing behind.
 //!
 //! With `LONG_PAUSES` every pause, here and in `vm/life`, is longer than two minutes.
 
