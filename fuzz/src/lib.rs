@@ -1,4 +1,4 @@
-//! The code that all targets share: they count what they handle.
+//! The code that all targets share: it counts the inputs that they handle.
 //!
 //! The number of runs of a target says little: most inputs are refused early. So each target also counts the commands, events or messages that got
 //! through its decoder. Where the environment names a folder in `FUZZ_COUNTS`, each process keeps a file there, `<target>.<pid>`, with two numbers:

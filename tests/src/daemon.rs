@@ -1,4 +1,4 @@
-//! The daemon as behaviour tests see it: guests connect to it, and `/proc` tells what it holds.
+//! The daemon as behaviour tests see it: guests connect to it, and `/proc` shows its holdings.
 //!
 //! Knows nothing of its inside. It runs on the software driver of the package cache unless `VHOST_USER_VULKAN_GPU` is set:
 //! then on the machine's own drivers, with that `--gpu` selection unless it is empty. `VHOST_USER_VULKAN_OPTIONS` holds further

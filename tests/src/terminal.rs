@@ -175,7 +175,7 @@ impl Terminal {
     /// Checks that the terminal is as it was before the program began: its settings, its screen, its cursor, its colours.
     ///
     /// # Errors
-    /// The error names what differs.
+    /// The error names the difference.
     pub fn check_given_back(&mut self) -> Result<()> {
         let now = tcgetattr(&self.master)?;
         let (before, now) = (format!("{:?}", self.before), format!("{now:?}"));

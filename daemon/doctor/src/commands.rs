@@ -20,8 +20,7 @@ pub(crate) fn in_path(system: &System, program: &str) -> Option<PathBuf> {
     paths.map(|path| system.path(path)).find(|path| path.is_file())
 }
 
-/// Returns what a program prints, at most the first MiB. A program that fails, or takes too long, is an error, except that it may fail behind that
-/// MiB.
+/// Returns a program's output, at most the first MiB. A program that fails or takes too long is an error, unless it fails after the first MiB.
 pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

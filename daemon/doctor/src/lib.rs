@@ -7,18 +7,18 @@
 //! | --- | --- | --- |
 //! | `report` | verdicts, and how they are printed | |
 //! | `system` | files below a root folder, users, the environment | |
-//! | `commands` | programs of the system, run to hear what they print | system |
+//! | `commands` | programs of the system, run to read their output | system |
 //! | `control_groups` | the group of a process, and the mount that shows it | |
-//! | `elf` | what a library's file says that it needs | |
+//! | `elf` | the needs of a library, according to its file | |
 //! | `libraries` | shared libraries as the dynamic loader finds them | system, elf |
 //! | `needs` | the libraries that a driver lacks | system, elf, libraries |
 //! | `debian` | the packages that have libraries | |
 //! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries, needs |
-//! | `loader` | what is found where Khronos' loader is missing | report, libraries |
+//! | `loader` | the finding where Khronos' loader is missing | report, libraries |
 //! | `expected` | checks of findings, in tests only | report |
 //! | `host` | checks of a host | report, system, commands, control_groups, libraries, needs, debian, loader, manifests, expected |
 //! | `guest` | checks of a VM | report, system, libraries, needs, debian, loader, manifests, expected |
-//! | `bug_report` | what a bug report needs, without what tells whose machine it is | report, system, commands, manifests |
+//! | `bug_report` | the contents of a bug report, without the parts that tell whose machine it is | report, system, commands, manifests |
 
 pub mod bug_report;
 mod commands;

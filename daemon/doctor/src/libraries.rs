@@ -23,7 +23,7 @@ pub struct Library {
 /// The reason why a library cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// There is none.
+    /// There is no such library.
     Absent,
     /// There is one for another kind of processor.
     Foreign,
@@ -33,7 +33,7 @@ pub enum Missing {
 ///
 /// # Errors
 ///
-/// There is none.
+/// There is no such library.
 pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
     let mut missing = Missing::Absent;
     for path in candidates(system, name) {

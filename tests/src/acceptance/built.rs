@@ -67,7 +67,7 @@ impl Built {
         built
     }
 
-    /// The programs of tests that `wanted` accepts, each with so many tests at once; with tests that are marked to be ignored if so wanted.
+    /// The programs of tests that `wanted` accepts, each with so many tests at once, and on request with tests that are marked to be ignored.
     ///
     /// # Errors
     /// The daemon was not built, or `wanted` accepts no program: the tests are gone, or have another name.

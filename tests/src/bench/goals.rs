@@ -7,13 +7,13 @@ use std::fmt;
 /// The goal that a row has to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The time on the host, by the time in the guest, is at least so much.
+    /// The time on the host divided by the time in the guest is at least this number.
     Ratio(f64),
     /// The time in the guest is at most that on the host plus so many nanoseconds.
     Added(f64),
     /// The number is at most this.
     AtMost(f64),
-    /// The number in the guest is at most that on the host and so much.
+    /// The number in the guest is at most that on the host plus this one.
     Above(f64),
 }
 

@@ -1,4 +1,4 @@
-//! The measurements: probes, each of which gives one row of a table or several.
+//! The measurements: each probe gives one row of a table or several.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub enum Pace {
     Idle,
 }
 
-/// The task that has to be done for a measurement.
+/// The task of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// Ask the program `gauge`; the time is added to the words. The key names the value that is taken from its answer.
@@ -63,7 +63,7 @@ pub enum Ask {
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// The task that has to be done for it.
+    /// The task that gives the probe's rows.
     pub ask: Ask,
     /// The rows that it gives.
     pub rows: Vec<Row>,

@@ -33,7 +33,7 @@ pub enum Place<'a> {
 }
 
 impl Packages {
-    /// Programs, and Mesa of `suite`; downloads what is not in the cache.
+    /// Programs, and Mesa of `suite`; downloads packages that are not in the cache.
     ///
     /// # Errors
     /// The packages cannot be had.
@@ -41,7 +41,7 @@ impl Packages {
         Self::with(ClientRoot::open(suite)?)
     }
 
-    /// Programs, and the Mesa of `root`; downloads what is not in the cache.
+    /// Programs, and the Mesa of `root`; downloads packages that are not in the cache.
     ///
     /// # Errors
     /// The packages cannot be had.

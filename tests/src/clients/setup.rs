@@ -73,7 +73,7 @@ impl Setup {
         &self.daemon
     }
 
-    /// Waits until everything clients had is gone: connections, workers, blobs. Returns what the device process still holds.
+    /// Waits until the clients' resources are gone: connections, workers, blobs. Returns the remaining holdings of the device process.
     ///
     /// # Errors
     /// Something is left.

@@ -5,10 +5,10 @@
 //! | `daemon/src/lib.rs`, `docs/*.md` | a path from the repository's folder on |
 //! | `bridge/hangs`, `vms/reload.rs`, `generated/` | the end of a path, with or without `.rs` |
 //! | `limits.rs` | a file's name |
-//! | `serve::hangs`, `shm::Guard` | the end of a module's path or of what it defines; from a crate on if it begins with one |
+//! | `serve::hangs`, `shm::Guard` | the end of the path of a module, or of a name in it; from a crate on if it begins with one |
 //! | `Broker::end` | a type's field, variant, constant or method |
 //! | `--option`, `status --json` | an option of the daemon, or of a program whose command the document names |
-//! | `cargo command --bin name` | an alias or a command of cargo, and what its options name |
+//! | `cargo command --bin name` | an alias or a command of cargo, and the names behind its options |
 //! | a word behind "fuzz targets", "tests" | a fuzz target, a test |
 //! | names behind "unit tests of", "fuzz targets of" | modules with unit tests, or with entry points for fuzzing, in them |
 //! | a word in a column "shown by" or "test" | a test, unless such words are before it |

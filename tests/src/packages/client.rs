@@ -41,7 +41,7 @@ pub struct ClientRoot {
 }
 
 impl ClientRoot {
-    /// Mesa of `suite` and the programs; downloads what is not in the cache.
+    /// Mesa of `suite` and the programs; downloads packages that are not in the cache.
     ///
     /// # Errors
     /// The packages cannot be had.

@@ -41,7 +41,7 @@ const PLATFORMS: [&str; 5] = [
 ];
 
 impl Python {
-    /// The interpreter and `wheels`; downloads what is not in the cache.
+    /// The interpreter and `wheels`; downloads those that are not in the cache.
     ///
     /// # Errors
     /// There is no pip, or the packages cannot be had with the digests they should have.

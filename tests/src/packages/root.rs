@@ -72,7 +72,7 @@ pub struct PackageRoot {
 }
 
 impl PackageRoot {
-    /// The root of `suite`, holding at least `packages` and everything they depend on. Downloads what is missing.
+    /// The root of `suite`, holding at least `packages` and all their dependencies. Downloads missing packages.
     ///
     /// # Errors
     /// The machine has no apt, the archive cannot be reached, or it lacks one of the packages.

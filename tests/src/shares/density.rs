@@ -1,4 +1,4 @@
-//! Many contexts on one GPU: whether all of them get their part, and what each costs.
+//! Many contexts on one GPU: the part that each gets, and the cost of each.
 
 use super::figures::{Figures, Outcome};
 use super::mix::{self, Mix};

@@ -24,7 +24,7 @@ const NEIGHBOURS: [&str; 2] = ["neighbour-1", "neighbour-2"];
 
 /// The longest time for which a thread may wait for anything but work.
 pub const BLOCKED_MAX: Duration = Duration::from_millis(50);
-/// A process may hold so much more at the end, KiB: memory that its allocator keeps.
+/// The growth that a process may show at the end, KiB: memory that its allocator keeps.
 pub const GROWN_MAX_KIB: u64 = 16 << 10;
 
 /// The findings of a siege.

@@ -2,14 +2,14 @@
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `pace` | what happens how often at an operator's pace, and the order that a seed makes of it |
+//! | `pace` | the events of an operator's pace, how often each happens, and their order by a seed |
 //! | `stage` | the broker, its VMs, and where their files are |
-//! | `churn` | what each event does |
-//! | `rest` | what is left when everything that came has gone |
+//! | `churn` | the action of each event |
+//! | `rest` | the holdings that are left at a rest |
 //! | `flat` | whether numbers taken one after another grow |
 //!
-//! Several lanes do the events as they become due. At each rest they stop, the VMMs go, and what the processes hold is counted: then nothing is
-//! there that could excuse a descriptor. What an event disturbs may fail; anything else that fails is a fault.
+//! Several lanes do the events as they become due. At each rest they stop, the VMMs go, and the holdings of the processes are counted: no guest can
+//! excuse a descriptor then. An event that another one disturbs may fail; any other failure is a fault.
 
 mod churn;
 pub mod flat;

@@ -69,7 +69,7 @@ fn the_thread_that_serves_all_vms_starts_no_process() -> Result<()> {
     the_first_thread_started_none()?;
     let all = children(main.try_into()?)?;
     for device in devices {
-        ensure!(all.contains(&device.try_into()?), "{device} is none of {all:?}");
+        ensure!(all.contains(&device.try_into()?), "{device} is not among {all:?}");
     }
     // A device process that is started again is no child of the first thread either.
     kill_process(broker.device("a")?, Signal::KILL)?;

@@ -89,7 +89,7 @@ fn memory_of_one_vm_ends_no_worker_of_another() -> Result<()> {
 #[test]
 fn without_groups_it_would() -> Result<()> {
     let Some((computes, log)) = one_takes_all_memory("cgroup = \"off\"")? else { return Ok(()) };
-    ensure!(!computes, "the attack is none\n{log}");
+    ensure!(!computes, "the attack has no effect\n{log}");
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn a_frontend_without_a_thread_is_refused_and_served_when_there_is_one() -> Resu
     hoard_threads(&hostile)?;
     // The unit may have its present processes, and not one more.
     unit.set("pids.max", &unit.read("pids.current")?)?;
-    ensure!(guest(&broker, "b").is_err(), "the attack is none\n{}", broker.log());
+    ensure!(guest(&broker, "b").is_err(), "the attack has no effect\n{}", broker.log());
     let told = || broker.log().contains("a frontend is refused: ");
     ensure!(eventually(PATIENCE, told), "{}", broker.log());
     ensure_unharmed(&broker, devices)?;

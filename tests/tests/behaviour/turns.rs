@@ -99,7 +99,7 @@ fn a_wait_for_memory_that_is_not_given_up_has_an_end() -> Result<()> {
     ensure!(!ended.status.success(), "{ended:?}");
     let log = broker.log();
     ensure!(log.contains("limit memory-wait (2 s) reached") && log.contains("promise VMs less"), "{log}");
-    ensure!(!log.contains("is swapped out"), "what is reserved was given up");
+    ensure!(!log.contains("is swapped out"), "reserved memory was given up");
     end_well(&broker, [one])
 }
 

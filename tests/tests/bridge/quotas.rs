@@ -41,7 +41,7 @@ impl Hog {
         let mut line = String::new();
         while self.output.read_line(&mut line)? > 0 {
             if let Some(words) = line.trim().strip_prefix("got ") {
-                let (count, ending) = words.split_once(" of ").context("how much of what")?;
+                let (count, ending) = words.split_once(" of ").context("a count and a kind")?;
                 return Ok((count.parse()?, ending.to_owned()));
             }
             line.clear();

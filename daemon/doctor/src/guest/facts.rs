@@ -35,7 +35,7 @@ pub struct Facts {
     pub vn_perf: String,
 }
 
-/// The window's name in a list of what a device lacks.
+/// The window's name in a list of missing features.
 pub(super) const WINDOW: &str = "a window onto the host's memory";
 
 /// The kernel's driver.

@@ -22,7 +22,7 @@ pub struct SocketFile {
 pub enum Folder {
     /// This user may write there.
     Writable,
-    /// There is none.
+    /// There is no such folder.
     Absent,
     /// The path leads to something other than a folder.
     NotAFolder,

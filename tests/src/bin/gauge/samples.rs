@@ -39,7 +39,7 @@ impl Samples {
         self.nanoseconds.push(taken.as_nanos() as u64);
     }
 
-    /// Runs `what`, and notes how long it took.
+    /// Runs `what`, and notes its time.
     pub(crate) fn time<T>(&mut self, what: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let made = what()?;
@@ -47,7 +47,7 @@ impl Samples {
         Ok(made)
     }
 
-    /// Runs `what` until the time is over, and notes how long each run took.
+    /// Runs `what` until the time is over, and notes the time of each run.
     pub(crate) fn repeat(mut self, mut what: impl FnMut() -> Result<()>) -> Result<Self> {
         while self.more() {
             self.time(&mut what)?;

@@ -114,7 +114,7 @@ impl Gpu {
             .descriptor_count(1)
             .stage_flags(vk::ShaderStageFlags::COMPUTE)];
         let code = shader::assemble()?;
-        // SAFETY: the device is live; every info lives until its call returns; the shader is valid and uses what the layout has.
+        // SAFETY: the device is live; every info lives until its call returns; the shader is valid and uses the bindings of the layout.
         let (set_layout, layout, shader, cache) = unsafe {
             let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&binding);
             let set_layout = device.create_descriptor_set_layout(&info, None)?;

@@ -195,7 +195,7 @@ impl Tenant {
             .iter()
             .map(|&(offset, range)| [vk::DescriptorBufferInfo { buffer: self.window, offset, range }])
             .collect();
-        // SAFETY: the device is live; every info lives until its call returns; the shader uses what the layout has.
+        // SAFETY: the device is live; every info lives until its call returns; the shader uses the bindings of the layout.
         unsafe {
             let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&binding);
             let set_layouts = [device.create_descriptor_set_layout(&info, None)?];

@@ -103,7 +103,7 @@ impl Kernel {
         let entry = |id: u32| vk::SpecializationMapEntry::default().constant_id(id).offset(id * 4).size(4);
         let entries = [entry(shader::MULTIPLIER), entry(shader::STEPS)];
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
-        // SAFETY: the device is live; every info lives until its call returns; the shader uses what the layout has.
+        // SAFETY: the device is live; every info lives until its call returns; the shader uses the bindings of the layout.
         unsafe {
             let usage = vk::BufferUsageFlags::STORAGE_BUFFER;
             let buffer =

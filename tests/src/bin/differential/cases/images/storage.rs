@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A format: its name in GLSL, the image's type, bytes of a texel, whether it belongs to the extended ones, what to store at `x`, `y`.
+/// A format: its name in GLSL, the image's type, bytes of a texel, whether it belongs to the extended ones, and the value to store at `x`, `y`.
 type Format = (&'static str, vk::Format, &'static str, u64, bool, &'static str);
 
 const SIGNED: &str = "ivec4(x - 7, -y, x * y, 1 - x)";
