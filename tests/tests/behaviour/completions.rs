@@ -20,7 +20,7 @@ use vm_memory::{Bytes, VolatileMemory};
 const SIZE: u64 = 4096;
 /// The daemon's message about a command that had to wait for longer than any program waits for that keeps to valid usage.
 const OVERDUE: &str = "waited for 1 s for a submission";
-/// When there was a gap between two looks, a signal met it in one round of two hundred.
+/// A signal met a gap between two looks, when there was one, in one round of two hundred.
 const ROUNDS: u64 = 1000;
 const ALL: venus::PipelineStageFlags = venus::PipelineStageFlags::ALL_COMMANDS;
 
