@@ -1,4 +1,4 @@
-//! Watches processes that must not stand still: their holdings, their lives, and the time for which one of their threads waits in the kernel for
+//! Watches processes that must not stand still: their holdings, whether they live, and the time for which one of their threads waits in the kernel for
 //! anything but work.
 
 use crate::daemon::{Holdings, is_alive};

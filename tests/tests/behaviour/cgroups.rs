@@ -157,7 +157,7 @@ fn a_frontend_without_a_thread_is_refused_and_served_when_there_is_one() -> Resu
     let devices = [broker.device("a")?, broker.device("b")?];
     let hostile = guest(&broker, "a")?;
     hoard_threads(&hostile)?;
-    // The unit may have its present processes, and not one more.
+    // The unit may have its present tasks, and not one more.
     unit.set("pids.max", &unit.read("pids.current")?)?;
     ensure!(guest(&broker, "b").is_err(), "the attack has no effect\n{}", broker.log());
     let told = || broker.log().contains("a frontend is refused: ");

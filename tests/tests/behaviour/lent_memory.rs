@@ -91,7 +91,7 @@ fn a_worker_hears_that_it_may_free_what_nobody_has_mapped_any_more() -> Result<(
     drop(held);
     unref.wait(PATIENCE)?;
     assert!(eventually(PATIENCE, || told(&daemon) == 1), "{}", daemon.log());
-    // The device process holds the anchors of this blob now, as it does those of the other one.
+    // The device process holds the worker's anchors as before.
     assert_eq!(anchors(daemon.id()), 2);
     guest.destroy_blob(second)?;
     assert!(eventually(PATIENCE, || told(&daemon) == 2), "{}", daemon.log());
@@ -113,7 +113,7 @@ fn dies_while_it_lends(vmm: Vmm) -> Result<()> {
     let held = guest.session.window.hold_unmaps();
     kill_process(worker, Signal::KILL)?;
     daemon.wait_for_workers(1)?;
-    // The kernel may give the memory to no other process before the frontend has answered.
+    // No other process may get the memory before the frontend has answered.
     stays(daemon.id(), 4);
     drop(held);
     assert!(eventually(PATIENCE, || guest.session.window.live() == 1), "the guest was not asked");
