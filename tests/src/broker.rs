@@ -71,7 +71,7 @@ impl Broker {
     /// Starts the broker like [`Self::start_command`], and does not wait until VMs listen.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The broker cannot be started.
     pub fn start_without_waiting(command: Command, top: &str, vms: &[(&str, &str)]) -> Result<Self> {
         Self::begin(command, top, "", vms)
     }

@@ -100,7 +100,7 @@ impl Built {
     /// A program that is a check by itself.
     ///
     /// # Errors
-    /// It was not built.
+    /// The program was not built.
     pub(super) fn program(&self, name: &str, arguments: &[&str]) -> Result<Job> {
         let mut command = Command::new(self.path(name)?);
         command.args(arguments).current_dir(crate::sources::repository());

@@ -13,7 +13,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// One number for all of a round.
+    /// Returns a reading that is one number for the whole round.
     #[must_use]
     pub fn of(value: f64) -> Self {
         Self { value, p99: None }

@@ -55,7 +55,7 @@ impl Sides {
     /// Adds one more program on the host, which waits for fences as Mesa does in guests. The daemon causes the guest's difference from it.
     ///
     /// # Errors
-    /// It does not start.
+    /// The program does not start.
     pub fn add_looking(&mut self) -> Result<()> {
         let mut command = self.place.native()?;
         command.arg(LOOK);
@@ -121,7 +121,7 @@ impl Side {
     /// Asks the program and waits for its answer.
     ///
     /// # Errors
-    /// It ends, or takes too long.
+    /// The program ends, or takes too long.
     pub fn ask(&mut self, question: &str) -> Result<Value> {
         self.gauge.say(question)?;
         self.answer()
@@ -139,7 +139,7 @@ impl Side {
     /// Another program on this side, as [`Place::native_of`] finds it.
     ///
     /// # Errors
-    /// It is not there.
+    /// The program is not there.
     pub fn command(&self, place: &Place, program: &Path) -> Result<Command> {
         match self.stand.as_ref().and_then(|stand| stand.bridge(0)) {
             Some(bridge) => place.guest_of(program, self.mesa, bridge.path()),

@@ -129,7 +129,7 @@ impl Crowd<'_> {
         let program = Running::start((kind.command)()?)?;
         if doomed {
             thread::sleep(moment);
-            // It may have ended before.
+            // The client may have ended before.
             let _ = kill_process_group(program.pid(), signal);
         }
         let output = program.wait(LIMIT).with_context(|| format!("{} hangs", kind.name))?;

@@ -243,7 +243,7 @@ pub fn computing(executable: &Path, socket: &Path, rounds: &str) -> Result<Comma
 /// Runs `client` in both places, one after the other.
 ///
 /// # Errors
-/// It fails in one of them.
+/// The client fails in one of them.
 pub fn compare(
     client: &Client,
     native: &Place,

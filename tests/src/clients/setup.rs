@@ -115,7 +115,7 @@ impl Setup {
     /// Checks that the device process lives.
     ///
     /// # Errors
-    /// It has ended; the message holds its log.
+    /// The device process has ended; the message holds its log.
     pub fn check_alive(&self) -> Result<()> {
         let alive = self.daemon.is_running().then_some(());
         alive.with_context(|| format!("the daemon has ended\n{}", self.daemon.log()))

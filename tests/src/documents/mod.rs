@@ -41,7 +41,7 @@ pub fn all() -> Vec<Document> {
 /// The document at a path, relative to the repository.
 ///
 /// # Panics
-/// It cannot be read.
+/// The document cannot be read.
 #[must_use]
 pub fn one(path: &str) -> Document {
     let text = fs::read_to_string(repository().join(path));

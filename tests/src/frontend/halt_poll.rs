@@ -16,7 +16,7 @@ impl HaltPoll {
     /// Waits until `is_there`: looks for a moment, and calls `sleep` if that was not enough.
     ///
     /// # Errors
-    /// That of `sleep`.
+    /// The error is that of `sleep`.
     pub fn wait<E>(
         &mut self,
         mut is_there: impl FnMut() -> bool,

@@ -13,8 +13,8 @@ use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-/// A function that is called once with the response's bytes as far as the device wrote them, or with `None` when the session ended first.
-/// It runs on the thread that reaps and must not block.
+/// A function that is called once with the response's bytes as far as the device wrote them, or with `None` when the session ended first. The thread
+/// that reaps calls it, so it must not block.
 pub type Completion = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
 /// One request: bytes for the device to read, then room for its response.

@@ -234,7 +234,7 @@ impl Window {
         sockets.0.send_with_fd(&[0u8][..], fd.as_raw_fd()).context("duplicating a descriptor")?;
         let (_, file) = sockets.1.recv_with_fd(&mut [0]).context("duplicating a descriptor")?;
         let file = file.context("a duplicated descriptor")?;
-        // It arrives without: programs started from here would keep the blob alive.
+        // The copy arrives without this flag: programs started from here would inherit it, and keep the blob alive.
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
         Ok(file)
     }

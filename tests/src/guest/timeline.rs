@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A device that has timelines.
 ///
 /// # Errors
-/// It cannot be made.
+/// The device cannot be made.
 pub fn device(gpu: &Arc<Gpu>, name: &str) -> Result<Device> {
     let features =
         venus::PhysicalDeviceTimelineSemaphoreFeatures { timeline_semaphore: 1, ..Default::default() };

@@ -175,7 +175,7 @@ impl HostVulkan {
 
 /// The copy of `executable` that uses `root`'s loader, made when the executable is newer.
 fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
-    // One at a time: each would write the same.
+    // One thread at a time: each would write the same file.
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = executable.file_name().context("an executable has a name")?.to_string_lossy();

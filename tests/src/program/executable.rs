@@ -25,7 +25,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Copies an executable file.
 ///
 /// # Errors
-/// It cannot be read, or the copy not be written.
+/// The file cannot be read, or the copy cannot be written.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let status = Command::new("cp").arg(from).arg(to).status().context("cannot run cp")?;
     ensure!(status.success(), "cannot copy {}", from.display());

@@ -87,7 +87,7 @@ fn client(stage: &Stage, vm: &str, random: &mut Random) -> Result<()> {
     let doomed = random.once_in(3);
     if doomed {
         sleep(Duration::from_millis(random.below(1500)));
-        // It may have ended before.
+        // The program may have ended before.
         let _ = kill_process_group(program.pid(), Signal::KILL);
     }
     while program.is_running() && !bridge.gpu().session.is_over() {

@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_grows_slowly_is_seen_through_noise_and_outliers() {
-        // One more in ten steps, up to 3 more or less at random, and a peak.
+        // Values that grow by one in ten steps, with up to 3 more or less at random, and a peak.
         let noise = [1.0, -2.0, 3.0, 0.0, -3.0, 2.0, -1.0];
         let grows = |slope: f64| {
             let values = (0..100).map(move |at| 50.0 + slope * f64::from(at) + noise[at as usize % 7]);

@@ -107,7 +107,7 @@ impl Stage {
         }
         *bridge = None;
         ensure!(eventually(PATIENCE, || self.broker.listens(vm)), "{vm} does not listen");
-        // One that a program still holds has the path before.
+        // A bridge that a program still holds keeps the path of the number before.
         let number = self.bridges.fetch_add(1, Ordering::Relaxed);
         let path = self.broker.path(&format!("{vm}.{number}.vtest"));
         let guest = Gpu::new(Session::connect(&self.broker.path(vm), Options::default())?);

@@ -24,7 +24,7 @@ impl Dialogue {
     /// Starts a program.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn start(mut command: Command) -> Result<Self> {
         let errors = tempfile::tempdir()?;
         let log = File::create(errors.path().join("stderr"))?;

@@ -103,7 +103,7 @@ impl Place {
     /// The daemon, without options.
     ///
     /// # Errors
-    /// It does not build, or the packages cannot be had.
+    /// The daemon does not build, or the packages cannot be had.
     pub fn daemon(&self) -> Result<Command> {
         match &self.drivers {
             Drivers::Packages { daemon: Some(daemon), .. } => daemon::command_of(daemon),

@@ -237,7 +237,7 @@ impl Vm {
     /// Kills the machine without warning.
     ///
     /// # Errors
-    /// It had ended before.
+    /// The machine had ended before.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill().context("the machine had ended")?;
         self.child.wait()?;

@@ -626,7 +626,7 @@ fn a_manifest_that_is_a_pipe_holds_up_neither_the_doctor_nor_its_launcher() -> R
     // The loader opens all manifests of a folder and waits; then the doctor is killed.
     let mut second = doctor(folder.path())?;
     let asks = eventually(PATIENCE, || {
-        // One that has given up by itself, while this process stood still, shows nothing.
+        // A doctor that has given up by itself, while this process stood still, shows nothing.
         if let Ok(Some(_)) = second.try_wait()
             && let Ok(another) = doctor(folder.path())
         {

@@ -132,7 +132,7 @@ fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
     settle(&gpu, &first)?;
     assert_eq!(found(&mut first)?, 0);
     second.free(imported)?;
-    // This program has it twice.
+    // This program has the memory twice.
     let (memory, blob) = written(&mut first, Source::New)?;
     let own = first.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("imported")?;
     gpu.destroy_blob(blob)?;
@@ -140,7 +140,7 @@ fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
     settle(&gpu, &first)?;
     assert_eq!(found(&mut first)?, 0);
     first.free(own)?;
-    // It was made to be shared.
+    // The memory was made to be shared.
     let (memory, blob) = written(&mut first, Source::Exportable)?;
     gpu.destroy_blob(blob)?;
     first.free(memory)?;

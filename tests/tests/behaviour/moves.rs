@@ -105,7 +105,7 @@ fn a_gpu_is_drained_of_programs_that_compute_and_those_that_begin() -> Result<()
     broker.say(&["undrain", &own])?;
     ends(number, program)?;
     let (number, program) = begins_on(&own)?;
-    // It has nowhere to go.
+    // The context has no other GPU to move to.
     broker.say(&["drain", &spare])?;
     let left = broker.operate(&["drain", &own])?;
     let (said, why) = (String::from_utf8(left.stdout)?, String::from_utf8(left.stderr)?);

@@ -246,7 +246,7 @@ fn nothing_can_be_drawn_upon_where_queues_only_say_that_they_draw() -> Result<()
                 ensure!(found & u64::from(FormatFeatureFlags::SAMPLED_IMAGE.0) != 0, "{queues}, {format:?}");
             }
         }
-        // One of two formats is for depth and stencil everywhere, as Vulkan promises.
+        // Vulkan promises that one of two formats is for depth and stencil everywhere.
         let mut found = 0;
         for format in [Format::D24_UNORM_S8_UINT, Format::D32_SFLOAT_S8_UINT] {
             found |= features(vulkan, format)?[1];

@@ -621,6 +621,6 @@ fn what_submissions_in_the_line_keep_is_counted_for_the_whole_context() -> Resul
     println!("{submitted} submissions, the worker has grown by {} MiB", grown >> 10);
     ensure!(submitted > 100 && submitted < 1000, "{submitted} submissions\n{}", broker.log());
     ensure!(grown < 600 << 10, "{grown} KiB");
-    // It was the context's limit: another's program is served.
+    // The limit was the context's: another program is served.
     Device::create(&gpu, "next").map(drop).with_context(|| broker.log())
 }

@@ -303,7 +303,7 @@ fn a_frontend_that_gets_no_thread_is_refused_and_ends_no_device_process() -> Res
         ensure!(prlimit.status()?.success(), "its limit cannot be set");
         Ok(())
     };
-    // It has its own threads once it serves, which is after its socket file is there.
+    // The device process has its own threads once it serves, which is after its socket file is there.
     daemon.guest()?.capset()?;
     // Other processes of the same user may have taken all threads that there are.
     limit(1)?;
@@ -444,7 +444,7 @@ fn a_worker_begins_with_its_channel_and_standard_descriptors_only() -> Result<()
 #[test]
 fn the_device_process_opens_and_executes_nothing() -> Result<()> {
     let daemon = Daemon::start()?;
-    // It seals itself after its socket file is there and before it serves.
+    // The device process seals itself after its socket file is there and before it serves.
     drop(daemon.guest()?);
     has_no_rights(daemon.pid())?;
     let listed = daemon::command()?.arg("--print-seccomp").output()?;
@@ -457,7 +457,7 @@ fn the_device_process_opens_and_executes_nothing() -> Result<()> {
     ] {
         assert!(!calls.split_whitespace().any(|call| call.trim_end_matches('*') == forbidden), "{forbidden}");
     }
-    // It serves nevertheless, and again after its frontend has gone.
+    // The device process serves nevertheless, and again after its frontend has gone.
     for _ in 0..2 {
         let guest = daemon.guest()?;
         let context = guest.create_context("served")?;

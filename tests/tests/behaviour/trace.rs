@@ -179,7 +179,7 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
     }
     let (trace, said) = taking.end()?;
     let (other, _) = named.end()?;
-    // One of each waits for the timeline.
+    // One submission of each VM more, which waits for the timeline.
     trace.check(own as usize + 1)?;
     other.check(others as usize + 1)?;
     ensure!(

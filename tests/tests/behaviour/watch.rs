@@ -268,7 +268,7 @@ fn a_pipe_gets_lines_and_json_gets_json_also_on_a_terminal() -> Result<()> {
     head.args(["-n", "5"]).stdout(Stdio::piped());
     let mut child = command(&broker)?.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = head.stdin(child.stdout.take().context("a pipe")?).output()?;
-    // It keeps the pipe open.
+    // The command would keep the pipe open.
     drop(head);
     let text = String::from_utf8(output.stdout)?;
     assert_eq!(

@@ -89,7 +89,7 @@ fn a_neighbour_of_two_hundred_dying_workers_computes_on() -> Result<()> {
         block.iter().try_for_each(|signal| context(&setup, &mut random, *signal, worker))?;
         ensure!(neighbour.goes_on(), "the neighbour: {}", neighbour.program.errors());
     }
-    // It ends with the first wrong word.
+    // The neighbour ends with the first wrong word.
     ensure!(neighbour.program.is_running(), "the neighbour: {}", neighbour.program.errors());
     drop(neighbour);
     setup.check_for_leaks(before).map(drop)

@@ -23,7 +23,7 @@ fn the_package_for_arm64_is_made_and_its_program_runs() -> Result<()> {
     let mut command = Command::new("dpkg-deb");
     command.arg("-f").arg(&package.deb).args(["Depends"]);
     let depends = succeed(command, LIMIT)?;
-    // Those of a machine of that architecture, not of the cross compiler.
+    // The libraries of a machine of that architecture, not those of the cross compiler.
     ensure!(depends.contains("libc6 (>= ") && !depends.contains("arm64"), "{depends}");
     let folder = TempDir::new()?;
     let mut command = Command::new("dpkg-deb");

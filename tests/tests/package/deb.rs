@@ -253,7 +253,7 @@ fn the_list_of_contents_names_each_crate() -> Result<()> {
     Ok(())
 }
 
-// That the folder of the sources makes no difference takes a second release build: `docs/packaging.md` has the command.
+// A check that the folder of the sources makes no difference would take a second release build: `docs/packaging.md` has the command.
 #[test]
 fn packing_again_gives_the_same_bytes() -> Result<()> {
     let first = made()?;

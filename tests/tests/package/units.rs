@@ -228,7 +228,7 @@ fn the_description_for_management_software_says_what_the_schema_wants() -> Resul
     let description: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(packaging("50-vhost-user-vulkan.json"))?)?;
     let keys: Vec<&str> = description.as_object().context("an object")?.keys().map(String::as_str).collect();
-    // Those of `VhostUserBackend` in QEMU's vhost-user.json; `tags` may be left out.
+    // The keys of `VhostUserBackend` in QEMU's vhost-user.json; `tags` may be left out.
     ensure!(keys == ["binary", "description", "type"], "{keys:?}");
     ensure!(
         description["binary"] == "/usr/bin/vhost-user-vulkan" && description["type"] == "gpu",

@@ -364,7 +364,7 @@ fn exchanges() -> Vec<Case> {
 fn quads_and_rotations() -> Vec<Case> {
     use vk::SubgroupFeatureFlags as Class;
     const QUAD: &str = "GL_KHR_shader_subgroup_quad";
-    // Those of the rotations are newer than ash.
+    // The bits of the rotations are newer than ash.
     let rotate = Class::from_raw(0x200);
     let rotate_clustered = Class::from_raw(0x400);
     vec![
