@@ -106,7 +106,7 @@ fn what_is_in_memory_survives_and_a_context_whose_workers_die_again_and_again_is
     blob.mapping.as_ref().context("mapped")?.1.map()?.as_volatile_slice().read_slice(&mut bytes, 0)?;
     ensure_filled(&bytes, 0x1234_5678)?;
     dies_idle(&broker, "a", Signal::KILL)?;
-    ensure!(gpu.submit_fenced(device.context, RingIdx(1), &[]).arrives_within(PATIENCE), "not answered");
+    ensure!(gpu.submit_fenced(device.context, RingIdx(1), &[]).arrives_within(PATIENCE), "nobody is told");
     let given_up = || broker.log().contains("gets no other worker: limit crashes reached: 3 of its workers");
     ensure!(eventually(PATIENCE, given_up), "{}", broker.log());
     let lost = || broker.log().contains("is lost: its worker ended (signal: 9 (SIGKILL))");
@@ -123,7 +123,7 @@ fn a_worker_that_dies_with_work_in_the_driver_loses_its_context_and_no_other() -
     busy.compute()?;
     busy.stop()?;
     ensure!(die_by(worker(&broker, "a")?, Signal::KILL), "it does not die");
-    ensure!(busy.is_ended_within(PATIENCE), "the guest is not told\n{}", broker.log());
+    ensure!(busy.is_ended_within(PATIENCE), "nobody is told\n{}", broker.log());
     let lost = || broker.log().contains("is lost: its worker ended (signal: 9 (SIGKILL))");
     ensure!(eventually(PATIENCE, lost), "{}", broker.log());
     ensure!(broker.vm("a")?["context_recoveries"] == 0, "{}", broker.log());
