@@ -16,8 +16,8 @@ pub const fn most(total: u64) -> u64 {
     if most < total as u128 { most as u64 } else { total }
 }
 
-/// The regions of guest memory up to which blobs are mapped where the frontend announces each as a region, whatever else is one: memory devices,
-/// mappings of other devices. QEMU aborts beyond 512, and the last are for what is plugged in meanwhile.
+/// The regions of guest memory up to which blobs are mapped where the frontend announces each as a region, whatever the other regions are: memory
+/// devices, mappings of other devices. QEMU aborts beyond 512; the rest is for devices plugged in meanwhile.
 pub const MEMORY_REGIONS_MAX: usize = 500;
 
 /// The advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
@@ -261,7 +261,7 @@ impl HangLimits {
     }
 }
 
-/// Time that a frontend has to do what it is asked for, and that what it gave may hold the device process up.
+/// Time within which a frontend has to answer a request, and for which a descriptor that it gave may hold the device process up.
 pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// GPUs that one VM may have. Each costs every context of it a page and a thread.

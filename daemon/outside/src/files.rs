@@ -64,7 +64,7 @@ pub fn read_in(folder: impl AsFd, name: &str, bytes_max: u64) -> Result<Vec<u8>,
 pub enum Makes {
     /// Regular files, for a writer that may not wait for a reader.
     Regular,
-    /// Regular files, and what is there already of other kinds: pipes that are read, terminals, devices. Writes to them wait.
+    /// Regular files, and existing files of other kinds: pipes with a reader, terminals, devices. Writes to them wait.
     Any,
 }
 
@@ -173,7 +173,7 @@ mod tests {
                 create(path(name), makes).unwrap().write_all(b"text").unwrap();
                 assert_eq!(read(path(name), 9).unwrap(), b"text", "{name}");
             }
-            assert!(create(path("pipe"), makes).is_err(), "nobody reads it");
+            assert!(create(path("pipe"), makes).is_err(), "no process reads it");
             assert!(create(folder.path(), makes).is_err());
         }
         let _reader = File::options().read(true).write(true).open(path("pipe")).unwrap();

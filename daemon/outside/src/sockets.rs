@@ -1,5 +1,5 @@
-//! Unix sockets at paths. The owner of the folder may replace what is there at any moment, and the peer need not accept: nothing here
-//! waits for a peer longer than the caller says, and rights are given to the very file that was made here.
+//! Unix sockets at paths. The owner of the folder may replace the file there at any moment, and the peer need not accept: nothing here waits for a
+//! peer longer than the caller says, and rights are given to the very file that was made here.
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, chmodat, chownat, fchmod, fstat, openat, statat, unlinkat,

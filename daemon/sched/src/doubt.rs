@@ -22,8 +22,8 @@ impl Doubt {
         self.left = self.left.saturating_add(scaled(held, tuning.doubt)).min(tuning.doubt_saved);
     }
 
-    /// Returns whether it is believed that submissions which held the GPU for so long worked for no more than `claimed`. What is claimed beyond
-    /// the time that was held may be left out elsewhere: completions are heard of late, so one seems longer and the next one shorter.
+    /// Returns whether to believe that submissions which held the GPU for the time `held` worked for no more than `claimed`. A claim beyond the time
+    /// that was held makes up for one that fell short: the worker hears of completions late, so one seems longer and the next one shorter.
     pub(super) fn believes(&mut self, held: Nanos, claimed: Nanos, tuning: &Tuning) -> bool {
         let Some(left) = self.left.checked_sub(held.saturating_sub(claimed)) else { return false };
         self.left = left.saturating_add(claimed.saturating_sub(held)).min(tuning.doubt_saved);

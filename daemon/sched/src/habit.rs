@@ -4,7 +4,7 @@
 use super::Nanos;
 use super::time::MICROSECOND;
 
-/// Gaps in which a context had nothing to do, by their length, and what it did between two of them.
+/// Gaps in which a context had nothing to do, by their length, and the work that it did between two of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Habit {
     /// Gaps up to each of [`Habit::bounds`], the later ones counting more.
@@ -60,7 +60,7 @@ const BINS: usize = 8;
 /// The count that a gap adds when it is noted; each that follows takes a part of it away.
 const GAP: u32 = 1 << 16;
 const MEMORY: u32 = 32;
-/// Waiting may take this part of what is waited for.
+/// Waiting may take this part of the work that follows it.
 const WORTH: Nanos = 2;
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
         let mostly =
             habit((0..50).map(|n| if n % 10 == 0 { 5000 } else { 200 } * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(mostly.limit(), Some(253_125));
-        // Some are longer than others, and all short.
+        // Some gaps are longer than others, and all are short.
         let spread = habit((0..64).map(|n| [60, 120, 200, 550][n % 4] * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(spread.limit(), Some(569_530));
     }

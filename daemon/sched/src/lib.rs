@@ -1,18 +1,17 @@
 //! Decides which context may use a GPU next, and for how much: start-time fair queueing of the submissions of several VMs.
 //!
-//! The VMs are *tenants*, each with several *contexts*, of which each has a worker process. Workers dispatch what they were granted;
-//! two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
-//! served in proportion to their weights, and the contexts of a tenant equally: each has a virtual time, which is the GPU time that it
-//! was charged divided by its weight, and the one that is furthest behind comes next. It is charged an estimate in advance, and what
-//! was measured afterwards.
+//! The VMs are *tenants*. Each has several *contexts*, and each context has a worker process. Workers dispatch the submissions that they were
+//! granted; two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
+//! served in proportion to their weights, and the contexts of a tenant equally: each has a virtual time, which is the GPU time that it was charged
+//! divided by its weight, and the one that is furthest behind comes next. It is charged an estimate in advance, and the measured time afterwards.
 //!
 //! A context that is alone is given a *lease*: its worker need not ask until another has work.
 //!
-//! This crate knows no clock, no process and no memory: time is passed in, and so is what the workers say. They may say anything: nothing that a
-//! worker says makes others lose their share, or the scheduler fail. What the scheduler sees for itself is for how long a submission was the
-//! first in the driver, from its grant to the completion that the worker tells of: workers of a tenant may leave an eighth of that unexplained
-//! ([`Tuning::doubt`]), and pay for the rest. Two things are taken as they are: a worker that was taken over can dispatch what was
-//! not granted to it, and can say that work is complete which goes on. Then the driver shares the GPU out, and not the scheduler.
+//! This crate knows no clock, no process and no memory: the caller passes in the time, and the claims of workers. A claim may be false: none makes
+//! others lose their share, or the scheduler fail. The scheduler itself sees for how long a submission was the first in the driver, from its grant to
+//! the completion that the worker reports. Workers of a tenant may leave an eighth of that unexplained ([`Tuning::doubt`]), and pay for the rest. Two
+//! things the scheduler cannot prevent: a worker that a guest has taken over can dispatch submissions that were not granted to it, and can report
+//! unfinished work as complete. Then the driver shares the GPU out, and not the scheduler.
 //!
 //! | file | is |
 //! | --- | --- |

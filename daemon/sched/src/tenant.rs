@@ -83,12 +83,12 @@ pub(super) struct Context {
     pub(super) seen_at: Nanos,
     pub(super) waits_since: Option<Nanos>,
     pub(super) leased: bool,
-    /// The time until which it may dispatch what was not granted.
+    /// The time until which it may dispatch submissions that were not granted.
     pub(super) trusted_until: Nanos,
     pub(super) bill: Usage,
 }
 
-/// Submissions and what they were charged together.
+/// Submissions and their charge together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charge {
     pub(super) count: u32,
@@ -246,7 +246,7 @@ impl Context {
         self.leased || now < self.trusted_until
     }
 
-    /// Takes over what its worker says of dispatches. Returns how many of them were not granted and are believed, and how many are not.
+    /// Takes over the worker's count of dispatches. Returns how many of the new ones were not granted and are believed, and how many are not.
     pub(super) fn dispatches(&mut self, seen: Seen, now: Nanos) -> (u32, u32) {
         let said = forward(seen.dispatched.wrapping_sub(self.skew), self.dispatched);
         let allowed = self.granted.wrapping_sub(self.dispatched);
@@ -261,7 +261,7 @@ impl Context {
         (0, excess)
     }
 
-    /// Takes over what its worker says of completions. Returns how many are new.
+    /// Takes over the worker's count of completions. Returns how many are new.
     pub(super) fn completions(&mut self, seen: Seen) -> u32 {
         let said = forward(seen.completed.wrapping_sub(self.skew), self.completed);
         let new = said.min(self.dispatched.wrapping_sub(self.completed));
@@ -284,7 +284,7 @@ impl Context {
         gap
     }
 
-    /// Returns what it has used and has now.
+    /// Returns its usage up to now.
     pub(super) fn usage(&self, now: Nanos) -> Usage {
         let waits = self.waits_since.map_or(0, |since| now.saturating_sub(since));
         Usage {

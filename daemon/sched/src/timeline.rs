@@ -1,5 +1,5 @@
-//! The record of which context used the GPU when, so that each context pays its part of the time that several had together. This file knows no tenants and no
-//! clock.
+//! The record of which context used the GPU when, so that each context pays its part of the time in which several used the GPU. This file knows no
+//! tenants and no clock.
 //!
 //! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in any
 //! order, so a context that paid first in full has something returned when another's span turns out to overlap its own.
@@ -196,7 +196,7 @@ const WHOLE: u64 = 1 << 16;
 /// The number of segments that are kept; older ones are not corrected any more.
 const SEGMENTS_MAX: usize = 512;
 const RUNS_MAX: usize = 32;
-/// After so many spans of which none overlaps another, contexts are taken to run one after the other.
+/// After this many spans without an overlap between two, contexts are taken to run one after the other.
 const SLICED: u32 = 64;
 /// Contexts that share one segment; more pay without being remembered.
 const USERS_MAX: usize = 8;

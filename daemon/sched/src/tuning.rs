@@ -59,9 +59,9 @@ pub struct Tuning {
     /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for: less lets workers that were
     /// taken over gain less, more blames workers less for a slow host. Default 0.125.
     pub doubt: f64,
-    /// The most that is saved up of that time, and what a tenant begins with. Default 10 ms.
+    /// The most of that time that is saved up, and the amount that a tenant begins with. Default 10 ms.
     pub doubt_saved: Nanos,
-    /// Urgent submissions are in the driver for so much estimated time at most, beside what is there anyway. Default 4 ms.
+    /// Urgent submissions are in the driver for so much estimated time at most, beside other work there. Default 4 ms.
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
     pub late_span: Nanos,

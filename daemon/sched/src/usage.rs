@@ -1,4 +1,4 @@
-//! The account of a context or of a tenant: what it has used, and what it has now.
+//! The account of a context or of a tenant: its usage so far, and its submissions now.
 
 use super::Nanos;
 

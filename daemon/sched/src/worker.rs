@@ -24,7 +24,7 @@ pub struct Span {
     pub busy: Nanos,
     /// Submissions in it.
     pub count: u32,
-    /// True if a copy engine did it, beside what computes.
+    /// True if a copy engine did it, beside the computing engine.
     pub copy: bool,
 }
 

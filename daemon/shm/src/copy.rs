@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     let mut at = 0;
     while at < into.len() {
-        // Inside of what the caller vouches for, as `at` is below its length.
+        // Within the bytes that the caller vouches for, as `at` is below their length.
         let source = from.wrapping_add(at);
         let rest = &mut into[at..];
         at += match width(source, rest.len()) {
@@ -50,7 +50,7 @@ pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
 pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     let mut at = 0;
     while at < from.len() {
-        // Inside of what the caller vouches for, as `at` is below its length.
+        // Within the bytes that the caller vouches for, as `at` is below their length.
         let target = into.wrapping_add(at);
         let rest = &from[at..];
         at += match (width(target, rest.len()), rest.first_chunk::<4>()) {

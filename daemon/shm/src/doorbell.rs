@@ -93,7 +93,7 @@ impl AsFd for Doorbell {
 /// Checks that a file is such a counter, as far as this process may find out.
 fn check(file: BorrowedFd<'_>) -> io::Result<()> {
     let ours = eventfd(0, EventfdFlags::CLOEXEC)?;
-    // Files without a place of their own are all one to `fstat`. It waits for no other process, as all that it is asked about is open already.
+    // Files without a place of their own are all one to `fstat`. It waits for no other process, as all files that it is asked about are open already.
     let place =
         |Stat { st_dev, st_ino, st_mode, .. }: Stat| (st_dev, st_ino, FileType::from_raw_mode(st_mode));
     let same = place(fstat(file)?) == place(fstat(&ours)?);

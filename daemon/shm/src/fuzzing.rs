@@ -105,7 +105,7 @@ impl World {
             9 => {
                 let milliseconds: u32 = u.arbitrary()?;
                 self.cpu = Duration::from_millis(milliseconds.into());
-                // What does not fit is the most that does.
+                // A time that does not fit counts as the longest that does.
                 let more = Duration::from_secs(if u.ratio(1, 8)? { 1 << 40 } else { 0 });
                 self.gate.tell_cpu(self.cpu + more);
                 if !more.is_zero() {
@@ -207,7 +207,7 @@ impl World {
         let value: [u8; 4] = if u.arbitrary()? {
             u.arbitrary()?
         } else {
-            // Near to what is there, where counters are compared.
+            // Values near to the present counters, where counters are compared.
             let near = i32::from(u.arbitrary::<i16>()?);
             self.taken.wrapping_add_signed(near).to_le_bytes()
         };
@@ -226,7 +226,7 @@ impl World {
             assert_eq!((counters, cpu, running), (self.counters, self.cpu, self.running));
             assert_eq!((self.gate.granted(), self.gate.is_leased()), (self.granted, self.leased));
         }
-        // No claim is so large that what is added to it overflows.
+        // No claim is so large that a sum with it overflows.
         let most = Duration::from_millis(u32::MAX.into());
         assert!(cpu <= most && running.is_none_or(|time| time < most), "{cpu:?}, {running:?}");
     }

@@ -110,7 +110,7 @@ impl Page {
         let mapping = Arc::new(Mapping::new(file, PAGE_BYTES)?);
         let word =
             |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: PAGE_BYTES, actual: 0 });
-        // What the scheduler writes and what the worker writes are on lines of their own.
+        // The scheduler's words and the worker's words are on lines of their own.
         let (granted, lease, wake, read) = (word(0)?, word(4)?, word(128)?, word(8)?);
         let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);
         let (written, cpu, running) = (word(76)?, word(80)?, word(84)?);
@@ -169,7 +169,7 @@ impl GateSide {
         self.0.granted.load(Acquire)
     }
 
-    /// Returns what was told last, by this process or by another whose page this was.
+    /// Returns the counters that were told last, by this process or by another whose page this was.
     pub fn told(&self) -> Counters {
         let (dispatched, completed) = (self.0.dispatched.load(Acquire), self.0.completed.load(Acquire));
         Counters { ready: self.0.ready.load(Acquire), dispatched, completed }
@@ -180,7 +180,7 @@ impl GateSide {
         Duration::from_millis(self.0.cpu.load(Relaxed).into())
     }
 
-    /// Tells what was counted.
+    /// Tells the worker's counters.
     pub fn tell(&self, counters: Counters) {
         // In the reverse of the order in which they are read, so that nothing is seen as dispatched and as ready.
         self.0.ready.store(counters.ready, Release);
@@ -307,7 +307,7 @@ impl SchedulerSide {
         Some(Duration::from_millis(milliseconds.into()))
     }
 
-    /// Takes what the worker claims to have had done since the last time; a bounded number.
+    /// Takes the work that the worker claims to have had done since the last time; a bounded number of pieces.
     pub fn take_work(&mut self) -> Vec<Work> {
         let there = self.page.written.load(Acquire).wrapping_sub(self.read).min(WORK_MAX);
         let work = (0..there).filter_map(|at| self.work(self.read.wrapping_add(at)).ok()).collect();

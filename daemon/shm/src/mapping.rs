@@ -71,8 +71,8 @@ impl Mapping {
         }
     }
 
-    /// Maps the first `size` bytes of what a driver shows of a device's memory. For the owner of that memory, and until it is freed: what
-    /// the pages are later is not known.
+    /// Maps the first `size` bytes of a device's memory, as a driver shows it. For the owner of that memory, and until it is freed: the later content
+    /// of the pages is not known.
     pub fn of_device(device: impl AsFd, size: u64) -> Result<Self, MapError> {
         Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
     }

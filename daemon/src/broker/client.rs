@@ -1,4 +1,4 @@
-//! The operator's end of the control socket: what the subcommands do. `stream` is the connection, `daemons` finds the daemons of this host.
+//! The operator's end of the control socket: the work of the subcommands. `stream` is the connection, `daemons` finds the daemons of this host.
 
 mod daemons;
 mod stream;
@@ -40,7 +40,7 @@ pub enum ClientError {
     TooMany(usize),
 }
 
-/// Returns what helps an operator who gets no answer for this reason.
+/// Returns advice for an operator who gets no answer for this reason.
 fn remedy(why: &io::Error) -> &'static str {
     match why.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -61,7 +61,7 @@ pub enum Watch {
     EverySecond,
 }
 
-/// Moves a terminal's cursor to the top and clears what is there.
+/// Moves a terminal's cursor to the top and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
 /// Shows how things are at the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
@@ -73,8 +73,8 @@ pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) ->
     show(json, watch, || Ok(shown(&status(socket)?, vm, json)?.into()))
 }
 
-/// Shows how things are at each daemon that lets this user in, one table after the other. As JSON it is the status of the first, the broker if there
-/// is one, with those of the others in `others`.
+/// Shows the state of each daemon that lets this user in, one table after the other. As JSON it is the status of the first, the broker if there is
+/// one, with those of the others in `others`.
 ///
 /// # Errors
 ///

@@ -73,7 +73,7 @@ pub(super) enum Asked {
     Line(Vec<u8>),
     /// A request for metrics.
     Http(http::Asked),
-    /// The peer has had enough of what is streamed to it.
+    /// The peer wants no more of its stream.
     Enough,
 }
 
@@ -99,7 +99,7 @@ const CONNECTIONS: usize = 32;
 const PATIENCE: Nanos = 10_000_000_000;
 
 impl Connections {
-    /// Listens for those operators who have access at `control`, and for collectors at `metrics` if that is wanted.
+    /// Listens at `control` for the operators that `access` admits, and at `metrics`, if given, for collectors.
     pub(super) fn listen(
         (control, access): (&Path, Access),
         metrics: Option<&MetricsAddress>,
@@ -164,7 +164,7 @@ impl Connections {
         Some(peer)
     }
 
-    /// Has the sockets watched, and makes room for those who connect.
+    /// Has the sockets watched, and makes room for connections.
     fn begin(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         for (index, (_, listener)) in self.listeners.iter().enumerate() {
             watch(epoll, listener, Source::Listener.token(index), Events::EPOLLIN)?;
@@ -178,7 +178,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes over a connection to the control socket, whose other end somebody plays.
+    /// Takes over a connection to the control socket, whose other end a test plays.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn play(&mut self, socket: UnixStream, epoll: &OwnedFd, now: Nanos) -> Peer {
         let (serial, slot) = (self.serial + 1, 0);
@@ -196,7 +196,7 @@ impl Connections {
         Peer { slot, serial }
     }
 
-    /// Drops all connections: what somebody plays ends with them.
+    /// Drops all connections, whose other ends a test plays.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn drop_all(&mut self, epoll: &OwnedFd) {
         (0..self.slots.len()).for_each(|slot| self.drop_at(slot, epoll));
@@ -274,7 +274,7 @@ impl Connections {
         Some(Peer { slot, serial: self.serial })
     }
 
-    /// Something has happened on a connection. What is asked, if a request is whole.
+    /// Handles an event of a connection. Returns the request, if it is whole.
     pub(super) fn event(&mut self, slot: usize, flags: Events, epoll: &OwnedFd) -> Option<(Peer, Asked)> {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let peer = Peer { slot, serial: connection.serial };
@@ -378,7 +378,7 @@ impl Connections {
     }
 }
 
-/// Says which folder keeps those out who have access to the control socket.
+/// Warns of a folder that keeps members of the group with access from the control socket.
 fn warn_of_closed_folder(control: &Path, access: Access) {
     if let Some(group) = access.group
         && let Some(folder) = outside::closed_folder(control, group)

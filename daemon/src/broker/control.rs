@@ -98,7 +98,7 @@ pub enum Answer {
     Reloaded(Reloaded),
     /// The answer to [`Request::Trace`]: the trace begins.
     Tracing {
-        /// The time, in nanoseconds of the monotonic clock. What comes has later ones.
+        /// The time, in nanoseconds of the monotonic clock. Events that follow have later ones.
         begin: u64,
     },
     /// The context of [`Request::Restart`], [`Request::SwapOut`] or [`Request::Move`] is being handed over. More answers follow.
@@ -124,7 +124,7 @@ pub enum Answer {
         from: String,
         /// The version of this one.
         to: String,
-        /// The milliseconds for which nobody decided about GPUs.
+        /// The milliseconds for which no broker decided about GPUs.
         pause_ms: u64,
         /// Contexts that were taken over.
         contexts: usize,
@@ -152,7 +152,7 @@ pub enum Answer {
     Done,
     /// The request cannot be carried out.
     Error {
-        /// The reason, and what is allowed.
+        /// The reason, and the allowed values.
         error: String,
     },
 }

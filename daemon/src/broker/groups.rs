@@ -36,8 +36,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Divides what there is among these VMs. It holds for processes that are started from now on: to take memory from workers that have
-    /// it would end them.
+    /// Divides the memory of the group among these VMs. It holds for processes that are started from now on: to take memory from workers that have it
+    /// would end them.
     pub(super) fn divide(&mut self, vms: &[VmSettings]) {
         self.part = self.part_among(vms);
     }
@@ -52,7 +52,7 @@ impl Groups {
         self.delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default()
     }
 
-    /// Makes the group of a VM, and answers what its device process has to know of it.
+    /// Makes the group of a VM, and returns the arguments that tell its device process of it.
     ///
     /// # Errors
     ///

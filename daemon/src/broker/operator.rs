@@ -31,7 +31,7 @@ const OLDER: &str = "the daemon was upgraded: the VM goes on with the old progra
 /// Said of one whose device process is followed by another.
 const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program when no program of its guest uses the GPU; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
 
-/// The answer to what is asked in the moment before another program follows.
+/// The answer to a request in the moment before another program follows.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
 
 /// The answer to a request.
@@ -39,7 +39,7 @@ const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
 pub(super) enum Reply {
     /// The request is carried out.
     Done,
-    /// The status, when device processes have said what they hold.
+    /// The status, when device processes have reported their memory.
     Status,
     /// The result of reading the file again, in this way.
     Reload(How),
@@ -82,7 +82,7 @@ impl Broker {
         }
     }
 
-    /// Does what an operator wants, if that is done at once. Returns the answer that is due.
+    /// Carries out an operator's request, if that is done at once. Returns the answer that is due.
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
@@ -218,7 +218,7 @@ impl Broker {
     }
 
     pub(super) fn status(&mut self, now: Nanos) -> Status {
-        // What the workers that do not ring have told since.
+        // The reports of the workers that do not ring, since the last look.
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
         }
@@ -358,7 +358,7 @@ impl Broker {
     }
 }
 
-/// Returns the sum of what was used on several GPUs.
+/// Returns the sum of the usages of several GPUs.
 fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
     usages.into_iter().fold(Usage::default(), Usage::and)
 }
@@ -376,7 +376,7 @@ pub(super) fn state(vm: &Vm) -> &'static str {
     }
 }
 
-/// Returns what the file says of a VM and what takes effect when its frontend has disconnected.
+/// Returns the change that the file makes to a VM and that takes effect when its frontend has disconnected.
 fn pending(pending: &Pending) -> PendingStatus {
     match pending {
         Pending::Replace(_, keys) => PendingStatus::Restart { keys: keys.clone() },
@@ -393,7 +393,7 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
     }
 }
 
-/// Returns the bytes that a VM may take of a GPU with `memory` bytes. What a part of its GPUs' memory is in bytes, the VM's device process tells.
+/// Returns the bytes that a VM may take of a GPU with `memory` bytes. The VM's device process tells the bytes of a part of its GPUs' memory.
 fn promised(vm: &Vm, memory: u64) -> u64 {
     match (vm.settings.device_memory(), vm.memory.limits) {
         // One without a bound may take all that there is.

@@ -1,4 +1,4 @@
-//! The broker's loop: what it waits for, and in which order it sees to it.
+//! The broker's loop: the events that it waits for, and their order.
 
 use super::connections::{Connections, Peer, Waiting};
 use super::gpu::Gpu;
@@ -61,7 +61,7 @@ pub(super) struct Broker {
     timer: OwnedFd,
     /// The time at which the timer fires.
     armed: Option<Nanos>,
-    /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
+    /// The settings that hold: the file's earlier values, where only the next broker can take over the new ones.
     pub(super) settings: Settings,
     /// The means of a process of its own; none for a thread of a device process ([`Broker::passage`]).
     pub(super) upkeep: Option<Upkeep>,
@@ -132,7 +132,7 @@ impl Upkeep {
 const TICK: Nanos = 50_000_000;
 /// Time between two such looks where nothing but figures for people depends on them: as seldom as rates allow ([`super::rates::Rate`]).
 const TICK_COUNTED: Nanos = 200_000_000;
-/// Time between two samples of what was used.
+/// Time between two samples of the usage.
 const SAMPLE: Nanos = 100_000_000;
 /// Time after which the broker is ready though device processes still start, in nanoseconds. Before the time that systemd has for a start, 90 s.
 const READY_PATIENCE: Nanos = 60_000_000_000;
@@ -190,8 +190,8 @@ impl Broker {
         })
     }
 
-    /// Returns what the broker does with its GPUs. A process of its own shares them out among several VMs; a thread of a device process
-    /// counts what the only VM submits.
+    /// Returns how the broker treats submissions to its GPUs. A process of its own shares the GPUs out among several VMs; a thread of a device
+    /// process counts the submissions of the only VM.
     pub(super) fn passage(&self) -> Passage {
         if self.upkeep.is_some() { Passage::ByGrant } else { Passage::Counted }
     }
@@ -253,7 +253,7 @@ impl Broker {
                 Some(Source::Started) => self.take_started(now),
                 Some(Source::Timer) => {
                     self.armed = None;
-                    // What it says is known; unread it would go on saying it.
+                    // The timer's count is of no use, but the timer stays readable until it is read.
                     let _ = rustix::io::read(&self.timer, &mut [0; 8]);
                 }
                 Some(Source::Signal) => self.end(now),
@@ -291,7 +291,7 @@ impl Broker {
         }
     }
 
-    /// Does what is due, whatever has happened.
+    /// Carries out everything that is due, whatever has happened.
     fn run_due(&mut self, now: Nanos) {
         self.decide(now);
         if self.next_tick.is_some_and(|at| at <= now) {
@@ -360,7 +360,7 @@ impl Broker {
         }
     }
 
-    /// Does what has to be done every now and then while something happens.
+    /// Carries out the recurring tasks, every now and then while something happens.
     fn tick(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());

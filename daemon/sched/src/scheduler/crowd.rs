@@ -1,6 +1,6 @@
-//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. What the driver has got runs, whichever tenant is behind.
-//! A GPU that time-slices contexts gives each of them the same time, so a tenant has the more of it the more contexts it has there; one that does not
-//! runs all of them before it runs what comes next.
+//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. Work that the driver has got runs, whichever tenant is
+//! behind. A GPU that time-slices contexts gives each of them the same time, so a tenant has more of it with more contexts there; one that does not
+//! runs all of them before the work that comes next.
 
 use super::Scheduler;
 use crate::tenant::Tenant;

@@ -104,7 +104,7 @@ impl Scheduler {
         u32::try_from(self.tuning.bundle / chosen.estimate).unwrap_or(1).min(half)
     }
 
-    /// Grants what was picked.
+    /// Grants the submissions that were picked.
     pub(super) fn grant(&mut self, pick: Pick) -> Option<Order> {
         let Pick { key, kind, count } = pick;
         let now = self.now;
@@ -147,7 +147,7 @@ impl Scheduler {
                 let is_kept_back = ready.take_if(|(key, _)| !crowd.admits(*key)).is_some();
                 look = look.min(crowd.until.filter(|_| is_kept_back).unwrap_or(Nanos::MAX));
                 if crowd.is_overdue && ready.is_none() {
-                    // What others get meanwhile is not taken from it.
+                    // The grants that others get meanwhile do not count against it.
                     continue;
                 }
             }

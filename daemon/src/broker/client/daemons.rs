@@ -86,7 +86,7 @@ impl Heard {
         having.map(|(socket, _)| socket.clone()).collect()
     }
 
-    /// Returns what an operator is told who wants a VM that no daemon has.
+    /// Returns the error for an operator whose VM no daemon has.
     fn lacks(self, vm: &str) -> ClientError {
         let named = self.answers.iter().flat_map(|(_, status)| &status.vms).map(|vm| vm.name.as_str());
         let mut names: Vec<_> = named.collect();
@@ -101,7 +101,8 @@ fn is(error: &ClientError, kinds: &[ErrorKind]) -> bool {
     matches!(error, ClientError::Socket(_, why) if kinds.contains(&why.kind()))
 }
 
-/// Finds the daemon that has a VM. A broker that says nothing is meant if no other daemon has the VM: the request itself waits longer for its answer.
+/// Finds the daemon that has a VM. A broker that does not answer is meant if no other daemon has the VM: the request itself waits longer for its
+/// answer.
 fn found(
     vm: &str,
     places: Places,
@@ -126,7 +127,7 @@ fn found(
     }
 }
 
-/// Puts together what daemons say. One that does not let this user in is left out, unless none does.
+/// Puts the answers of daemons together. One that does not let this user in is left out, unless none does.
 fn together(
     places: Places,
     json: bool,
@@ -194,7 +195,7 @@ mod tests {
         Places { broker: broker.map(Into::into), of_one_vm: others.iter().map(Into::into).collect() }
     }
 
-    /// A daemon says what its socket is called: the names of its VMs, or why it says nothing.
+    /// A daemon says the name of its socket: the names of its VMs, or the reason why it says nothing.
     fn said(socket: &Path) -> Result<Status, ClientError> {
         let failed = |kind: ErrorKind| Err(ClientError::Socket(socket.to_owned(), io::Error::from(kind)));
         match socket.to_str().unwrap() {

@@ -53,7 +53,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Asks the broker that listens at `socket`. Returns its answer, and what is behind it.
+    /// Asks the broker that listens at `socket`. Returns its answer, and the connection for the lines that follow.
     ///
     /// # Errors
     ///

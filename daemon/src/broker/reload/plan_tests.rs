@@ -93,7 +93,7 @@ fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
 fn vms_come_and_go() {
     assert_eq!(after(|new| new.vms.push(vm("d"))), [Action::Add(vm("d"))]);
     assert_eq!(after(|new| _ = new.vms.remove(1)), [Action::Remove("b".into())]);
-    // One that has another name is another, whatever it has.
+    // A VM with another name is another VM, even with all else equal.
     let renamed = VmSettings { name: "bb".into(), ..vm("b") };
     assert_eq!(after(|new| new.vms[1] = renamed.clone()), [Action::Remove("b".into()), Action::Add(renamed)]);
 }

@@ -1,11 +1,11 @@
-//! The status that an operator is told: every GPU, VM and context, and what they have used.
+//! The status that an operator is told: every GPU, VM and context, and their usage.
 
 use crate::ipc::InForce;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The number of the form that a status has. It rises when something that is there gets another name, meaning or unit, or goes away; what is new
-/// comes without.
+/// The number of the form that a status has. It rises when an existing value gets another name, meaning or unit, or goes away; it does not rise for a
+/// new value.
 pub(in crate::broker) const FORM: u32 = 1;
 
 /// Everything at one moment.
@@ -283,7 +283,7 @@ pub struct Used {
 pub struct KillCounts {
     /// Contexts that an operator wanted ended.
     pub operator: u64,
-    /// Contexts of which a submission ran for too long.
+    /// Contexts with a submission that ran for too long.
     pub hung: u64,
     /// Contexts that were lost in another way.
     pub lost: u64,

@@ -58,7 +58,7 @@ impl<'a> VmOptions<'a> {
     ///
     /// # Errors
     ///
-    /// `None` if there is no such key, else what is allowed.
+    /// `None` if there is no such key, else the allowed values.
     pub(super) fn words(&self, key: &str, value: &Value) -> Result<Vec<OsString>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
@@ -73,7 +73,7 @@ impl<'a> VmOptions<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong.
+    /// The mistake.
     pub(super) fn parse(&self, arguments: &[OsString]) -> Result<ArgMatches, String> {
         let program = OsString::from("vhost-user-vulkan");
         let words = std::iter::once(&program).chain(arguments);

@@ -1,4 +1,4 @@
-//! The paths of control sockets: where a daemon listens if nobody names one, and where an operator who names none finds it.
+//! The paths of control sockets: where a daemon listens if its command line names none, and where an operator who names none finds it.
 
 use crate::service::runtime_folder;
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ pub(in crate::broker) const LOOK: Duration = Duration::from_secs(1);
 #[error("several daemons run here; say which one is meant with one of {}", .0.iter().map(|path| format!("--control-socket {}", path.display())).collect::<Vec<_>>().join(", "))]
 pub struct Ambiguous(pub(in crate::broker) Vec<PathBuf>);
 
-/// Returns the path at which the daemon of one VM listens for operators, if nobody names another: beside the VM's socket, and absolute, so that
-/// operators find it in the kernel's list.
+/// Returns the path at which the daemon of one VM listens for operators by default: beside the VM's socket, and absolute, so that operators find it
+/// in the kernel's list.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub fn control_socket_beside(socket: Option<PathBuf>) -> io::Result<PathBuf> {
     Ok(path.into())
 }
 
-/// Returns where a broker that nobody names a control socket listens: in the folder that the service manager has made for it
+/// Returns where a broker listens whose settings name no control socket: in the folder that the service manager has made for it
 /// (`RUNTIME_DIRECTORY`), else in the user's own ([`user_control_socket`]).
 pub(super) fn default_control_socket() -> PathBuf {
     runtime_folder().map_or_else(user_control_socket, |folder| folder.join(SERVICE_NAME))
@@ -49,8 +49,8 @@ pub fn brokers_control_socket() -> PathBuf {
     broker().or_else(hidden_broker).unwrap_or_else(user_control_socket)
 }
 
-/// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of
-/// one VM that lets this user in. If there is none, one that does not, of which the operator then hears.
+/// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of one VM
+/// that lets this user in. If none lets this user in, it is one that refuses, so that the operator hears of it.
 ///
 /// # Errors
 ///
@@ -160,13 +160,13 @@ fn tried(paths: Vec<PathBuf>) -> Found {
     found
 }
 
-/// Returns whether a file's owner may have this user connect to it: anybody can give a socket such a name.
+/// Returns whether a file's owner may have this user connect to it: any user can give a socket such a name.
 fn is_of_this_user_or_root(path: &Path) -> bool {
     let trusted = [0, rustix::process::geteuid().as_raw()];
     path.symlink_metadata().is_ok_and(|file| trusted.contains(&file.uid()))
 }
 
-/// The paths in the kernel's list of sockets, of which each line ends with one.
+/// The paths in the kernel's list of sockets: each line ends with one.
 fn listed(sockets: &[u8]) -> Vec<PathBuf> {
     let path = |line: &[u8]| {
         let start = line.windows(2).position(|pair| pair == b" /")? + 1;

@@ -86,8 +86,8 @@ impl Problem {
         Self::of_key(&table_of_vm(name), key, what)
     }
 
-    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and what
-    /// commands a terminal.
+    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and commands to a
+    /// terminal.
     fn on_one_line(self) -> Self {
         let shown = |c: char| if c.is_control() { ' ' } else { outside::visible(c) };
         let clean = |text: String| text.chars().map(shown).collect();
@@ -131,16 +131,16 @@ impl Found {
         self.0.extend(problems);
     }
 
-    /// Returns what is right, and notes what is wrong.
+    /// Returns the value if there is one, and notes the problem if not.
     pub(super) fn right<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.add(problem)).ok()
     }
 
-    /// Returns what was read if nothing is wrong with it.
+    /// Returns the read value if there are no problems with it.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong, in the order of the file.
+    /// All problems, in the order of the file.
     pub(super) fn none_or<T>(self, read: T, places: &Places<'_>) -> Result<T, Problems> {
         if self.0.is_empty() {
             return Ok(read);

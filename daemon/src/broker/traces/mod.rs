@@ -40,12 +40,12 @@ const WORK_KEPT: usize = 4096;
 pub(super) const CONTEXTS_MAX: usize = 4096;
 /// Bytes that wait for a slow reader. While there are more nothing is added.
 pub(super) const UNSENT_MAX: usize = 1 << 20;
-/// Time after the end of a trace for what is still in the pages, in nanoseconds.
+/// Time after the end of a trace for notes that are still in the pages, in nanoseconds.
 pub(super) const CLOSING: Nanos = 500_000_000;
 /// Time between two questions what memory the VM holds, in nanoseconds.
 pub(super) const MEMORY_EVERY: Nanos = 250_000_000;
 
-/// A trace that somebody wants, of a VM that is there.
+/// A trace that an operator wants, of an existing VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The VM's index.
@@ -96,11 +96,11 @@ impl<P> Default for Traces<P> {
 }
 
 impl<P: PartialEq> Traces<P> {
-    /// Returns what is wanted, if it may be had.
+    /// Returns the wanted trace, if it may be had.
     ///
     /// # Errors
     ///
-    /// The reason, and what is allowed.
+    /// The reason, and the allowed values.
     pub(super) fn admit(&self, vm: &str, wanted: Wanted) -> Result<Wanted, String> {
         if !(1..=SECONDS_MAX).contains(&wanted.seconds) {
             return Err(format!("seconds: {} is not a whole number from 1 to {SECONDS_MAX}", wanted.seconds));
@@ -160,7 +160,7 @@ impl<P> Trace<P> {
         }
     }
 
-    /// Keeps what a context told, as far as there is room.
+    /// Keeps the notes of a context, as far as there is room.
     pub(super) fn keep(&mut self, key: ContextKey, TakenNotes { notes, lost, nonsense }: &TakenNotes) {
         let room = NOTES_KEPT.saturating_sub(self.notes.len());
         self.lost += u64::from(*lost) + notes.len().saturating_sub(room) as u64;
@@ -176,7 +176,7 @@ impl<P> Trace<P> {
         }
     }
 
-    /// Takes out what was kept, as much as may be sent after one look at `now`: behind everything that was written into a page by then.
+    /// Takes out the kept notes, as many as may be sent after one look at `now`: behind everything that was written into a page by then.
     pub(super) fn take(&mut self, now: Nanos) -> Vec<TraceEvent> {
         let count = self.notes.len().min(NOTES_PER_LOOK);
         let checked = self.notes.drain(..count).map(|(key, note)| checked(key.0, note, self.begin, now));

@@ -1,5 +1,5 @@
-//! The pieces of what a broker passes on to the program that follows it (`vms::state`) that say how something goes on: a socket, a device process,
-//! an account. Descriptors are inherited and found by their numbers. Knows nothing of VMs.
+//! The pieces of the state that a broker passes on to the program that follows it (`vms::state`): how a socket, a device process or an account goes
+//! on. Descriptors are inherited and found by their numbers. Knows nothing of VMs.
 
 use crate::ipc::{FromBroker, InForce, Replaced};
 use crate::sandbox;

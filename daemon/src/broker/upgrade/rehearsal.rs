@@ -24,7 +24,7 @@ pub(in crate::broker) struct Rehearsed {
     pub(in crate::broker) takes_over: String,
 }
 
-/// A program: the path at which it was found, and its file, which is the same whatever becomes of the path.
+/// A program: the path at which it was found, and its file, which stays the same if another takes the path.
 #[derive(Clone, Debug)]
 pub(in crate::broker) struct Program {
     pub(in crate::broker) path: PathBuf,
@@ -32,7 +32,7 @@ pub(in crate::broker) struct Program {
 }
 
 impl Program {
-    /// The program that is at this path now. Whoever may replace the path decides how long this takes.
+    /// The program that is at this path now. The owner of the path decides how long this takes.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ pub(in crate::broker) struct Rehearsal {
 
 /// Time that a program has to understand the state.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of an answer, and of what a program says to its errors.
+/// Bytes of an answer, and of a program's messages on standard error.
 const ANSWER_BYTES: usize = 4096;
 /// The thread's name.
 const THREAD: &str = "rehearsal";
@@ -135,7 +135,7 @@ fn rehearse(
     said.map_err(|error| named(&error))
 }
 
-/// Returns what the program answers.
+/// Returns the program's answer.
 fn hear(child: &mut Child, until: Instant) -> Result<Rehearsed, String> {
     let answer = child.stdout.take().map(|pipe| read(pipe, until)).transpose();
     let answer = answer.map_err(|error| error.to_string())?.unwrap_or_default();
@@ -150,7 +150,7 @@ fn hear(child: &mut Child, until: Instant) -> Result<Rehearsed, String> {
     })
 }
 
-/// Reads what comes until the end, or as much as an answer may have.
+/// Reads until the end, or as much as an answer may have.
 fn read(mut pipe: impl Read + AsFd, until: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; ANSWER_BYTES];
     let mut count = 0;

@@ -13,7 +13,7 @@ fn beside(setting: Setting, adversary: &[Guest], time: Nanos) -> World {
 
 fn assert_no_harm(world: &World, what: &str) {
     let parts = [0, 1].map(|index| world.part(index));
-    // A third each, less what switches cost.
+    // Each gets a third, less the cost of switches.
     assert!(parts.iter().all(|part| *part >= 1.0 / 3.0 - 0.02), "{what}: {parts:.4?}, {}", world.figures());
 }
 
