@@ -40,7 +40,7 @@ const NAME: &CStr = c"vhost-user-vulk";
 const LOG: &str = "daemon";
 
 fn main() -> ExitCode {
-    // Whatever else is on the command line, QEMU's conventions say.
+    // QEMU's conventions say so, whatever else is on the command line.
     if std::env::args_os().any(|argument| argument == "--print-capabilities") {
         return print(&format!("{CAPABILITIES}\n")).unwrap_or(ExitCode::FAILURE);
     }
@@ -129,7 +129,7 @@ fn is_logging() -> bool {
     log::log_enabled!(target: LOG, log::Level::Error)
 }
 
-/// Serves one VM. What goes wrong below a broker names the VM.
+/// Serves one VM. A failure below a broker names the VM.
 fn become_device(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     if follows && !options.under_broker {
         bail!("--take-over needs --config: only a broker can be followed");
@@ -170,7 +170,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     let confinement = options.confinement.into();
     let (workers, worker_memory) = control_group(&options, follows)?.unzip();
     if options.quotas.host_memory.is_none() {
-        // What is more would end workers; this way programs are told that there is no more.
+        // The kernel would end workers beyond that; this way programs are told that there is no more.
         let memory = worker_memory.flatten().unwrap_or(u64::MAX);
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
@@ -189,7 +189,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
     let manager = Manager::of_environment();
-    // Before the socket file, which appears when all is ready, and after which somebody may want this to end.
+    // Before the socket file appears, which it does when all is ready: from then on another process may end this one.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = listen(inherited, &options, follows)?;
     let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
@@ -404,7 +404,7 @@ fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
     SharedGpu { uuid, name, software, memory, pci_address, likeness, spare, driver }
 }
 
-/// Says loudly what a guest does not meet, or refuses to start without it.
+/// Warns of the protections that a guest does not meet, or refuses to start without them.
 fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
     let lacking = lacks.join(", ");
     match options.sandbox {
@@ -427,7 +427,7 @@ fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the GPUs. What drivers and the daemon have to say of them is not logged, unless more is wanted in the log than usual.
+/// Prints the GPUs. Messages of drivers and the daemon about them are not logged, unless the level of the log is higher than usual.
 fn list_gpus(options: &Serve) -> anyhow::Result<ExitCode> {
     let level = match options.log_level {
         LevelFilter::Debug | LevelFilter::Trace => options.log_level,
@@ -460,7 +460,7 @@ fn print_system_calls() -> anyhow::Result<ExitCode> {
     print(&text)
 }
 
-/// Prints what this program was asked for. A reader that is gone has had enough.
+/// Prints the text that this program was asked for. A reader that is gone has had enough.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     outside::print(text).context("cannot write")?;
     Ok(ExitCode::SUCCESS)

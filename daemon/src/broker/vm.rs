@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The VMs by index. An index is never used again, so what is still under way about a VM that is gone finds nothing.
+/// The VMs by index. An index is never used again, so an event that is still under way about a VM that is gone finds nothing.
 #[derive(Debug, Default)]
 pub(super) struct Vms {
     by_index: BTreeMap<usize, Vm>,
@@ -68,7 +68,7 @@ pub(super) struct Vm {
     pub(super) taken: Vec<PathBuf>,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,
-    /// Totals of what has ended: what that had used, and how it ended.
+    /// Totals of contexts and processes that have ended: their usage, and the manner of their ends.
     pub(super) past: Past,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Successor {
     pub(super) process: Process,
     /// The device process's `Ready` message; none before that.
     pub(super) offer: Option<Offer>,
-    /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
+    /// The successor has said that it serves the frontend. Its other messages are heard when the other process has ended.
     pub(super) serves: bool,
     /// Time at which this process is killed for being late, or the old one if this one serves. [`Nanos::MAX`]: no kill is planned.
     pub(super) until: Nanos,
@@ -143,7 +143,7 @@ impl VmContext {
     }
 }
 
-/// Memory that is asked for only when somebody wants to know.
+/// Memory that the broker asks for only when a report needs it.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) held: HeldMemory,
@@ -155,7 +155,7 @@ pub(super) struct Asked {
     pub(super) answered: Option<Nanos>,
 }
 
-/// Totals of what is over, for metrics that only rise.
+/// Totals of ended contexts and processes, for metrics that only rise.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Past {
     /// Processor time of workers that have ended.
@@ -222,7 +222,7 @@ pub(super) enum Restart {
 /// A GPU that is being drained.
 #[derive(Debug)]
 pub(super) struct Draining {
-    /// The operator who wants it.
+    /// The operator's connection.
     pub(super) peer: Peer,
     pub(super) gpu: usize,
     /// The contexts that are to be moved, by the indices of their VMs.
@@ -420,7 +420,7 @@ impl Vm {
         self.process.as_ref().filter(|process| !process.dying).and(self.ending)
     }
 
-    /// Notes what memory the VM's device process has said that it holds.
+    /// Notes the memory that the VM's device process holds by its own account.
     pub(super) fn hold(&mut self, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
         self.memory = Asked { held, asked: None, answered: Some(now), ..self.memory };
         for (ctx_id, held) in contexts {
@@ -466,7 +466,7 @@ impl Vm {
         }
     }
 
-    /// Returns what an operator is told who names a context that is not there.
+    /// Returns the error for an operator who names a context that is not there.
     pub(super) fn no_such_context(&self, ctx_id: ContextId) -> String {
         let mut known: Vec<_> = self.contexts.keys().map(|ctx_id| ctx_id.0).collect();
         known.sort_unstable();
@@ -474,14 +474,14 @@ impl Vm {
         format!("{}: no such context; {} has [{}]", self.context_name(ctx_id), self.name(), known.join(", "))
     }
 
-    /// Returns when its device process must have ended what an operator wants ended, if the broker can end that process.
+    /// Returns when its device process must have ended the contexts that an operator wants ended, if the broker can end that process.
     pub(super) fn kill_deadline(&self) -> Option<Nanos> {
         let since = self.contexts.values().filter_map(|context| context.killed).min()?;
         let process = self.process.as_ref().filter(|process| !process.dying && process.is_child());
         process.map(|_| since.saturating_add(KILL_PATIENCE))
     }
 
-    /// Returns whether its memory should be asked for before somebody is told of it.
+    /// Returns whether to ask for its memory before a report about it.
     pub(super) fn wants_to_be_asked(&self, now: Nanos) -> bool {
         let able = self.process.as_ref().is_some_and(|process| process.ready && !process.dying);
         let fresh = self.memory.answered.is_some_and(|at| now.saturating_sub(at) < FRESH);

@@ -31,7 +31,7 @@ pub(super) fn memory() -> impl TypedValueParser<Value = Memory> {
     })
 }
 
-/// Reads a level of the log, of which the most severe come first.
+/// Reads a level of the log, the most severe first.
 pub(super) fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .try_map(|name| name.parse::<LevelFilter>())

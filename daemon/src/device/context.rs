@@ -1,4 +1,4 @@
-//! A context: what it can do, what it sees, and its fences that are due (VIRTIO 1.3, 5.7.6.9).
+//! A context: its abilities, the resources that it sees, and its fences that are due (VIRTIO 1.3, 5.7.6.9).
 
 use super::quota::Owner;
 use config::{MemoryId, PerHeap};
@@ -32,7 +32,7 @@ pub(crate) enum Obstacle {
     Exports,
 }
 
-/// The successor of a context's worker, from when it is shown what the context sees.
+/// The successor of a context's worker, from when it is shown the context's resources.
 #[derive(Debug)]
 pub(super) struct Successor {
     /// The owner that holds the pieces it was shown.

@@ -1,4 +1,4 @@
-//! This file counts what contexts share.
+//! This file counts the amounts that contexts hold of shared limits.
 
 use super::error::GuestError;
 use super::model::DeviceOptions;

@@ -59,7 +59,7 @@ impl<T> HostBlob<T> {
         !matches!(self.state, HostBlobState::Pending { .. })
     }
 
-    /// Returns what a worker is shown of it.
+    /// Returns the view of it that a worker is shown.
     pub(super) fn shown(&self) -> Shown {
         match self.state {
             HostBlobState::Pending { .. } => Shown::Expected,
@@ -67,14 +67,14 @@ impl<T> HostBlob<T> {
             HostBlobState::Exported(..) => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: self.memory }
             }
-            // For nobody else to import.
+            // No other context may import it.
             HostBlobState::Lent(..) | HostBlobState::Revoked { .. } => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: None }
             }
         }
     }
 
-    /// The context whose worker lends it, and what it lends.
+    /// The context whose worker lends it, and the lent piece.
     pub(super) fn lent(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Lent(_, lender) => Some((lender, self.memory?)),
@@ -82,7 +82,7 @@ impl<T> HostBlob<T> {
         }
     }
 
-    /// The context whose worker exported it, and what.
+    /// The context whose worker exported it, and the piece.
     pub(super) fn exported(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Exported(_, creator) => Some((creator?, self.memory?)),
@@ -122,7 +122,7 @@ impl<T> Resource<T> {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
     }
 
-    /// Returns what a worker is shown of it: nothing of memory in the guest.
+    /// Returns the view of it that a worker is shown: nothing of memory in the guest.
     pub(super) fn shown(&self) -> Option<Shown> {
         match &self.kind {
             Kind::Guest => None,

@@ -491,7 +491,7 @@ fn a_pending_blob_is_expected_by_other_contexts_before_what_they_submit_next() {
         [Asked::Attach(2, 5, 4096, Shown::DeviceMemory { mappable: true, memory: None })]
     );
 
-    // What is detached in time, or refused, is expected no longer.
+    // A blob that is detached in time, or refused, is expected no longer.
     rig.start(header(1, None), blob(6, 77, 4096));
     rig.asked();
     assert_eq!(rig.call(2, attach(6)), OK);
@@ -538,7 +538,7 @@ fn fences_are_answered_in_order_per_timeline() {
     let other_context = rig.submit(2, 3, 14);
     rig.signal(1, 4, 12);
     assert_eq!(rig.answer(other_ring), Some(OK));
-    // What was never submitted there, is nobody's.
+    // A fence that was never submitted there answers no command.
     for (ctx_id, ring_idx, fence_id) in [(1, 3, 12), (2, 3, 10), (1, 9, 10), (7, 3, 10)] {
         rig.signal(ctx_id, ring_idx, fence_id);
     }
@@ -628,7 +628,7 @@ fn the_context_whose_worker_owes_most_answers_is_known() {
     assert_eq!(most(&rig), Some((2, 1)));
     rig.submit(1, 0, 11);
     assert_eq!(most(&rig), Some((1, 1)), "the older of two");
-    // An export, and what others want to do with it.
+    // An export, and commands of other contexts about it.
     rig.start(header(2, None), blob(5, 77, 4096));
     rig.start(header(0, None), map(5, 4096));
     assert_eq!(most(&rig), Some((2, 3)));

@@ -44,8 +44,8 @@ pub enum FromBroker {
         /// Their GPUs.
         placement: Placement,
     },
-    /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two
-    /// ([`super::ToSuccessor`]). Both are told: the one that serves passes its state on, unless something is in the way, and ends.
+    /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two ([`super::ToSuccessor`]). Both
+    /// are told: the one that serves passes its state on, unless something prevents that, and ends.
     HandOn,
     /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which also comes at each change from then on.
     Room(RoomOrder),
@@ -56,7 +56,7 @@ pub enum FromBroker {
 pub struct RoomOrder {
     /// The number of this order among those of the VM, from 1.
     pub number: u64,
-    /// Bytes. What contexts hold beyond them is to be given up: they are swapped out.
+    /// Bytes. The excess that contexts hold is to be given up: they are swapped out.
     pub most: u64,
     /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
     pub forced: bool,
@@ -101,14 +101,14 @@ impl Placement {
     }
 }
 
-/// Device process to broker. A guest that took over a device process can say what it likes: it speaks for its own VM only.
+/// Device process to broker. A guest that took over a device process can send any message: it speaks for its own VM only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToBroker {
     /// The device process waits for a frontend from now on.
     Ready {
         /// The GPUs of the device process: those that guests see, in their order, and then spare ones.
         gpus: Vec<SharedGpu>,
-        /// The most memory that the VM may hold; `u64::MAX` of what has no bound.
+        /// The most memory that the VM may hold; `u64::MAX` for an unbounded amount.
         limits: HeldMemory,
         /// The settings to which the options and the GPUs have led.
         in_force: InForce,
@@ -209,7 +209,7 @@ pub struct RoomState {
 pub enum RestartStage {
     /// The successor starts.
     Starts,
-    /// The successor makes what it can while the context goes on.
+    /// The successor builds the parts that it can while the context goes on.
     Prepares,
     /// The worker comes to rest.
     Rests,
@@ -308,7 +308,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Returns what holds for these GPUs of a VM, with a window of so many bytes.
+    /// Returns the settings for these GPUs of a VM, with a window of so many bytes.
     #[must_use]
     pub fn new(gpus: &[GpuChoice], window_size: u64) -> Self {
         let first = gpus.first();
@@ -344,7 +344,7 @@ mod tests {
     /// The context of the samples.
     const CONTEXT: ContextId = ContextId(300);
 
-    /// Returns the bytes of all these messages, each of which can be read again.
+    /// Returns the bytes of all these messages, after checking that each can be read again.
     fn bytes<M: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(messages: &[M]) -> String {
         let encoded = messages.iter().map(|message| {
             let bytes = encode(message).unwrap();

@@ -41,12 +41,12 @@ pub enum ToLauncher {
         /// The driver it is to load.
         family: DriverFamily,
     },
-    /// Kill a child, if it still runs, and whatever it started.
+    /// Kill a child, if it still runs, and all processes that it started.
     Kill {
         /// The child's number, as given at its start.
         child: u32,
     },
-    /// The process that may have mapped what is kept from now on. Descriptor: of that process (`pidfd`); none if nobody knows it.
+    /// The process that may have mapped the kept memory from now on. Descriptor: of that process (`pidfd`); none if it is not known.
     Frontend,
     /// Keep a descriptor, one of a set. Descriptor: that one. The launcher keeps it until it is told otherwise, and when the device process
     /// is gone for as long as the frontend's process lives.
@@ -84,17 +84,17 @@ pub enum ToLauncher {
 /// Launcher to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromLauncher {
-    /// First message: what of the sandbox cannot be had here, in words; nothing if it is complete.
+    /// First message: the parts of the sandbox that cannot be had here, in words; nothing if it is complete.
     Ready {
         /// One entry for each part.
         lacks: Vec<String>,
     },
-    /// The launcher has done what it was told to do with a set: the device process may close its own descriptors.
+    /// The launcher has carried out its order about a set: the device process may close its own descriptors.
     Released {
         /// The set.
         set: u64,
     },
-    /// A file is not any more what it was.
+    /// A file has been replaced or changed.
     Replaced(Replaced),
     /// A child is gone.
     Ended {
@@ -112,7 +112,7 @@ pub enum FromLauncher {
 pub enum Replaced {
     /// A manifest or a library of the GPU's driver: processes that start now load another driver than those that run.
     Driver(PathBuf),
-    /// The socket file: nobody can connect any more.
+    /// The socket file: no frontend can connect any more.
     Socket(PathBuf),
     /// This program: processes that run, and those that they start, go on with the old one.
     Program(PathBuf),

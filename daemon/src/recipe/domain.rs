@@ -39,7 +39,7 @@ pub enum DomainError {
 pub struct Given {
     /// The domain.
     pub domain: String,
-    /// The sentences that tell an administrator what its machine type lacks, and what its other devices need.
+    /// The sentences that tell an administrator of the features that its machine type lacks, and of changes to its other devices.
     pub advice: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ fn machine<'a>(domain: Node<'a, '_>) -> Option<&'a str> {
     child(child(domain, "os")?, "type")?.attribute("machine")
 }
 
-/// Returns what an administrator has to know of a machine without PCI Express, which QEMU starts with the device all the same.
+/// Returns advice for the administrator of a machine without PCI Express, which QEMU starts with the device all the same.
 fn advice_for(machine: &str) -> String {
     format!(
         "the machine type {machine} has no PCI Express, and the device was tried with q35 only: here the guest may not let go of the device, which plugging it again needs, and suspend to memory is not hidden from the guest. A new machine with <type arch='x86_64' machine='q35'> in <os> has both"

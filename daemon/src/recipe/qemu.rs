@@ -3,7 +3,7 @@
 use super::{CHARDEV, DEVICE_ID, MEMORY, PORT_ID, Unfit, word};
 use std::path::Path;
 
-/// QEMU's device for whatever a vhost-user socket offers.
+/// QEMU's device for any device that a vhost-user socket offers.
 const DEVICE: &str = "vhost-user-test-device-pci";
 /// The properties of a virtio-gpu device (virtio 1.3, section 5.7: device 16 with two queues).
 const PROPERTIES: [(&str, Value<'_>); 4] = [

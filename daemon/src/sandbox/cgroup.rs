@@ -1,5 +1,5 @@
-//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`), so that what the workers of a VM take of the machine's memory and
-//! threads is taken from that VM alone.
+//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`), so that memory and threads of the machine that the workers of a VM take are
+//! taken from that VM alone.
 //!
 //! Below the group that the system *delegates* to the daemon lie `broker` and `vm-NAME` for each VM, or nothing of these for a daemon of
 //! one VM; and below a VM's group `device` with the device process and its launcher, and `workers` with everything that a guest can make
@@ -45,7 +45,7 @@ pub struct GroupLimits {
 
 /// The controllers that limits are made with.
 const CONTROLLERS: &[&str] = &["memory", "pids", "cpu"];
-/// The extended attributes that mark groups which may be divided: systemd sets the first for everybody, older versions the second for root.
+/// The extended attributes that mark groups which may be divided: systemd sets the first for every user, older versions the second for root.
 const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
 /// Below a VM's group, the one of its device process and launcher.
 pub const DEVICE: &str = "device";
@@ -66,11 +66,11 @@ impl GroupLimits {
 }
 
 impl Delegated {
-    /// Does what [`Self::claim`] does; if there is no group, logs that once, with advice.
+    /// Does the same as [`Self::claim`]; if there is no group, logs that once, with advice.
     ///
     /// # Errors
     ///
-    /// There is none, though there has to be.
+    /// There is no group, though the options require one.
     pub fn claim_or_say(mode: CgroupMode, leaf: &str) -> io::Result<Option<Self>> {
         match (Self::claim(mode, leaf), mode) {
             (Ok(delegated), _) => {
@@ -99,7 +99,7 @@ impl Delegated {
     ///
     /// # Errors
     ///
-    /// Why there is none, and what helps.
+    /// The reason why there is none, and a remedy.
     pub fn claim(mode: CgroupMode, leaf: &str) -> Result<Self, String> {
         if mode == CgroupMode::Off {
             return Err("--cgroup=off".into());
@@ -193,7 +193,7 @@ impl Delegated {
     }
 }
 
-/// Returns what is left of `all` for each of those that have no limit of their own. It is at least 1, because the kernel reports too small a limit better
+/// Returns the part of `all` for each of those that have no limit of their own. It is at least 1, because the kernel reports too small a limit better
 /// than a refusal here would.
 fn part(all: Option<u64>, own: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
     let left = own.clone().flatten().fold(all?, u64::saturating_sub);
@@ -290,8 +290,8 @@ fn kills(events: &str) -> u64 {
     events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Makes this process, and those that it starts, the first to go when memory runs out: a worker is one guest's program, and what serves
-/// others is spared. Everybody may raise this number.
+/// Makes this process, and those that it starts, the first to go when memory runs out: a worker is one guest's program, and processes that serve
+/// others are spared. Any process may raise this number.
 ///
 /// # Errors
 ///
@@ -362,7 +362,7 @@ fn read(group: &Path, name: &str) -> io::Result<String> {
 
 fn write(group: &Path, name: &str, value: impl Display) -> io::Result<()> {
     let path = group.join(name);
-    // Never made by us: what is not there is no file of a group.
+    // Opened and never created: a file that is missing is no file of a group.
     let file = File::options().write(true).open(&path);
     let written = file.and_then(|mut file| file.write_all(value.to_string().as_bytes()));
     written.map_err(|error| failed(&path, &error))

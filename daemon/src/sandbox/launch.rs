@@ -40,9 +40,9 @@ pub struct Ended {
 pub enum FromChildren {
     /// A child has ended.
     Ended(Ended),
-    /// The launcher has done what it was told about a set of kept descriptors.
+    /// The launcher has carried out its order about a set of kept descriptors.
     Released(u64),
-    /// A file is not any more what it was.
+    /// A file has been replaced or changed.
     Replaced(Replaced),
 }
 
@@ -92,7 +92,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// A launcher that is played by the holder of the other end of `channel`.
+    /// A launcher that a test plays at the other end of `channel`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn played(channel: Channel) -> io::Result<Self> {
         let process = Mutex::new(std::process::Command::new("/bin/true").spawn()?);
@@ -104,8 +104,8 @@ impl Launcher {
         &self.lacks
     }
 
-    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error, which are both `output`.
-    /// What becomes of it is heard later.
+    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error, which are both `output`. The
+    /// launcher reports its end later.
     pub fn launch(
         &self,
         child: u32,
@@ -126,8 +126,8 @@ impl Launcher {
         }
     }
 
-    /// Tells the launcher to remove socket files when this process is gone: the VM's, if a device process has made it, and others. What is said later
-    /// does not count.
+    /// Tells the launcher to remove socket files when this process is gone: the VM's, if a device process has made it, and others. Only the first
+    /// call counts.
     pub fn remove_at_end(&self, socket: Option<SocketFile>, others: Vec<PathBuf>) -> io::Result<()> {
         let socket = socket.map(|file| (file.path().to_owned(), file.identity()));
         self.send(&ToLauncher::RemoveAtEnd { socket, others }, None)
@@ -143,7 +143,7 @@ impl Launcher {
         self.send(&ToLauncher::Watch { family }, None)
     }
 
-    /// Tells the launcher which process may have mapped what is kept from now on; `None` if it is not known.
+    /// Tells the launcher which process may have mapped the kept memory from now on; `None` if it is not known.
     pub fn frontend(&self, process: Option<&OwnedFd>) -> io::Result<()> {
         self.send(&ToLauncher::Frontend, process.map(AsFd::as_fd))
     }
@@ -185,7 +185,7 @@ impl Launcher {
         }
     }
 
-    /// Ends it and waits for that: it kills what still runs and removes what it was told to.
+    /// Ends it and waits for that: it kills the children that still run and removes the files of [`Self::remove_at_end`].
     pub fn finish(self) {
         let Self { channel, process, .. } = self;
         drop(channel);

@@ -54,7 +54,7 @@ struct Launcher {
 struct Started {
     number: u32,
     pidfd: OwnedFd,
-    /// The pipe in which the child reports how it went; it reaches its end when nobody holds the other end any more.
+    /// The pipe in which the child reports how it went; it reaches its end when no process holds the other end any more.
     report: io::PipeReader,
 }
 
@@ -86,7 +86,7 @@ impl Launcher {
         }
     }
 
-    /// Tells what was replaced since the last look.
+    /// Tells of the files that were replaced since the last look.
     fn look(&mut self) -> io::Result<()> {
         for what in self.watch.look() {
             self.tell(FromLauncher::Replaced(what))?;
@@ -94,7 +94,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Does what the device process has said; whether it is still there.
+    /// Carries out the orders of the device process. Returns whether that is still there.
     fn obey_all(&mut self, program: &Program) -> io::Result<bool> {
         loop {
             match self.channel.try_receive() {

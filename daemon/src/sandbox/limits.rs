@@ -1,4 +1,4 @@
-//! Limits on what one child may take of the system (`getrlimit`). Device memory and pinned memory are counted elsewhere.
+//! Limits on the resources of the system that one child may take (`getrlimit`). Device memory and pinned memory are counted elsewhere.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;

@@ -1,4 +1,4 @@
-//! Starting child processes that hold nothing but what they are given, and confining processes.
+//! Starting child processes that hold nothing but the descriptors that they are given, and confining processes.
 //!
 //! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
 //! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process), `watch` (files that must stay what they are), `cgroup` (limits on what a VM's workers take); `policy` with its data files says

@@ -22,7 +22,7 @@ const PLACES: &[&str] = &["/tmp", "/run", "/var", "/proc", "/etc"];
 ///
 /// # Errors
 ///
-/// The system refuses; the message says what.
+/// The system refuses; the message names the step.
 pub(super) fn enter(view: &View, own_processes: bool) -> io::Result<()> {
     let refused = |what: &str, error: &dyn Display| io::Error::other(format!("{what}: {error}"));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)

@@ -10,9 +10,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// Takes over the descriptor that is this process's standard input, which is empty from then on, and closes every other above 2: whoever
-/// started this process has libraries that do not mark all of theirs close-on-exec, and guest memory is among them. To be called before
-/// anything is opened.
+/// Takes over the descriptor that is this process's standard input, which is empty from then on, and closes every other above 2: the process that
+/// started this one has libraries that do not mark all of theirs close-on-exec, and guest memory is among them. To be called before anything is
+/// opened.
 pub fn only_standard_input() -> io::Result<OwnedFd> {
     // SAFETY: a system call without pointers; nothing in this process owns a descriptor above 2 yet, as the caller promises.
     if unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) } != 0 {
@@ -127,7 +127,7 @@ pub(super) fn exec(
     io::Error::last_os_error()
 }
 
-/// Closes every descriptor above 2 but this one, whoever owns it. For a process that returns nowhere.
+/// Closes every descriptor above 2 but this one, even those that values of this process own. For a process that does not return to its callers.
 pub(super) fn close_all_but(keep: BorrowedFd<'_>) {
     let keep = keep.as_raw_fd() as u32;
     for (first, last) in [(3, keep.saturating_sub(1)), (keep.saturating_add(1), u32::MAX)] {
@@ -159,7 +159,7 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
 /// `SO_PEERPIDFD` of Linux's `asm-generic/socket.h`.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Ends this process without running what libraries want to run at its end.
+/// Ends this process without running the exit handlers of libraries.
 pub fn end_at_once(code: i32) -> ! {
     // SAFETY: ends the process; nothing is run or touched.
     unsafe { libc::_exit(code) }

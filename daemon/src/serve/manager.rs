@@ -4,7 +4,7 @@ use super::effects::World;
 use crate::service::Manager;
 use std::time::Instant;
 
-/// The service manager, and what it was told last.
+/// The service manager, and the last message to it.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     manager: Manager,

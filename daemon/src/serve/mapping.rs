@@ -102,12 +102,12 @@ impl World {
         self.warn("memory table", message);
     }
 
-    /// Returns whether the frontend can be asked for what it owes, unless the driver has reset the device.
+    /// Returns whether the frontend can be asked for the mappings that it still has to remove, unless the driver has reset the device.
     pub(super) fn can_unmap_owed(&self) -> bool {
         !self.window.owed.is_empty() && self.session.as_ref().is_some_and(|session| !session.is_stopped())
     }
 
-    /// Has the frontend unmap what it could not while it had stopped the device.
+    /// Has the frontend remove the mappings that it could not while it had stopped the device.
     pub(super) fn unmap_owed(&mut self) {
         for (offset, size) in std::mem::take(&mut self.window.owed) {
             match self.unmap(offset, size) {
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The frontend has dropped by itself what it had mapped before it stopped the device for a reset: what it has mapped since is unmapped.
+    /// The frontend has dropped by itself the mappings that it made before it stopped the device for a reset; the later ones are unmapped.
     pub(super) fn window_was_reset(&mut self) {
         let Window { late, owed, .. } = &mut self.window;
         owed.clear();

@@ -1,4 +1,4 @@
-//! The form of what is logged, the same everywhere:
+//! The form of log lines, the same everywhere:
 //!
 //! ```text
 //! 2026-11-27T17:39:23Z WARN  vm=web program=train context 3 is lost: an operator ended it (2 more like it)

@@ -30,7 +30,7 @@ enum Way {
     Socket,
     /// A file, which has room or fails.
     File,
-    /// A pipe of another user, of which one asks before whether there is room.
+    /// A pipe of another user; this process asks before each write whether there is room.
     Asked,
 }
 
@@ -38,7 +38,7 @@ enum Way {
 const PIPE_ROOM: usize = 4096;
 
 impl Lines {
-    /// Looks at what standard error is. To be called before the process confines itself.
+    /// Finds out the kind of standard error. To be called before the process confines itself.
     pub(super) fn to_stderr() -> Self {
         let stderr = stderr();
         let kind = fstat(&stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));

@@ -1,7 +1,7 @@
 //! This module tells the service manager how this process stands (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
 //!
-//! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each
-//! turn; nobody else says that it turns. What a guest can cause, the text of the status, is sent once a second at most.
+//! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each turn;
+//! no other code says that it turns. The text of the status, which a guest can change, is sent once a second at most.
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// A manager that whoever has the other end of the socket plays.
+    /// A manager that a test plays at the other end of the socket.
     #[cfg(test)]
     pub(crate) fn played() -> (Self, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
@@ -149,7 +149,7 @@ impl Manager {
         }
     }
 
-    /// Returns when [`Self::turns`] has something to tell, whatever happens until then.
+    /// Returns when [`Self::turns`] has something to tell, even if nothing happens until then.
     #[must_use]
     pub fn next_turn(&self) -> Option<Instant> {
         self.next_beat().into_iter().chain(self.next_status()).min()
@@ -235,7 +235,7 @@ mod tests {
         assert!(rig.turns(SECOND, "").is_empty() && rig.manager.next_turn().is_none(), "not ready");
         rig.manager.ready("up".into());
         assert_eq!(rig.heard(), ["READY=1\nSTATUS=up\n"]);
-        // However long nobody turns, nothing is said.
+        // While the loop does not turn, the manager is told nothing.
         assert_eq!(rig.turns(100 * SECOND, ""), ["WATCHDOG=1\n"]);
         assert_eq!(rig.manager.next_turn(), Some(rig.begin + 105 * SECOND));
         let busy = (0..4_000).flat_map(|at| rig.turns(100 * SECOND + at * SECOND / 1_000, ""));

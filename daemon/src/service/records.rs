@@ -56,7 +56,7 @@ impl Journal {
 
     /// Says whether the journal is waited for at all: one that stood still is not, until it has taken a record.
     pub(super) fn wait(&self, waits: bool) {
-        // It can only fail for what is no socket.
+        // It can only fail for a file that is no socket.
         let _ = self.socket.set_nonblocking(!waits);
     }
 
@@ -89,7 +89,7 @@ impl Fields {
         fields
     }
 
-    /// Adds a field. Its value, of which a length is told, can hold anything; its name becomes one that the journal takes.
+    /// Adds a field. Its value follows a length, so it can hold anything; its name becomes one that the journal takes.
     fn put(&mut self, name: &str, value: impl Display) {
         let Self(bytes) = self;
         let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };

@@ -90,7 +90,7 @@ impl Collected {
         }
     }
 
-    /// Keeps what a line says.
+    /// Keeps the event of a line.
     pub(super) fn keep(&mut self, event: TraceEvent) -> Kept {
         match event {
             TraceEvent::Gpu { gpu, name } => self.gpus.push((gpu, name)),
@@ -145,7 +145,7 @@ impl Collected {
         self.end.map_or(self.last, |end| end.at)
     }
 
-    /// Returns what is missing in the trace, in words.
+    /// Returns the parts that are missing in the trace, in words.
     pub(super) fn lacks(&self) -> Vec<String> {
         let End { lost, refused, dropped, .. } =
             self.end.unwrap_or(End { at: 0, lost: 0, refused: 0, dropped: 0 });

@@ -1,5 +1,5 @@
-//! `vhost-user-vulkan trace`: an operator's end of a trace. Reads what the broker tells of a VM's submissions, and writes a file in the Trace
-//! Event Format, which Perfetto and `chrome://tracing` open.
+//! `vhost-user-vulkan trace`: an operator's end of a trace. Reads the broker's events about a VM's submissions, and writes a file in the Trace Event
+//! Format, which Perfetto and `chrome://tracing` open.
 //!
 //! | file | is |
 //! | --- | --- |
@@ -54,7 +54,7 @@ pub struct Wanted {
 /// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// Nobody listens, or the broker refuses or says something else than a trace.
+    /// No broker listens, or the broker refuses or sends something else than a trace.
     #[error(transparent)]
     Broker(#[from] ClientError),
     /// The file cannot be written.

@@ -1,6 +1,7 @@
 //! GPUs that operators drain: contexts that begin go to other GPUs of their VMs, and those that are there are moved, one after the other.
 //!
-//! A GPU stays drained until an operator says otherwise, or the broker ends. What cannot be moved goes on where it is, and the operator hears why.
+//! A GPU stays drained until an operator says otherwise, or the broker ends. A context that cannot be moved goes on where it is, and the operator
+//! hears why.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};

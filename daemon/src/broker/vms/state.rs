@@ -210,7 +210,7 @@ impl State {
         Ok((text.state, text.descriptors))
     }
 
-    /// Checks what one part of it says of another.
+    /// Checks that the parts agree with each other.
     fn check(&self) -> Result<(), &'static str> {
         let (mut indices, mut keys, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for vm in &self.vms {
@@ -264,11 +264,11 @@ impl Passed {
         serde_json::to_string(&answer).unwrap_or_default() + "\n"
     }
 
-    /// Takes the descriptors over that go with it. To be called before this process opens others.
+    /// Takes over the descriptors that go with it. To be called before this process opens others.
     ///
     /// # Errors
     ///
-    /// One is not there.
+    /// A descriptor is not there.
     pub fn inherit(self) -> io::Result<Predecessor> {
         Ok(Predecessor { state: self.state, inherited: Inherited::all(self.descriptors)? })
     }

@@ -117,7 +117,7 @@ pub(crate) enum Says {
 /// A step of the handing over of a context; nothing if it is not its turn.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) enum Step {
-    /// A successor is there, and shown what the context sees.
+    /// A successor is there, and is shown the context's resources.
     Begins,
     /// The successor lets go of a piece.
     Returns(Id),

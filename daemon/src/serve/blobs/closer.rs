@@ -1,7 +1,7 @@
 //! Closes descriptors of device nodes on a thread of its own.
 //!
-//! With the last of them a kernel's driver frees what a process had, and may have to stop what still runs on the GPU before. The device
-//! thread does not wait for that.
+//! With the last of them a kernel's driver frees the memory of a process, and may have to stop its work on the GPU before. The device thread does not
+//! wait for that.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

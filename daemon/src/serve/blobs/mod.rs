@@ -20,7 +20,7 @@ pub(super) enum BlobError {
     /// A mappable blob came without a descriptor.
     #[error("no descriptor")]
     Missing,
-    /// The descriptor is not what this GPU's memory is made of. Accessing a file that can shrink could kill whoever maps it.
+    /// The descriptor is of another kind than this GPU's memory. Accessing a file that can shrink could kill a process that maps it.
     #[error("not a sealed memory file, dma-buf or device, as agreed")]
     WrongKind,
     /// The file is smaller than the blob.
@@ -61,14 +61,14 @@ pub(super) struct Blobs {
 #[derive(Debug)]
 struct File {
     fd: OwnedFd,
-    /// The context whose worker lends it, if one does: nobody but the frontend is given that memory, and nothing is read or written there.
+    /// The context whose worker lends it, if one does: only the frontend is given that memory, and the device process neither reads nor writes it.
     lender: Option<ContextId>,
 }
 
 /// The kind of memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// The memory is there for as long as somebody holds it, or there is none.
+    /// The memory is there for as long as a process holds it, or there is none.
     ForGood,
     /// The memory is gone with its worker, and when its driver frees it.
     Lent,
@@ -104,14 +104,14 @@ impl Blobs {
         self.made.get(&memory).map(|(file, _)| file)
     }
 
-    /// Nobody holds this piece any more.
+    /// Forgets a piece that no worker and no resource holds any more.
     pub(super) fn forget(&mut self, memory: MemoryId) {
         self.made.remove(&memory);
     }
 
-    /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes, and that it is the piece
-    /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; how much of it can be mapped its driver will
-    /// say to the frontend.
+    /// Takes memory that a worker exported, after checking that it cannot harm a process that maps its first `size` bytes, and that it is the piece
+    /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; its driver will tell the frontend how much of it can be
+    /// mapped.
     pub(super) fn accept(
         &mut self,
         export: &Export,
@@ -152,12 +152,12 @@ impl Blobs {
         Ok(Taken::ForGood)
     }
 
-    /// The memory of a resource; `None` for one that nobody but its worker can access, and for one that a worker lends.
+    /// The memory of a resource; `None` for one that only its worker can access, and for one that a worker lends.
     pub(super) fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
         self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
     }
 
-    /// Returns what the frontend maps of a resource, and whose worker lends it, if one does.
+    /// Returns the file of a resource for the frontend to map, and the context whose worker lends it, if one does.
     pub(super) fn for_frontend(
         &self,
         resource_id: ResourceId,
@@ -203,7 +203,7 @@ mod tests {
 
     const A: ContextId = ContextId(1);
 
-    /// Takes from context 1 what its driver cannot lend.
+    /// Takes from context 1 memory that its driver cannot lend.
     fn accept(
         blobs: &mut Blobs,
         resource_id: ResourceId,

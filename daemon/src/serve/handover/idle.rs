@@ -6,7 +6,7 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time between two looks, at least and at most. What happens between two is not missed.
+/// Time between two looks, at least and at most. Work between two looks is not missed.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
@@ -115,7 +115,7 @@ mod tests {
         }
         assert_eq!(at(400, [Some(5), None], false), [ONE]);
         assert_eq!(at(900, [Some(5), None], false), [], "once");
-        // It has worked between two looks, the other has ended what it did.
+        // It has worked between two looks; the other has completed its work.
         assert_eq!(at(1000, [Some(6), Some(0)], false), []);
         assert_eq!(at(1399, [Some(6), Some(0)], false), []);
         assert_eq!(at(1500, [Some(6), Some(0)], true), [TWO]);

@@ -1,4 +1,4 @@
-//! For tests: has each context restarted or swapped out again and again, at moments that nobody foresees and every run repeats.
+//! For tests: has each context restarted or swapped out again and again, at moments that no program can foresee and every run repeats.
 //!
 //! This file knows no clock: time is passed in.
 

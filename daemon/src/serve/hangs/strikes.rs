@@ -74,7 +74,7 @@ impl Strikes {
         Self { limits, programs: HashMap::new(), together: Record::default() }
     }
 
-    /// Notes that a context of a program was killed. Returns what may start no new ones, if that is so.
+    /// Notes that a context of a program was killed. Returns the program or VM that may start no new ones, if that is so.
     pub(in crate::serve) fn strike(&mut self, program: &str, now: Instant) -> Option<Barred> {
         let free = self.limits.strikes?;
         let mut record = self.program(program);
@@ -100,7 +100,7 @@ impl Strikes {
         PassedStrikes { programs: programs.collect(), together: self.together.pass_on(now) }
     }
 
-    /// Goes on with those of another process, whatever its limits were.
+    /// Goes on with the strikes of another process, even if its limits were others.
     pub(in crate::serve) fn resume(&mut self, passed: PassedStrikes, now: Instant) {
         let programs = passed.programs.into_iter().take(PROGRAMS_MAX);
         self.programs = programs.map(|(name, record)| (name.into(), self.resumed(record, now))).collect();
@@ -117,7 +117,7 @@ impl Strikes {
         self.limits.strikes
     }
 
-    /// Takes out what is known of a program, and leaves room for it.
+    /// Takes out the record of a program, and leaves room for it.
     fn program(&mut self, name: &str) -> Record {
         if let Some(record) = self.programs.remove(name) {
             return record;

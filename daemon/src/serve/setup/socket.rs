@@ -15,7 +15,7 @@ pub enum SocketError {
     /// The socket file cannot be made.
     #[error("{0}: {1}")]
     Path(PathBuf, NotBound),
-    /// The descriptor is not what it should be.
+    /// The descriptor is no listening socket of the right kind.
     #[error("descriptor {0}: {1}")]
     Descriptor(RawFd, io::Error),
 }

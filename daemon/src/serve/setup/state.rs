@@ -1,4 +1,4 @@
-//! Keeps what outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
+//! Keeps the state that outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
 //!
 //! Knows nothing of pipeline caches. A user that reads the key can make data that host drivers trust, so it is readable for its
 //! owner only and never logged.
