@@ -95,7 +95,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Reads until there is nothing more. A broker that ends, or says something else, ends the trace and not what was read before.
+/// Reads until nothing more comes. A broker that ends, or sends something else, ends the trace; the events read before stay.
 fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
     let (start, shows) = (Instant::now(), io::stderr().is_terminal());
     let mut shown = Duration::ZERO;
@@ -126,7 +126,7 @@ fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
     }
 }
 
-/// Says what is in the file, and what is missing.
+/// Tells the operator the contents of the file, and the parts that are missing.
 fn say(collected: &Collected, path: &Path) {
     let seconds = |nanoseconds: u64| Duration::from_nanos(nanoseconds).as_secs_f64();
     let sum = |of: fn(&crate::broker::Submission) -> u64| -> f64 {

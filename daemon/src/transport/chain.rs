@@ -33,8 +33,8 @@ impl Segment {
     }
 }
 
-/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. What cannot be read ends the
-/// request there; it then is too short for its command.
+/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. Memory that cannot be read ends the request there; it
+/// then is too short for its command.
 pub(super) fn read<M>(
     memory: &M::Target,
     chain: DescriptorChain<M>,

@@ -79,7 +79,7 @@ impl Handler {
         Frontend { features: self.features, maps: announces.then(|| self.table.len()) }
     }
 
-    /// Changes the memory table. While the queue runs the frontend announces a mapping so: it tracks them.
+    /// Changes the memory table. A frontend that changes it while the queue runs announces its mappings so: it tracks them.
     fn change_table(&mut self, change: impl FnOnce(&mut MemoryTable) -> Result<()>) -> Result<()> {
         let changed = change(&mut self.table);
         self.shared.set_regions(self.table.regions());
@@ -328,8 +328,8 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 }
 
-/// A descriptor for events. Other files could do anything when they are polled or written to; those of the kernel's own kinds, which have no
-/// type of file, do not. Whether it blocks its flags do not say for good: the frontend can change them.
+/// A descriptor for events. Other files could do anything when they are polled or written to; those of the kernel's own kinds, which have no type of
+/// file, do not. Its flags do not say for good whether it blocks, as the frontend can change them.
 fn event(file: File) -> Result<File> {
     let stat = fstat(&file).map_err(|error| Error::ReqHandlerError(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Unknown {

@@ -1,8 +1,8 @@
 //! `status --watch` on a terminal: a view of a broker's VMs that renews itself, sorts, unfolds, and ends contexts.
 //!
-//! `draw` makes the screen, as a pure function of what the broker said (`moment`), what the operator chose (`view`), and the size of the
-//! terminal. Only `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` lets nothing of
-//! them through that commands a terminal.
+//! `draw` makes the screen, as a pure function of the broker's status (`moment`), the operator's choices (`view`), and the size of the terminal. Only
+//! `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` removes the characters from them that
+//! command a terminal.
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |

@@ -48,7 +48,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// All of them, as they stand beside each other.
+    /// All of them, from left to right.
     pub(super) const ALL: [Self; 11] = [
         Self::Name,
         Self::State,
@@ -63,7 +63,7 @@ impl Column {
         Self::Kills,
     ];
 
-    /// Returns whether it has words, which are sorted from A to Z, and not numbers, of which the largest comes first.
+    /// Returns whether it has words, which are sorted from A to Z, and not numbers, which are sorted from the largest.
     pub(super) fn has_words(self) -> bool {
         matches!(self, Self::Name | Self::State | Self::Class)
     }
@@ -117,7 +117,7 @@ impl Moment {
         if let Some((before, time)) = before {
             let then = waiting_seconds(before);
             for (id, seconds) in waiting_seconds(&status) {
-                // What began since then began at 0.
+                // A context that began since then began at 0.
                 let lately = seconds - then.get(&id).copied().unwrap_or(0.0);
                 waits.insert(id, (lately / time.as_secs_f64().max(0.001)).max(0.0));
             }
@@ -215,7 +215,7 @@ fn entitled(status: &Status, vm: &VmStatus) -> Option<f64> {
     (competes(vm) && !vm.gpus.is_empty()).then(|| parts.sum())
 }
 
-/// Compares what two rows have in a column, from A to Z and from the smallest.
+/// Compares the cells of two rows in a column, from A to Z and from the smallest.
 fn by(column: Column, one: &Row, other: &Row) -> Ordering {
     let of_vm = |value: fn(OfVm) -> u64| one.vm.map(value).cmp(&other.vm.map(value));
     match column {

@@ -44,8 +44,8 @@ enum Happening {
     Signal(i32),
 }
 
-/// Shows how things are at the broker that listens at `socket`, until the operator has seen enough. A signal ends the program as if nobody
-/// had handled it, when the terminal is what it was before.
+/// Shows the state of the broker that listens at `socket`, until the operator has seen enough. A signal ends the program as it would without a
+/// handler, once the terminal is as before.
 ///
 /// # Errors
 ///

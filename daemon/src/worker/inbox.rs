@@ -54,7 +54,7 @@ struct State {
     queue: VecDeque<Letter>,
     /// The executor is blocked, or about to be.
     away: bool,
-    /// The helper reads the socket, so nobody else may.
+    /// The helper reads the socket, so no other thread may.
     helping: bool,
     closed: bool,
     dropped: bool,

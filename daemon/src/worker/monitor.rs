@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Monitor {
-    /// Reports this ring alive at once and from now on at least every `period`, which is what its driver tolerates.
+    /// Reports this ring alive at once and from now on at least every `period`, as its driver tolerates no longer gap.
     pub(super) fn watch(&self, ring: Arc<Ring>, period: Duration) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if !state.running {

@@ -22,7 +22,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Makes the state of a queue of which nothing was taken.
+    /// Makes the state of a queue from which no request was taken yet.
     #[must_use]
     pub fn new(tunables: CallsTunables) -> Self {
         Self { tunables, open: 0, urgent: false, quiet: None, told: None }

@@ -1,5 +1,4 @@
-//! Waiting: the decisions of threads that wait for what may happen soon. Each decides by what happened before and knows nothing of what is
-//! waited for.
+//! Waiting: the decisions of threads that wait for events that may come soon. Each decides by the past and knows nothing of the events.
 //!
 //! | file | decides |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! Short busy waiting for what is about to happen anyway: how to wait, and whether at all.
+//! Short busy waiting for an event that is about to happen anyway: how to wait, and whether at all.
 
 use super::tunables;
 use super::tunables::SpinTunables;

@@ -57,8 +57,8 @@ pub fn fuzz_reply(bytes: &[u8]) -> usize {
     })
 }
 
-/// Checks that every range lies in the resource, whatever a guest writes into a create info and into the counters. The bytes are the
-/// members of `VkRingCreateInfoMESA`, the resource's length, the device's position, the bytes pending, and an extra offset.
+/// Checks that every range lies in the resource, for any create info and counters that a guest writes. The bytes are the members of
+/// `VkRingCreateInfoMESA`, the resource's length, the device's position, the bytes pending, and an extra offset.
 pub fn fuzz_ring_layout(bytes: &[u8]) -> usize {
     let arena = Arena::new(4096);
     usize::from(ring_layout(&mut Reader::new(bytes, &arena)).is_ok())

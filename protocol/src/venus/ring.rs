@@ -45,7 +45,7 @@ pub enum RingError {
     /// The driver claims to have written more than the buffer holds.
     #[error("{0} bytes pending in a smaller buffer")]
     Pending(u32),
-    /// The driver's tail is so many bytes behind what was read: one driver alone only counts it up.
+    /// The driver's tail is so many bytes behind the device's position: one driver alone only counts it up.
     #[error(
         "the tail went back by {0} bytes, as if two processes wrote; a child that a program forks must not use the program's device: see docs/clients.md"
     )]

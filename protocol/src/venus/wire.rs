@@ -15,7 +15,7 @@ pub trait Decode<'a>: Copy + Default + 'a {
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError>;
 }
 
-/// A value with a partial wire form, that of out parameters in requests. What is absent gets its default.
+/// A value with a partial wire form, that of out parameters in requests. Absent parts get their defaults.
 pub trait DecodePartial<'a>: Copy + Default + 'a {
     /// Fewest bytes of one value in partial form; may be 0.
     const MIN_PARTIAL_SIZE: usize;
@@ -215,7 +215,7 @@ macro_rules! enumeration {
 }
 pub(crate) use enumeration;
 
-/// An enumeration, of which the selected part of the registry names some values.
+/// An enumeration. The selected part of the registry names some of its values.
 pub trait Enumeration: Copy {
     /// Returns whether the value is one of those that the registry names.
     fn is_known(self) -> bool;

@@ -1,4 +1,4 @@
-//! Guest memory that notices what is read twice, and changes it in between as a hostile guest would.
+//! Guest memory that notices when a byte is read twice, and changes it in between as a hostile guest would.
 
 use std::cell::RefCell;
 use vm_memory::bitmap::BS;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use vulkan::snapshot::NotMovable;
 use vulkan::{Allowance, Cancel, ContextLost, MemoryFile, Piece};
 
-/// The bytes of a slot, at most. What is copied at once should take much longer than a message.
+/// The bytes of a slot, at most. Copying so many should take much longer than a message.
 const SLOT_BYTES: u64 = 16 << 20;
 
 /// The number of slots, at most: those that one worker copies out of and the other into, and those on the way.
@@ -73,7 +73,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes room for contents on their way, of what the context may have.
+    /// Makes room for contents on their way, within the memory that the context may have.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Outgoing {
         Ok(Self { contents, file, slots })
     }
 
-    /// Says what contents pass through.
+    /// Tells the other worker the slots that contents pass through.
     pub(super) fn announce(&self, link: &Link) -> Result<(), LinkError> {
         let Slots { count, bytes } = self.slots;
         link.send(&HandOver::Slots { count, bytes }, Some(self.file.as_fd()))

@@ -24,7 +24,7 @@ pub(super) enum LinkError {
     /// The other worker takes too long.
     #[error("the other worker takes too long")]
     TooLong,
-    /// The other worker sent what is no message, or the system refuses.
+    /// The other worker sent bytes that are no message, or the system refuses.
     #[error("the other worker cannot be heard")]
     Broken,
     /// The context has ended.
@@ -80,7 +80,7 @@ impl Link {
         }
     }
 
-    /// Waits for a moment, or until the socket is ready. Whatever is wrong with it is found by the next try.
+    /// Waits for a moment, or until the socket is ready. The next try finds any fault of it.
     fn wait(&self, wanted: PollFlags, left: Duration) {
         let _ = readiness::within(&self.channel, wanted, left.min(SLICE));
     }

@@ -248,7 +248,7 @@ fn ids_are_below_the_bound_and_not_zero() {
 
 #[test]
 fn operations_on_constants_are_those_of_shaders() {
-    // SPIR-V 1.6, OpSpecConstantOp: what is valid with the capability Shader, and what SPV_KHR_cooperative_matrix adds.
+    // SPIR-V 1.6, OpSpecConstantOp: the operations that are valid with the capability Shader, and those that SPV_KHR_cooperative_matrix adds.
     let conversions = [113, 114, 115, 116, 124];
     let arithmetic = [126, 128, 130, 132, 134, 135, 137, 138, 139];
     let logical_and_bits = (164..=179).chain(194..=200);
@@ -300,7 +300,7 @@ fn the_operation_on_constants_has_its_own_operands() {
         ),
     ];
     check_twins(&device(), twins);
-    // The numbers that an invocation has of a matrix: a type is the operand, and the result one like any other.
+    // The count of a matrix's numbers that an invocation has: a type is the operand, and the result one like any other.
     let matrix = op(4456, &[50, 4, 20, 20, 20, 13]);
     let length = |of| [matrix.clone(), op(52, &[4, 51, 4460, of]), op(52, &[4, 52, 128, 51, 13])].concat();
     let missing = "OpSpecConstantOp %51: id %60 is not defined here";

@@ -1,8 +1,8 @@
-//! Types: what each may be made of, how large its values are, and what the limits count (SPIR-V 1.6, 2.8, 2.16.1 and 3.52.6).
+//! Types: their parts, the sizes of their values, and the counts of the limits (SPIR-V 1.6, 2.8, 2.16.1 and 3.52.6).
 
 use super::*;
 
-/// A module that declares this type, or whatever it is, as id 60.
+/// A module that declares these words, mostly a type, as id 60.
 fn declared(words: &[u32]) -> Vec<u32> {
     let before =
         [op(22, &[50, 32]), op(23, &[51, 50, 4]), op(26, &[52]), op(25, &[53, 50, 1, 0, 0, 0, 1, 0])];

@@ -1,4 +1,4 @@
-//! Types of operations: what is reached, moved and computed fits (SPIR-V 1.6, 3.52.8 to 3.52.15).
+//! Types of operations: operands that are reached, moved and computed fit (SPIR-V 1.6, 3.52.8 to 3.52.15).
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn doing(words: &[u32]) -> Vec<u32> {
     running(&declarations(), &[op(248, &[30]), words.to_vec(), op(253, &[])])
 }
 
-/// Checks what is valid, and that each other is refused with what its error says.
+/// Checks that the valid operations are accepted, and that each other is refused with its error.
 fn check_operations(valid: &[Vec<u32>], wrong: &[(Vec<u32>, &str)]) {
     for words in valid {
         let found = judge(&doing(words));

@@ -1,4 +1,4 @@
-//! The rewriting that initialises workgroup memory: which variables get a null, and of which type.
+//! The rewriting that initialises workgroup memory: which variables get a null, and its type.
 
 use super::*;
 

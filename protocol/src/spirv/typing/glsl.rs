@@ -67,7 +67,7 @@ fn parts(view: &View<'_>, are_floats: bool, value: u32, one: u32, other: u32) ->
     if fits { Ok(()) } else { Err(WRONG) }
 }
 
-/// Checks what is computed of a square matrix.
+/// Checks the functions of a square matrix.
 fn of_matrix(view: &View<'_>, ty: u32, number: u32, operands: &[u32]) -> Result<(), ErrorKind> {
     let matrix = view.type_of(*operands.first().ok_or(ErrorKind::Length)?)?;
     let (op::TYPE_MATRIX, [column, count]) = view.declared(matrix)? else { return Err(WRONG) };

@@ -6,7 +6,7 @@ use crate::spirv::layout::error::ErrorKind;
 use Class::{Bool, Float, Int};
 use std::ops::RangeInclusive;
 
-/// Operations, what their results are, what their operands are, and whether these are as wide as the result.
+/// Operations, the class of their results, the class of their operands, and whether these are as wide as the result.
 type Rule = (RangeInclusive<u16>, Class, Class, bool);
 
 /// All operands of these have as many components as the result, and are of one width.
