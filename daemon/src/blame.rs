@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A submission that takes this much longer than usual is late. Which of two contexts began first is not known more exactly either.
+/// A submission that takes this much longer than usual is late. The order in which two contexts began is not known more exactly either.
 const LATE: Duration = Duration::from_millis(250);
 /// The submissions of a context have to take this many times longer than another's, before the context counts as the one that holds the other up.
 const FAR_LONGER: u32 = 4;

@@ -36,7 +36,7 @@ const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
 /// The name of the process: as much of the program's as the system keeps.
 const NAME: &CStr = c"vhost-user-vulk";
 
-/// The target of this file's log messages: its own module's name begins like that of a library that is silenced.
+/// The target of this file's log messages: the name of its own module begins like that of a silenced library.
 const LOG: &str = "daemon";
 
 fn main() -> ExitCode {
@@ -114,7 +114,7 @@ fn become_what_is_wanted(
     }
 }
 
-/// Shows the status of the daemon that is named or has the VM, or of all.
+/// Shows the status of the named daemon, of the one that has the VM, or of all.
 fn show_status(vm: Option<&str>, watch: bool, json: bool, control: Control) -> anyhow::Result<ExitCode> {
     let watch = if watch { Watch::EverySecond } else { Watch::Once };
     operate(match (vm, control.control_socket) {

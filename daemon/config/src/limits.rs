@@ -20,7 +20,7 @@ pub const fn most(total: u64) -> u64 {
 /// devices, mappings of other devices. QEMU aborts beyond 512; the rest is for devices plugged in meanwhile.
 pub const MEMORY_REGIONS_MAX: usize = 500;
 
-/// The advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
+/// Advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
 /// again.
 pub const PLUG_AGAIN: &str = "the VM's GPU is dead until its device is plugged again, and a reset of the VM before that aborts QEMU: \
                               docs/operations.md has the commands";

@@ -68,7 +68,7 @@ pub enum Makes {
     Any,
 }
 
-/// Makes a file, or empties the one that is there, to write it. Each write goes to its end, which is elsewhere once another process has truncated it.
+/// Makes a file, or empties an existing one, to write it. Each write goes to its end, which is elsewhere once another process has truncated it.
 /// Symbolic links are followed.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub fn create(path: impl AsRef<Path>, makes: Makes) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a new file to write it, which only this user may read. Nothing that is there is taken, not even a symbolic link.
+/// Makes a new file to write it, which only this user may read. An existing file is not taken, nor is a symbolic link.
 ///
 /// # Errors
 ///

@@ -78,7 +78,7 @@ mod tests {
     fn short_gaps_are_waited_for_and_no_longer_than_they_are() {
         let regular = habit((0..50).map(|n| (200 + n % 7 * 10) * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(regular.limit(), Some(379_687));
-        // One in ten is long: to wait for that is not worth while.
+        // One in ten is long: to wait for it is not worth while.
         let mostly =
             habit((0..50).map(|n| if n % 10 == 0 { 5000 } else { 200 } * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(mostly.limit(), Some(253_125));

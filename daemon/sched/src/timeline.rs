@@ -37,8 +37,8 @@ struct Segment {
 }
 
 impl Timeline {
-    /// Adds the span `begin..end` in which a context was busy for `busy`, on a GPU with such slices; 0 if it is not known well enough when
-    /// the span began.
+    /// Adds the span `begin..end` in which a context was busy for `busy`, on a GPU with slices of length `slice`; 0 if the length is not known well
+    /// enough when the span began.
     pub(super) fn add(
         &mut self,
         key: ContextKey,

@@ -8,9 +8,9 @@ use super::time::{MICROSECOND, MILLISECOND, SECOND};
 pub struct Tuning {
     /// The time that a submission of a context which has completed none is expected to take. Default 200 us.
     pub first_estimate: Nanos,
-    /// A second unit goes to the driver when the first is thought to end within this time, which hides how long that takes. Later
-    /// means that urgent work which arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between
-    /// the two. Default 0.5 ms.
+    /// A second unit goes to the driver when the first is thought to end within this time, so that the passage to the driver costs no idle time. With
+    /// a shorter time, urgent work that arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between the two.
+    /// Default 0.5 ms.
     pub stage_within: Nanos,
     /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while
     /// a latency tenant is about, nor on a GPU that time-slices. Default 0.2.

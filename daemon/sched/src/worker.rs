@@ -13,7 +13,7 @@ pub struct Seen {
     pub completed: u32,
 }
 
-/// GPU work that completed, as a worker measured it. It is not trusted.
+/// GPU work that completed, as a worker measured it. The scheduler does not trust it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The begin, by the clock that the scheduler is told.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Doorbell(OwnedFd);
 
-/// The end that is told of rings by an epoll instance, and does nothing else with it. It is told no more when this is dropped.
+/// The end that hears of rings by an epoll instance, and does nothing else with the counter. It hears no more once this is dropped.
 #[derive(Debug)]
 pub struct Listener {
     epoll: Arc<OwnedFd>,

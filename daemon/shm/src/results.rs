@@ -55,7 +55,7 @@ impl ResultWords {
         Self { mapping, start, free: Mutex::default() }
     }
 
-    /// Tells of a word; none if there is no room, or for a word that is no word.
+    /// Tells of a word; none if there is no room, or the offset is that of no word.
     pub fn tell(self: &Arc<Self>, (memory, offset): ResultWord) -> Option<Told> {
         let index = u32::try_from(offset / 4).ok().filter(|_| offset.is_multiple_of(4))?;
         let entry = self.free.lock().take()?;

@@ -23,7 +23,7 @@ pub enum ClientError {
     /// No daemon listens there or answers, or it does not let this user in.
     #[error("{}: {}; {}", .0.display(), .1, remedy(.1))]
     Socket(PathBuf, io::Error),
-    /// The peer sent something that is no answer of a broker, or not the one to this request.
+    /// The peer sent bytes that are no answer of a broker, or not the one to this request.
     #[error("{0}: not the answer of a broker: {1}")]
     Protocol(PathBuf, String),
     /// The broker refuses.
@@ -144,38 +144,38 @@ pub fn set(socket: &Path, vm: &str, words: &[String]) -> Result<(), ClientError>
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so.
+/// As [`ask`], or the name has another form.
 pub fn kill(socket: &Path, context: &str) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     ask(socket, &Request::Kill { vm: vm.to_owned(), context }).map(|_| ())
 }
 
-/// Has a context, named as `VM/CONTEXT`, get another worker while its program runs, and shows how far that is.
+/// Has a context, named as `VM/CONTEXT`, get another worker while its program runs, and shows the progress.
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so, or it stays with its worker.
+/// As [`ask`], or the name has another form, or the context stays with its worker.
 pub fn restart(socket: &Path, context: &str) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     show_restart(socket, &Request::Restart { vm: vm.to_owned(), context }, "restarted")
 }
 
-/// Has a context, named as `VM/CONTEXT`, swapped out until its program goes on, and shows how far that is.
+/// Has a context, named as `VM/CONTEXT`, swapped out until its program goes on, and shows the progress.
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so, or it stays with its worker.
+/// As [`ask`], or the name has another form, or the context stays with its worker.
 pub fn swap_out(socket: &Path, context: &str) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     show_restart(socket, &Request::SwapOut { vm: vm.to_owned(), context }, "swapped out")
 }
 
-/// Has a context, named as `VM/CONTEXT`, go on on another GPU while its program runs, and shows how far that is. `from` is the GPU that it
-/// leaves, if it is on several.
+/// Has a context, named as `VM/CONTEXT`, go on on another GPU while its program runs, and shows the progress. `from` is the GPU that it leaves, if it
+/// is on several.
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so, or it stays where it is.
+/// As [`ask`], or the name has another form, or the context stays where it is.
 pub fn move_to(socket: &Path, context: &str, gpu: String, from: Option<String>) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     show_restart(socket, &Request::Move { vm: vm.to_owned(), context, gpu, from }, "moved")
@@ -308,7 +308,7 @@ fn say(text: &str) -> Result<(), ClientError> {
 ///
 /// # Errors
 ///
-/// It is not named so.
+/// The name has another form.
 pub fn vm_of(context: &str) -> Result<&str, ClientError> {
     place(context).map(|(vm, _)| vm)
 }

@@ -343,8 +343,8 @@ impl Connections {
         (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
     }
 
-    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be; one that has asked for nothing
-    /// before one that waits for its answer or reads a stream.
+    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be. One without a request goes before one that
+    /// waits for its answer or reads a stream.
     fn make_room(&mut self, protocol: Protocol, epoll: &OwnedFd) {
         let own = || self.slots.iter().enumerate().filter_map(|(slot, taken)| Some((slot, taken.as_ref()?)));
         let own = || own().filter(|(_, connection)| connection.protocol == protocol);

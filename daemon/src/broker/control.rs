@@ -65,14 +65,14 @@ pub enum Request {
     },
     /// The operator wants the configuration file to be read again, and what it says to hold.
     Reload {
-        /// The file may take the GPUs of VMs in use away, and name no VM at all: that is meant. `remove` is an older name.
+        /// The file may take the GPUs of VMs in use away, and name no VM at all: the operator confirms both. `remove` is an older name.
         #[serde(default, alias = "remove", skip_serializing_if = "std::ops::Not::not")]
         now: bool,
         /// The operator wants to know what would happen, and nothing does.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         dry_run: bool,
     },
-    /// The operator wants the program that is installed now to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
+    /// The operator wants the newly installed program to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
     /// [`Answer::Upgraded`].
     Upgrade,
     /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of

@@ -444,7 +444,7 @@ impl<'a> World<'a> {
                 let limit = |_| Duration::from_secs(1);
                 for gpu in &mut self.broker.gpus {
                     gpu.look_at_busy(self.now, None);
-                    // Who is named has a context.
+                    // The context that is named exists.
                     if let Some((tenant, ctx_id)) = gpu.hung(self.now, limit) {
                         assert!(self.broker.vms[tenant.0 as usize].contexts.contains_key(&ctx_id));
                     }

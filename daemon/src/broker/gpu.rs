@@ -1,6 +1,6 @@
 //! One GPU: its scheduler, and the pages of the contexts that use it.
 //!
-//! [`Gpu::look`] and [`Gpu::decide`] are between a submission that is ready and its start, so they do nothing but read and write pages.
+//! [`Gpu::look`] and [`Gpu::decide`] run between the moment when a submission is ready and its start, so they do nothing but read and write pages.
 
 #[cfg(test)]
 mod hung_tests;

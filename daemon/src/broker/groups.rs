@@ -36,8 +36,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Divides the memory of the group among these VMs. It holds for processes that are started from now on: to take memory from workers that have it
-    /// would end them.
+    /// Divides the available memory and tasks among these VMs. The parts hold for processes that are started from now on: to take memory from workers
+    /// that have it would end them.
     pub(super) fn divide(&mut self, vms: &[VmSettings]) {
         self.part = self.part_among(vms);
     }

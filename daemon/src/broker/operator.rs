@@ -43,7 +43,7 @@ pub(super) enum Reply {
     Status,
     /// The result of reading the file again, in this way.
     Reload(How),
-    /// The program that is installed now in this one's place, stage by stage.
+    /// The newly installed program in this one's place, stage by stage.
     Upgrade,
     /// A trace, line by line.
     Trace(Wanted),

@@ -1,4 +1,4 @@
-//! Computes how much of the last second something took, from a counter of nanoseconds that is looked at now and then.
+//! Computes a part of the last second, from a counter of nanoseconds that is looked at now and then.
 
 use std::collections::VecDeque;
 

@@ -42,7 +42,7 @@ use std::time::Instant;
 ///
 /// The system refuses a socket or a file that the settings name, or what the loop needs.
 pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
-    // Before anything is started, for it has to be alone there.
+    // Before anything is started: this process has to be the only one in its group.
     let groups = Groups::claim(&settings)?;
     serve_as(Broker { groups, ..Broker::new(settings, file)? })
 }
@@ -89,7 +89,7 @@ pub(super) struct Broker {
     /// The memory of GPUs that VMs hold and wait for, and when to look at it again.
     pub(super) ledger: Ledger,
     pub(super) next_room: Option<Nanos>,
-    /// The program that is to follow this one, if an operator wants that.
+    /// The program that is to follow this one, if an operator wants an upgrade.
     pub(super) upgrading: Option<Upgrading<Peer>>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
@@ -99,7 +99,7 @@ pub(super) struct Broker {
 }
 
 /// The means of a process of its own: it hears signals, reads its file again and starts device processes. A broker that is a thread of a device
-/// process does nothing of this.
+/// process does none of these.
 pub(super) struct Upkeep {
     signals: UnixStream,
     hangups: UnixStream,

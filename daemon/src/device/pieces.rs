@@ -106,7 +106,7 @@ impl Pieces {
         true
     }
 
-    /// A worker does not hold a piece any more that counts for it: it counts for another worker that does.
+    /// A worker no longer holds a piece that counts for it: the piece counts for another worker that holds it.
     pub(super) fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
         let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
         if let Some((&to, _)) = holders.next() {

@@ -75,7 +75,7 @@ pub struct Placement(pub Vec<u8>);
 pub struct GpuChange {
     /// The GPU that the context is on.
     pub from: u8,
-    /// The one that is to take its place.
+    /// The GPU that is to take its place.
     pub to: u8,
 }
 

@@ -107,7 +107,7 @@ pub enum FromLauncher {
     },
 }
 
-/// A file that a device process depends on, and that is another now or gone.
+/// A file that a device process depends on, and that was replaced or is gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replaced {
     /// A manifest or a library of the GPU's driver: processes that start now load another driver than those that run.

@@ -156,7 +156,7 @@ fn append(text: &str, node: Node<'_, '_>, lines: &str) -> Edit {
         let name = raw_name(text, node);
         return Edit(range.start + opening.len()..range.end, format!(">\n{lines}  </{name}>"));
     }
-    // An element that is not empty ends so.
+    // An element that is not empty ends with a closing tag.
     let end = range.start + element.rfind("</").unwrap_or(element.len());
     let line = text[..end].rfind('\n').map_or(0, |newline| newline + 1);
     match text[line..end].trim().is_empty() {
@@ -199,7 +199,7 @@ mod tests {
         given.map(|given| given.domain).map_err(|error| error.to_string())
     }
 
-    /// Adds the device, and checks that everything is there, once, and that it is not added again.
+    /// Adds the device, and checks that every part is there once, and that a second call adds nothing.
     #[track_caller]
     fn added(text: &str) -> String {
         let result = add(text).unwrap();

@@ -50,7 +50,7 @@ const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
 /// Below a VM's group, the one of its device process and launcher.
 pub const DEVICE: &str = "device";
 const WORKERS: &str = "workers";
-/// Part of the memory, one of so many, that is kept for the broker and device processes.
+/// The part of the memory, one of this many, that is kept for the broker and device processes.
 const MEMORY_RESERVE: u64 = 16;
 /// Processes and threads that are kept for the broker and for each VM's device process and launcher.
 const TASKS_RESERVE: u64 = 16;

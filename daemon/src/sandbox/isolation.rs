@@ -71,7 +71,7 @@ impl Isolation {
     ///
     /// The system refuses; the message names the step.
     pub(super) fn enter(&self, view: &View) -> io::Result<()> {
-        // Held open, for there is no path to it from the new root.
+        // Opened before, as no path leads to it from the new root.
         let itself =
             openat(CWD, "/proc/self", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if !self.privileged && self.namespaces.contains(UnshareFlags::NEWUSER) {

@@ -176,7 +176,7 @@ impl Launcher {
         }
     }
 
-    /// A child that has ended, waiting for it.
+    /// Waits up to `limit` for the end of a child, and returns that.
     pub fn ended_within(&self, limit: Duration) -> io::Result<Ended> {
         loop {
             if let FromChildren::Ended(ended) = Self::meaning(self.receive_within(limit)?)? {

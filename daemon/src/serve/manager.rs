@@ -59,7 +59,7 @@ fn status(place: &str, contexts: Option<usize>) -> String {
 }
 
 impl World {
-    /// The device thread turns, or waits for a frontend that takes its time, as while its guest is paused.
+    /// The device thread turns, or waits for a slow frontend, for example while its guest is paused.
     pub(super) fn turns(&mut self, now: Instant) {
         let contexts = self.session.as_ref().map(|_| self.workers.count());
         self.told.turns(now, contexts);

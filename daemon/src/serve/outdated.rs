@@ -60,7 +60,7 @@ impl World {
                 );
                 self.outdated.driver = Some(what);
             }
-            // Workers are started from the old one as well, so nothing is missing. A broker that is another process says it for all VMs.
+            // Workers are started from the old one as well, so nothing is missing. A broker that is another process logs it for all VMs.
             Replaced::Program(_) if self.broker.as_ref().is_some_and(|broker| broker.is_parent) => return,
             Replaced::Program(_) => {
                 log::info!("{what}: the daemon goes on with the old one; to upgrade it, {BY_HAND}");

@@ -19,7 +19,7 @@ pub(super) enum Table {
     Unknown,
     /// The frontend has changed the table for a mapping, so it does so for each, however late.
     Follows,
-    /// The frontend has changed the table for no mapping, though it announces some there: it is not waited for.
+    /// The frontend has changed the table for no mapping, though it announces some there: this process does not wait for it.
     Stays,
 }
 

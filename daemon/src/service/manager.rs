@@ -21,7 +21,7 @@ pub struct Manager {
     is_ready: bool,
 }
 
-/// The way to a manager that is there.
+/// The connection to a manager.
 #[derive(Debug)]
 struct Link {
     socket: UnixDatagram,
@@ -127,7 +127,7 @@ impl Manager {
         self.link.iter_mut().for_each(|link| link.status.is_stale = true);
     }
 
-    /// The loop turns: tells the manager so if that is due, and how things stand if that has changed. To be called by the loop only.
+    /// The loop turns: tells the manager so if that is due, and the status if it has changed. To be called by the loop only.
     pub fn turns(&mut self, now: Instant, status: impl FnOnce() -> String) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.next_beat()) {
@@ -140,7 +140,7 @@ impl Manager {
         if is_due(self.next_status()) {
             let text = status();
             let is_shown = self.link.as_ref().is_some_and(|link| link.status.shown == text);
-            // One that is not taken is due again after the pause.
+            // A status that the manager does not take is due again after the pause.
             let is_stale = !is_shown && !self.tell(&[NotifyState::Status(&text)], SendFlags::DONTWAIT);
             if let Some(link) = &mut self.link {
                 let shown = if is_stale { std::mem::take(&mut link.status.shown) } else { text };

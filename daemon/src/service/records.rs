@@ -1,7 +1,7 @@
 //! Records of the journal, as its native protocol has them (systemd's "Native Journal Protocol"), sent by a socket that waits a moment at most.
 //!
-//! The libraries for this wait for the journal when it does not read, and with it would all VMs. A record that is larger than a datagram may be
-//! (some hundred KiB; lines of guests are shorter by far) is not sent.
+//! The libraries for this wait for the journal when it does not read, and all VMs would wait with them. A record that is larger than a datagram may
+//! be (some hundred KiB; lines of guests are shorter by far) is not sent.
 
 use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, Record};

@@ -303,7 +303,7 @@ impl Vring {
         Ok(Some((passed, call.transpose()?)))
     }
 
-    /// Goes on where another process was. Returns whether that is possible.
+    /// Goes on where another process stopped. Returns whether that is possible.
     pub(super) fn resume(&self, passed: &PassedVring) -> bool {
         let mut state = self.state.lock();
         let [descriptors, available, used] = passed.places.map(GuestAddress);

@@ -81,11 +81,11 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     lines
 }
 
-/// The rows that have room, among them the one that is chosen, and which that is.
+/// The rows that have room, each with whether it is the chosen one, which is among them.
 fn rows(moment: &Moment, view: &View, rooms: &[Room], height: usize) -> Vec<(Line, bool)> {
     let rows = view.rows(moment);
     let chosen = rows.iter().position(|row| Some(&row.id) == view.chosen.as_ref());
-    // The one that is chosen stays in the middle where more rows are than have room.
+    // The chosen row stays in the middle where not all rows have room.
     let first = chosen.unwrap_or(0).saturating_sub(height / 2).min(rows.len().saturating_sub(height));
     let shown = rows.iter().enumerate().skip(first).take(height);
     shown.map(|(at, row)| (cells(rooms, row), Some(at) == chosen)).collect()

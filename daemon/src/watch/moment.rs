@@ -82,7 +82,7 @@ pub(super) struct Row {
     pub(super) share: f64,
     /// GPUs that this is a part of: the most that the share can be.
     pub(super) gpus: usize,
-    /// The part that is the VM's if all VMs have work.
+    /// The VM's part if all VMs have work.
     pub(super) entitled: Option<f64>,
     pub(super) device_memory: Memory,
     pub(super) host_memory: Memory,

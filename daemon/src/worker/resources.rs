@@ -106,7 +106,7 @@ impl Resources {
         shared(self.table.lock().get(&ResourceId(id)), id)
     }
 
-    /// Does the same for streams that can overtake the message about it: waits for it, but not for ever.
+    /// Does the same for streams that can overtake the message about the resource: waits for that message, but not for ever.
     pub(super) fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
         let table = self.table.lock();
         shared(self.wait(table, ResourceId(id), cancel)?.get(&ResourceId(id)), id)

@@ -20,7 +20,7 @@ pub trait Query {
     /// Returns the object of the query, with its state now.
     fn told(&self) -> About;
 
-    /// Returns whether the answer is another than "not yet", or none will come any more. It waits for nothing.
+    /// Returns whether the answer is another than "not yet", or none will come any more. Does not wait.
     fn is_answered(&self) -> bool;
 
     /// Returns whether the query is not answered, and will be without the guest's doing.
@@ -65,7 +65,7 @@ struct Open {
 /// The way an answer is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// By a thread that looks all the time, where there are processors for it.
+    /// By a thread that looks all the time, where enough processors are free.
     Closely,
     /// By one that sleeps in between.
     Loosely(Duration),
@@ -78,7 +78,7 @@ impl Holds {
         Self { tunables, open: Vec::with_capacity(OPEN_MAX), answered: None, asks_again: true }
     }
 
-    /// Waits until the query is answered, for as long as that is of use; not longer than until `is_pressed`.
+    /// Waits until the query is answered, for as long as that is of use; no longer than until `is_pressed`.
     pub fn hold(&mut self, query: &impl Query, is_pressed: impl Fn() -> bool) {
         let is_over = || query.is_answered() || is_pressed();
         let hold = self.decide(query.about(), Instant::now());

@@ -32,7 +32,7 @@ impl Guest {
         self.asks_about(about, pause, finally.then_some(about))
     }
 
-    /// Asks for something after a pause, and is told how it stands when the hold is over, if that is another answer.
+    /// Asks for a state after a pause, and returns the hold. `told` is the state when the hold is over, if it is another answer.
     fn asks_about(&mut self, about: About, pause: Duration, told: Option<About>) -> Option<Hold> {
         self.now += pause;
         let hold = self.holds.decide(about, self.now);
@@ -80,7 +80,7 @@ fn who_does_other_things_in_between_is_held_once() {
     let mut guest = Guest::new();
     assert_eq!(guest.asks(1, MS, false), Some(Hold::Closely));
     for round in 0..1000_u64 {
-        // Neither for one fence nor for always another.
+        // Neither a query for the same fence nor one for another each time is held.
         assert_eq!(guest.asks(1, at_once() + US, false), None);
         assert_eq!(guest.asks(round, at_once() + (1 + round as u32) * US, false), None);
     }

@@ -23,9 +23,8 @@ pub fn until(done: impl Fn() -> bool) -> bool {
 
 /// Watches `done` for no longer than `limit`.
 ///
-/// Sleeping and being woken costs more than a moment, but a core that is needed elsewhere costs more still: at most a quarter
-/// of the cores spins at once, one where there are two or three, and none where there is only one; and a thread that finds that another was
-/// waiting for the core stops.
+/// Sleeping and being woken costs more than a moment, but a core that other threads need costs more still. At most a quarter of the cores spins at
+/// once, one where there are two or three, and none where there is only one. A thread that finds that another was waiting for the core stops.
 pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
     if done() {
         return Spun::Seen;

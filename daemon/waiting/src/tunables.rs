@@ -62,9 +62,9 @@ pub struct SpinTunables {
 /// The numbers of looking before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookTunables {
-    /// The longest time until the end of a submission that is looked for: between it and the program that waits are three more threads.
+    /// The longest time for which a thread looks for the end of a submission: three more threads are between it and the program that waits.
     pub queue_max: Duration,
-    /// The longest time until the next message for a worker that is looked for.
+    /// The longest time for which a thread looks for the next message for a worker.
     pub inbox_max: Duration,
     /// Waits that are expected to take no longer are not worth a sleep at first: timers are late by up to 50 us, and waking takes its time.
     pub worth_sleeping: Duration,
@@ -100,7 +100,7 @@ pub struct PaceTunables {
 /// The numbers of holding answers back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldTunables {
-    /// The time for which an answer is held: less than Mesa looks for it without sleeping.
+    /// The time for which an answer is held: less than the time for which Mesa looks for it without sleeping.
     pub hold: Duration,
     /// The time between two looks, for an answer or for something else to do, of a thread that sleeps in between.
     pub slice: Duration,

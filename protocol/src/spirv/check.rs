@@ -262,7 +262,7 @@ impl Checker<'_> {
         self.constants.add(&self.ids, self.words, instruction)
     }
 
-    /// Returns of how many parts a value of this type is made, for the usual types; `None` before that is known.
+    /// Returns the number of parts of a value of this type, for the usual types; `None` before that is known.
     fn parts(&self, ty: u32) -> Option<u64> {
         let id = self.ids.defined(ty).ok()?;
         let declared = Instruction::read(self.words, id.at as usize).ok()?;

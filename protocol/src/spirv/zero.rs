@@ -11,7 +11,7 @@ const BOUND: usize = 3;
 /// Words of `OpConstantNull`.
 const NULL_WORDS: usize = 3;
 
-/// A module, checked before, whose workgroup variables are initialised; none if it has none that is not.
+/// Rewrites a module, checked before, so that its workgroup variables are initialised. Returns none if it has no uninitialised one.
 pub fn workgroup(words: &[u32]) -> Option<Vec<u32>> {
     let mut pointees = BTreeMap::new();
     let mut variables = Vec::new();

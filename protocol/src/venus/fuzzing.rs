@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Room for the values of one command; more than a command of a fuzzer's length needs.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Decodes command after command the way an executor does: each with fresh limits and an arena that is used again.
+/// Decodes one command after another as an executor does: each with fresh limits and an arena that is used again.
 pub fn fuzz_stream(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let mut reader = Reader::new(bytes, arena);

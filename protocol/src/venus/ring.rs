@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(found.is_ok(), is_inside, "{offset} of {len}");
             assert!(is_inside || found == Err(RingError::OutsideResource));
         }
-        // It is the place in the resource that is a multiple of 4, not the one in the ring.
+        // The place in the resource is the multiple of 4, not the one in the ring.
         let odd = RingCreateInfoMESA { offset: 2, ..info() };
         assert_eq!(RingLayout::validate(&odd, 1 << 20), Err(RingError::Misaligned("head")));
         // Sums that would wrap.

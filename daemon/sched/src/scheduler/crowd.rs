@@ -84,5 +84,5 @@ impl Scheduler {
 const MOST: usize = 2;
 /// Contexts of a tenant that are there while one of its submissions is overdue, or was lately, and another tenant has work, or had it lately.
 const SURPRISED: usize = 1;
-/// The time that is lately, in nanoseconds.
+/// The time that counts as lately, in nanoseconds.
 const LATELY: Nanos = SECOND;

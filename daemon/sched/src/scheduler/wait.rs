@@ -60,7 +60,7 @@ impl Scheduler {
         if limit.is_none() && context.habit.is_known() {
             return None;
         }
-        // It has to end before it thinks; one that takes far longer than it used to is not waited for.
+        // Its submission has to end before it thinks; one that takes far longer than before is not waited for.
         let twice = context.estimate(&self.tuning).saturating_mul(2).saturating_add(MILLISECOND);
         self.units.of(key).next().map(|unit| unit.since.saturating_add(twice))
     }

@@ -62,7 +62,7 @@ impl Stream {
         Self::open_until(socket, request, PATIENCE, None)
     }
 
-    /// Asks as [`Self::open`] does, waits for each step as long as `patience`, and for nothing behind a moment.
+    /// Asks as [`Self::open`] does, and waits for each step as long as `patience`, but not beyond `until`.
     fn open_until(
         socket: &Path,
         request: &Request,
@@ -103,7 +103,7 @@ impl Stream {
     }
 }
 
-/// A connection that is read until a moment, if there is one, however many bytes come before.
+/// A connection that is read no longer than until a moment, if there is one, however many bytes come before.
 #[derive(Debug)]
 struct Patient {
     stream: UnixStream,

@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Time passes in which nothing completes. Answers who is named.
+    /// Passes time in which nothing completes. Returns the contexts that are named, with the times.
     fn pass(&mut self, time: Nanos) -> Vec<(Nanos, u32)> {
         let (end, mut named) = (self.now + time, Vec::new());
         loop {

@@ -14,7 +14,7 @@ pub(in crate::broker) enum Action {
     Anticipation(Option<f64>),
     /// This key before the tables holds when the broker is started again, and not before.
     NextBroker(&'static str),
-    /// A VM that is new.
+    /// A new VM.
     Add(VmSettings),
     /// A VM that is not in the file any more.
     Remove(String),

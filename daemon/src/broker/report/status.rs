@@ -133,7 +133,7 @@ pub struct VmStatus {
     pub weight: u32,
     /// `normal`, `latency` or `background`.
     pub class: String,
-    /// The most of a GPU that it gets, from 0 to 1, if there is a bound; the least of them if it is not the same on all.
+    /// The most of a GPU that it gets, from 0 to 1, if there is a bound; where its GPUs have different bounds, the least.
     pub ceiling: Option<f64>,
     /// Part of the last second of its GPUs: more than 1 if it used several.
     pub share: f64,
@@ -226,7 +226,7 @@ pub struct VmGpuStatus {
     pub gpu_seconds: f64,
     /// Seconds of its queues that copy.
     pub copy_seconds: f64,
-    /// Seconds in which there was work for it and none of that in the driver.
+    /// Seconds in which there was work for it and none of the work in the driver.
     pub waiting_seconds: f64,
     /// Submissions that are complete.
     pub submissions: u64,
@@ -248,7 +248,7 @@ pub struct ContextStatus {
     /// Submissions that could run now and are held back.
     #[serde(default)]
     pub queued: u32,
-    /// `yes` if `restart` can give it another worker, or why not; empty if that is not known yet.
+    /// `yes` if `restart` can give it another worker, or the reason why not; empty if that is not known yet.
     #[serde(default)]
     pub movable: String,
     /// The context would survive the death of its worker now.

@@ -15,7 +15,7 @@ const SERVICE_FOLDER: &str = "/run/vhost-user-vulkan";
 const SERVICE_NAME: &str = "control.sock";
 /// The end of the name of a control socket that lies beside the socket of its only VM.
 const SUFFIX: &str = ".control";
-/// Time for which a daemon may keep an operator waiting who only looks whether it is there.
+/// Time for which a daemon may keep an operator waiting who only wants to know whether it is there.
 pub(in crate::broker) const LOOK: Duration = Duration::from_secs(1);
 
 /// Several daemons run, and nothing says which of them is meant.
@@ -42,8 +42,8 @@ pub(super) fn default_control_socket() -> PathBuf {
     runtime_folder().map_or_else(user_control_socket, |folder| folder.join(SERVICE_NAME))
 }
 
-/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service,
-/// the one of a broker of this user, and the one of the system's service. If there is none, the one where this user's would be.
+/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service, the
+/// one of a broker of this user, and the one of the system's service. If none exists, the place for this user's broker.
 #[must_use]
 pub fn brokers_control_socket() -> PathBuf {
     broker().or_else(hidden_broker).unwrap_or_else(user_control_socket)

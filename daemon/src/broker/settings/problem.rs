@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::Value;
 use toml::de::{DeTable, DeValue};
 
-/// All that is wrong with a configuration file.
+/// All mistakes in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems {
     /// The file's path and a colon, or nothing.
@@ -182,7 +182,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Returns where a mistake is: at its key, or if that is not there, at the heading of its table.
+    /// Returns the line of a mistake: that of its key, or if the key is missing, that of its table's heading.
     fn of(&self, problem: &Problem) -> Option<usize> {
         let place = |table: &str, key: &str| self.keys.get(&(table.to_owned(), key.to_owned())).copied();
         let heading = || match problem.table.strip_prefix("vm.") {

@@ -1,5 +1,5 @@
-//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands it, and ends. It
-//! acts upon nothing, so a program that is broken, hangs, or does not know the form costs nothing but a message.
+//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands it, and ends. It acts
+//! upon nothing, so a program that is broken, hangs, or does not know the form costs nothing but a message.
 
 use crossbeam_channel::{Receiver, bounded};
 use readiness::within;

@@ -57,11 +57,11 @@ impl Broker {
         &self.gpus[self.vms[index].gpus[usize::from(place)].gpu]
     }
 
-    /// The place among the GPUs of a VM of the one that is named by its UUID, its PCI address or a part of its name.
+    /// Finds a GPU of a VM by its UUID, its PCI address or a part of its name. Returns its place among the VM's GPUs.
     ///
     /// # Errors
     ///
-    /// None is, or several are.
+    /// No GPU fits, or several do.
     fn place_of(&self, index: usize, selection: &str) -> Result<u8, String> {
         let vm = &self.vms[index];
         let gpus = || vm.gpus.iter().map(|on| &self.gpus[on.gpu]);

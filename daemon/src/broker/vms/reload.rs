@@ -106,7 +106,7 @@ impl Broker {
             Action::Policy(policy) => {
                 log::info!("VMs share GPUs by another policy: {}", policy.name());
                 if policy == Policy::Equal {
-                    // Nor has an operator given any weight.
+                    // Under this policy a weight that an operator has given does not hold either.
                     for vm in self.vms.iter_mut() {
                         vm.share.weight = vm.settings.share.weight;
                         self.groups.set_weight(vm);

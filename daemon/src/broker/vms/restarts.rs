@@ -16,11 +16,11 @@ use sched::Nanos;
 const REASON_BYTES: usize = 512;
 
 impl Broker {
-    /// Returns whether a context of a VM may be restarted, as far as that is known here.
+    /// Returns whether a context of a VM may be restarted, as far as the broker knows.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why not.
     pub(in crate::broker) fn admit_restart(&self, index: usize, ctx_id: ContextId) -> Result<(), String> {
         let vm = &self.vms[index];
         if !vm.contexts.contains_key(&ctx_id) {

@@ -30,7 +30,7 @@ const TELL: Nanos = 3_000_000_000;
 const ONE_VM: &str = "a daemon of one VM goes on with the program that it was started with; to upgrade it, start it anew when the VM is off";
 
 impl Broker {
-    /// An operator wants the program that is installed now to go on in this one's place.
+    /// An operator wants the newly installed program to go on in this one's place.
     pub(in crate::broker) fn begin_upgrade(&mut self, peer: Peer, now: Nanos) {
         let begun = self.admit_upgrade().and_then(|upkeep| {
             let arguments = [upkeep.file.arguments(), vec![CHECK.into(), TAKE_OVER.into()]].concat();
@@ -90,7 +90,7 @@ impl Broker {
                 let version: String = takes_over.chars().map(outside::visible).take(64).collect();
                 log::info!("{} (version {version}) can take over", program.path.display());
                 *stage = Stage::Rests(program, now.saturating_add(REST_PATIENCE));
-                // Those of this program would have to be followed in turn. One that takes over already does so within the time.
+                // Successors of this program would have to be followed in turn. One that takes over already does so within the time.
                 for index in self.vms.indices() {
                     if self.vms[index].successor.as_ref().is_some_and(|successor| successor.offer.is_none()) {
                         self.end_successor(index, "the broker is being upgraded once more");
@@ -126,7 +126,7 @@ impl Broker {
         self.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
     }
 
-    /// Returns whether no thread of the broker's does something for it, and no peer waits for an answer that comes in a moment.
+    /// Returns whether no thread of the broker's has work for it, and no peer waits for an answer that comes in a moment.
     fn is_at_rest(&self) -> bool {
         let reads = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
         let starts = |vm: &Vm| vm.is_starting || vm.awaits_successor || vm.successor.is_some();

@@ -100,7 +100,7 @@ impl World {
         GateSide::open(&page).unwrap()
     }
 
-    /// A context comes to a GPU, and begins if it is not there.
+    /// A context comes to a GPU; a new one begins there.
     fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
         let known = self.broker.vms.get(vm).is_some_and(|vm| vm.contexts.contains_key(&ContextId(ctx_id)));
         if !known {

@@ -114,7 +114,7 @@ pub(crate) enum Says {
     HandsOver(Step),
 }
 
-/// A step of the handing over of a context; nothing if it is not its turn.
+/// A step in the hand-over of a context; nothing if another step is due.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) enum Step {
     /// A successor is there, and is shown the context's resources.

@@ -23,7 +23,7 @@ pub(super) struct World {
     successors: BTreeMap<ContextId, (u64, BTreeSet<ResourceId>)>,
     /// Workers that have handed over, and are told of nothing but the resources that they are shown.
     resting: BTreeSet<ContextId>,
-    /// The part of those that is still to come.
+    /// The part of those resources that is still to come.
     expected: BTreeSet<(ContextId, ResourceId)>,
     /// Memory kept, with its bytes.
     blobs: BTreeMap<ResourceId, u64>,

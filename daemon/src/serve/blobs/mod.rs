@@ -165,8 +165,8 @@ impl Blobs {
         self.files.get(&resource_id).map(|file| (file.fd.as_fd(), file.lender))
     }
 
-    /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the
-    /// resource that shows a piece of memory to the worker's context: nothing else is written to.
+    /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the resource that
+    /// shows a piece of memory to the worker's context: no other memory is written.
     pub(super) fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
         for (memory, offset) in words.told() {
             let Some(file) = shown(MemoryId(memory)).and_then(|resource_id| self.get(resource_id)) else {

@@ -42,7 +42,7 @@ pub(super) const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The one that wants a context to be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// An operator, who is told by the broker.
+    /// An operator, through the broker.
     Operator,
     /// The option for tests.
     Test,

@@ -24,7 +24,7 @@ const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Time that a worker may take beyond its limit to end itself.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The way to help a program that is not to be ended.
+/// Advice for a program that is not to be ended.
 const REMEDY: &str = ": raise that option, or have the program submit less at once";
 
 type Running = blame::Running<ContextId>;
@@ -66,7 +66,7 @@ impl Hangs {
         Self { limits, workers: FxHashMap::default(), looked: now, next: now }
     }
 
-    /// The time for which a submission may run if nothing waits for it.
+    /// The time for which a submission may run if no other waits for it.
     pub(super) fn limit(&self) -> Duration {
         self.limits.max_submit_time
     }

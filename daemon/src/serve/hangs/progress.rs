@@ -31,7 +31,7 @@ impl Progress {
         self.0.store((self.0.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The device thread waits for something that is to happen.
+    /// The device thread waits for an event.
     pub(in crate::serve) fn waits(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) | WAITS, Ordering::Relaxed);
     }

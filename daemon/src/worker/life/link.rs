@@ -57,7 +57,7 @@ impl Link {
         }
     }
 
-    /// Receives a message, waiting for it.
+    /// Waits for a message.
     pub(super) fn receive(&self) -> Result<(HandOver, Option<OwnedFd>), LinkError> {
         loop {
             let left = self.left()?;
@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// Returns the time that is left.
+    /// Returns the remaining time.
     fn left(&self) -> Result<Duration, LinkError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match (self.cancel.is_cancelled(), left.is_zero()) {

@@ -224,7 +224,7 @@ fn cases_of_a_switch_are_as_wide_as_its_selector() {
 
 #[test]
 fn ids_are_below_the_bound_and_not_zero() {
-    // At each place where an id stands: a type, a result, one that is used, one behind a literal or in a list.
+    // At each place where an id stands: a type, a result, a used id, one behind a literal or in a list.
     let names =
         |id: u32| with("spec id", &[op(5, &[&[id][..], &text("x")].concat()), op(71, &[20, 1, 7])].concat());
     type Place = fn(u32) -> Vec<u32>;
@@ -261,7 +261,7 @@ fn operations_on_constants_are_those_of_shaders() {
         .chain(composites)
         .chain(of_matrices)
         .collect();
-    // More operands than any has: an operation that is known complains of its length, and of nothing else.
+    // More operands than any operation has: a known operation gets an error about its length, and about nothing else.
     for operation in 0..=6000 {
         let module = declared(&op(52, &[&[4, 50, operation][..], &[13; 9]].concat()));
         let found = judge(&module).map(|_| ());

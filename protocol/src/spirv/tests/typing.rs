@@ -70,7 +70,7 @@ fn access_chains_end_inside_of_their_types() {
                 (chain(62, &[13, 13]), "id %13 is no pointer"),
                 (chain(62, &[87, 83]), "id %83 is no integer"),
                 (chain(60, &[88, 82]), "id %82 is no integer"),
-                // The index of a member is no specialisation constant, and no value that is computed.
+                // The index of a member is no specialisation constant, and no computed value.
                 (chain(62, &[87, 20]), "id %20 is no integer constant"),
             ],
         );

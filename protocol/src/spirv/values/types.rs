@@ -54,7 +54,7 @@ const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: fals
 /// The bit that marks an entry in a form as a type that is declared later: its id.
 const LATER: u32 = 1 << 31;
 
-/// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that it was.
+/// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that a declaration came.
 pub(crate) fn is_pointer_to_come(id: Id) -> bool {
     id.at == 0 && id.is_announced
 }
