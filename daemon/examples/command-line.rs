@@ -1,4 +1,4 @@
-//! Writes what the definition of the command line says for other programs: a manual page and completions for three shells.
+//! Writes the definition of the command line for other programs: a manual page and completions for three shells.
 //!
 //! `cargo package-deb` runs it with the folder to write into. The daemon itself contains none of it.
 

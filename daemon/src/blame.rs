@@ -1,4 +1,4 @@
-//! Finds the contexts that keep others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks it about
+//! Finds the contexts that keep others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks about
 //! the contexts of its VM, and the broker about those of all VMs.
 //!
 //! A driver does not say whose work a GPU is busy with. A device process and the broker see how long submissions of a context took before, when one

@@ -1,4 +1,4 @@
-//! The warnings of `--check-config` about a file of VMs that is valid: what its values cost, as far as that is known without a GPU.
+//! The warnings of `--check-config` about a valid file of VMs: the costs of its values, as far as they are known without a GPU.
 
 use crate::cli::Serve;
 use clap::FromArgMatches;

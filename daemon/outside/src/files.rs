@@ -1,5 +1,5 @@
-//! Files, opened without a wait: to read them, not beyond a bound, or to write them. A path may lead to a pipe whose other end no process has, or to a
-//! device that never ends: these functions open such a file without a wait, see what it is, and refuse it.
+//! Files, opened without a wait: to read them, not beyond a bound, or to write them. A path may lead to a pipe whose other end no process has, or to
+//! a device that never ends: these functions open such a file without a wait, find out its kind, and refuse it.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
 use rustix::io::Errno;

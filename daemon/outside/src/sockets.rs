@@ -81,7 +81,7 @@ const BACKLOG: i32 = 128;
 ///
 /// # Errors
 ///
-/// Something else is there, or the system refuses.
+/// There is another file already, or the system refuses.
 pub fn listen(path: &Path, access: Access) -> Result<UnixListener, NotBound> {
     let place = Place::of(path)?;
     place.clear()?;

@@ -30,8 +30,8 @@ impl Habit {
         self.burst.is_some()
     }
 
-    /// Returns for how long to wait for the context, if that is worth while: so long that waiting longer costs more than what the context
-    /// does when it comes, and not at all if the context does little for the time that is waited for it each time.
+    /// Returns for how long to wait for the context, if that is worth while: so long that a longer wait would cost more than the work that the
+    /// context submits when it comes. Returns none if that work is too short for the time of the wait.
     pub(super) fn limit(&self) -> Option<Nanos> {
         let burst = self.burst?;
         let all = self.gaps.iter().copied().chain([self.longer]).map(u64::from).sum::<u64>();

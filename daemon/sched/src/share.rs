@@ -8,7 +8,7 @@ pub enum Class {
     Normal,
     /// The tenant is served soon, as long as it uses no more than its share.
     Latency,
-    /// The tenant gets what no other tenant wants.
+    /// The tenant gets the GPU time that no other tenant wants.
     Background,
 }
 

@@ -26,11 +26,11 @@ pub(super) struct Tenant {
     pub(super) contexts: Vec<ContextKey>,
     /// The number of them that have work.
     pub(super) active: usize,
-    /// True if it competed with others when last looked at: it has work, and is not held back by a ceiling or its class.
+    /// True if it competed with other tenants when last looked at: it has work, and is not held back by a ceiling or its class.
     pub(super) competes: bool,
     /// The time at which it last had work.
     pub(super) worked: Option<Nanos>,
-    /// True if it had nothing to do for so short a time that it keeps what it is behind.
+    /// True if it had nothing to do for so short a time that it keeps the time by which it is behind.
     pub(super) paused: bool,
     /// The amounts that it was charged lately, and in advance.
     pub(super) window: Window,

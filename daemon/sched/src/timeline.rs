@@ -23,7 +23,7 @@ pub(super) struct Timeline {
 pub(super) struct Cost {
     /// GPU time that its context had.
     pub(super) own: Nanos,
-    /// The amounts that others paid too much, and too little.
+    /// The amounts that other contexts paid too much, and too little.
     pub(super) refunds: Vec<(ContextKey, Nanos)>,
     pub(super) dues: Vec<(ContextKey, Nanos)>,
 }
@@ -78,8 +78,8 @@ impl Timeline {
         cost
     }
 
-    /// Weighs the first slices of two that ran alternately: they had half of the time each, except that the one that began later had the
-    /// first slice, so it had more, unless the other had a whole one after that. What follows at once belongs to the same run.
+    /// Weighs the first slices of two that ran alternately: they had half of the time each, except that the one that began later had the first slice,
+    /// so it had more, unless the other had a whole one after that. Spans that follow at once belong to the same run.
     fn weigh_first_slices(
         &mut self,
         key: ContextKey,

@@ -26,7 +26,7 @@ pub struct Tuning {
     pub credit: Nanos,
     /// The credit of a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
     pub credit_latency: Nanos,
-    /// A tenant that had no work for no longer than this may catch up on what it was behind before, or others got meanwhile: up to
+    /// A tenant that had no work for no longer than this may catch up on the time by which it was behind before, or that others got meanwhile: up to
     /// [`Self::credit_paused`]. Default 5 ms.
     pub pause: Nanos,
     /// The most GPU time that a tenant may catch up on after such a pause. Default 50 ms.

@@ -73,7 +73,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Others hold the same description, so closing this descriptor would not do.
+        // Other processes hold the same description, so closing this descriptor would not do.
         let _ = readiness::unwatch(&self.epoll, &self.file);
     }
 }
@@ -97,7 +97,7 @@ fn check(file: BorrowedFd<'_>) -> io::Result<()> {
     let place =
         |Stat { st_dev, st_ino, st_mode, .. }: Stat| (st_dev, st_ino, FileType::from_raw_mode(st_mode));
     let same = place(fstat(file)?) == place(fstat(&ours)?);
-    // A process that may not look names up does without the difference to other files of that sort.
+    // A process that may not look names up cannot tell such a file from others of its sort.
     let kind = |file: BorrowedFd<'_>| readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
     let other = kind(file).is_ok_and(|kind_of| kind(ours.as_fd()).is_ok_and(|wanted| wanted != kind_of));
     if same && !other {

@@ -1,8 +1,8 @@
-//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them a third that has the page too
-//! and writes what it likes wherever it likes.
+//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them an attacker that has the page too and
+//! writes any value anywhere.
 //!
-//! Until that happens, each side gets exactly what the other said. From then on neither side takes more than there can be, takes
-//! anything twice, or sleeps through a poke.
+//! Until that happens, each side gets exactly the values of the other. From then on neither side takes more than there can be, takes anything twice,
+//! or sleeps through a poke.
 
 use super::grants::{NOTES_MAX, PAGE_BYTES, WORK_MAX};
 use super::{
@@ -31,7 +31,7 @@ pub fn fuzz_grants(bytes: &[u8]) -> usize {
     happened
 }
 
-/// Both sides, the attacker's own mapping, and what each side should see.
+/// Both sides, the attacker's own mapping, and the values that each side should see.
 struct World {
     gate: GateSide,
     scheduler: SchedulerSide,

@@ -4,11 +4,11 @@
 //! it, and *completed* when the GPU is through with it. All three are counted by the worker, from 0 and wrapping; grants are counted
 //! by the scheduler in the same way. While a context has a *lease* it dispatches without asking, for the price of one load.
 //!
-//! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: what finds
-//! none is counted, and the worker does not wait. Otherwise that costs the worker one load for each submission.
+//! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: the worker counts a
+//! note without room, and does not wait. Otherwise that costs the worker one load for each submission.
 //!
-//! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that was taken over can write what it
-//! likes: the scheduler takes whatever it reads for a claim.
+//! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that a guest has taken over can write any value: the
+//! scheduler takes each for a claim.
 
 use super::trace_note::{NOTE_BYTES, TakenNotes, TraceNote};
 use super::{MapError, Mapping, OutOfBounds, Word, create};

@@ -1,9 +1,9 @@
 //! Mappings whose file another process can shrink, or leave without room.
 //!
-//! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out
-//! the first where a file has them, and nothing does the second (holes can be punched into sealed files, and a pool of huge pages runs dry).
-//! The signal handler replaces the whole of a guarded mapping by zeros, so that the thread that touched it goes on, and notes it: what that
-//! thread read is wrong then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS is what it was.
+//! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out the
+//! first where a file has them, and nothing rules out the second (holes can be punched into sealed files, and a pool of huge pages runs dry). The
+//! signal handler replaces the whole of a guarded mapping by zeros, so that the thread that touched it goes on, and notes it: the bytes that this
+//! thread read are wrong then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS acts as before.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};

@@ -226,7 +226,7 @@ impl Word {
     /// Sleeps while the word is `value`, until [`Self::wake`] or the end of `limit`; may return sooner.
     pub fn wait(&self, value: u32, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // The waiting thread looks again: why this ended does not matter. Not private, as other processes wake.
+        // The waiting thread looks again, so the reason why this ended does not matter. Not private, as other processes wake.
         let _ = futex::wait(self.atomic(), futex::Flags::empty(), value, limit.as_ref());
     }
 

@@ -1,8 +1,8 @@
 //! Addresses for memory that another process maps where this one has it: a driver may have given them to a guest.
 //!
-//! They lie in a range of the address space that nothing else is put into: executables, heaps and stacks lie elsewhere, and so do the
-//! addresses that the kernel chooses. Each process begins at random within it, so that what a successor has placed of its own is seldom in
-//! the way of what it takes over. Knows addresses only; the code that maps says whether one is free.
+//! They lie in a range of the address space that nothing else is put into: executables, heaps and stacks lie elsewhere, and so do the addresses that
+//! the kernel chooses. Each process begins at random within it, so that the files that a successor has placed of its own seldom occupy the addresses
+//! of those that it takes over. Knows addresses only; the code that maps says whether one is free.
 
 use rustix::io::Errno;
 use std::collections::hash_map::RandomState;

@@ -64,11 +64,11 @@ pub enum Watch {
 /// Moves a terminal's cursor to the top and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// Shows how things are at the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
+/// Shows the state of the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
 ///
 /// # Errors
 ///
-/// As [`ask`], or there is no such VM, or what it says cannot be written.
+/// As [`ask`], or there is no such VM, or the answer cannot be written.
 pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) -> Result<(), ClientError> {
     show(json, watch, || Ok(shown(&status(socket)?, vm, json)?.into()))
 }
@@ -78,8 +78,8 @@ pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) ->
 ///
 /// # Errors
 ///
-/// No daemon answers; or the broker does not, which is told when the others are shown. A daemon of one VM that does not is no error, and told on
-/// standard error.
+/// No daemon answers; or the broker does not, which is told when the others are shown. If a daemon of one VM does not answer, that is no error, and
+/// told on standard error.
 pub fn show_all(json: bool, watch: Watch) -> Result<(), ClientError> {
     show(json, watch, || daemons::all(json))
 }
@@ -181,7 +181,7 @@ pub fn move_to(socket: &Path, context: &str, gpu: String, from: Option<String>) 
     show_restart(socket, &Request::Move { vm: vm.to_owned(), context, gpu, from }, "moved")
 }
 
-/// Has the program that is installed now go on in the broker's place, and shows what becomes of its VMs.
+/// Has the newly installed program go on in the broker's place, and shows the fate of its VMs.
 ///
 /// # Errors
 ///
@@ -214,7 +214,7 @@ pub fn upgrade(socket: &Path) -> Result<(), ClientError> {
     })
 }
 
-/// Shows how far a restart is, and at its end what was `done`.
+/// Shows the progress of a restart, and at its end the text `done`.
 fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), ClientError> {
     let mut shown = String::new();
     follow(socket, request, "no result of a restart", |answer| match answer {
@@ -233,7 +233,7 @@ fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), Clie
     })
 }
 
-/// Has everything that is on a GPU moved to other GPUs, and shows what becomes of each context.
+/// Has all contexts on a GPU moved to other GPUs, and shows the fate of each.
 ///
 /// # Errors
 ///
@@ -324,12 +324,12 @@ fn refused(error: &str) -> ClientError {
     ClientError::Refused(outside::lines_for_terminal(error))
 }
 
-/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait. With
-/// `now`, nothing waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and what would become of it is shown.
+/// Has the broker read its file again, and shows the result: the counts on a line, and a line for each change that has to wait. With `now`, no change
+/// waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and the changes are only shown.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or what it says cannot be written.
+/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or the result cannot be written.
 pub fn reload(socket: &Path, now: bool, dry_run: bool) -> Result<(), ClientError> {
     let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { now, dry_run })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));

@@ -77,7 +77,7 @@ pub(super) enum Asked {
     Enough,
 }
 
-/// A peer that gets an answer when all device processes have said what memory they hold, or at the deadline.
+/// A peer that gets an answer when all device processes have reported their memory, or at the deadline.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) peer: Peer,

@@ -63,12 +63,12 @@ pub enum Request {
         /// The GPU, as in [`Request::Drain`].
         gpu: String,
     },
-    /// The operator wants the configuration file to be read again, and what it says to hold.
+    /// The operator wants the configuration file to be read again, and its settings to take effect.
     Reload {
         /// The file may take the GPUs of VMs in use away, and name no VM at all: the operator confirms both. `remove` is an older name.
         #[serde(default, alias = "remove", skip_serializing_if = "std::ops::Not::not")]
         now: bool,
-        /// The operator wants to know what would happen, and nothing does.
+        /// The operator wants to know the changes, and none is made.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         dry_run: bool,
     },

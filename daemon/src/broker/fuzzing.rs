@@ -539,7 +539,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Checks the invariants that hold whatever the first VM does.
+    /// Checks the invariants that hold in spite of the first VM.
     fn check(&mut self) {
         let vms: Vec<_> = self.broker.vms.iter().collect();
         let [bad, good] = vms.as_slice() else { panic!("a VM is gone") };

@@ -51,7 +51,7 @@ pub(super) struct Gpu {
     recorded: Option<Recorded>,
 }
 
-/// The record of what a GPU did, for traces.
+/// The record of a GPU's work, for traces.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     /// The work that contexts have told, in which the GPU was busy for their VM.

@@ -1,4 +1,4 @@
-//! Answers operators and collectors of metrics, after the device processes had a moment to say what memory they hold.
+//! Answers operators and collectors of metrics, after the device processes had a moment to report their memory.
 
 use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
@@ -21,7 +21,7 @@ use readiness::Events;
 use sched::{Nanos, Usage};
 use std::time::Duration;
 
-/// Time that device processes have to say what memory they hold, in nanoseconds.
+/// Time that device processes have to report their memory, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
 /// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
@@ -147,7 +147,7 @@ impl Broker {
         Ok(Reply::Done)
     }
 
-    /// Logs what an operator does with a context, and to which GPU that brings it.
+    /// Logs an operator's order about a context, and the GPU that it brings the context to.
     fn log_order(&self, index: usize, ctx_id: ContextId, does: &str, gpu: Option<&str>) {
         let vm = &self.vms[index];
         let program = vm.contexts.get(&ctx_id).map(|context| context.name.as_str());
@@ -180,7 +180,8 @@ impl Broker {
         self.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
     }
 
-    /// Has a peer ask again: one peer after the other could keep an upgrade from its moment of rest, and loses its connection then.
+    /// Has a peer ask again: otherwise one peer after the other could keep an upgrade from its moment of rest, and a peer that waits then loses its
+    /// connection.
     fn put_off(&mut self, peer: Peer, wants: Wants, now: Nanos) {
         match wants {
             Wants::Status => self.say(peer, &Answer::Error { error: UPGRADED.into() }, now),

@@ -40,7 +40,7 @@ use std::time::Instant;
 ///
 /// # Errors
 ///
-/// The system refuses a socket or a file that the settings name, or what the loop needs.
+/// The system refuses a socket or a file that the settings name, or something that the loop needs.
 pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
     // Before anything is started: this process has to be the only one in its group.
     let groups = Groups::claim(&settings)?;

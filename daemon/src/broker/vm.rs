@@ -1,4 +1,4 @@
-//! One VM: its device process while there is one, its contexts, and what stays when both are gone.
+//! One VM: its device process while there is one, its contexts, and the state that stays when both are gone.
 
 use super::backoff::Backoff;
 use super::connections::Peer;

@@ -286,7 +286,7 @@ fn beside_config(matches: &ArgMatches) -> Option<&str> {
 /// Options of every child.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Child {
-    /// The channel to whoever started it, unless that is standard input
+    /// The channel to the parent process, unless that is standard input
     #[arg(long)]
     pub channel_fd: Option<RawFd>,
     #[arg(long, default_value = "warn", value_parser = log_level())]

@@ -106,7 +106,7 @@ pub(crate) trait Effects {
     /// Lets go of the memory kept under `resource_id`, if it is still there.
     fn drop_blob(&mut self, resource_id: ResourceId);
 
-    /// Shows the memory kept under `resource_id` to a context's worker, and to the worker's successor if it was shown what the context sees.
+    /// Shows the memory kept under `resource_id` to a context's worker, and to the worker's successor if it was shown the context's resources.
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
 
     /// Shows it to the successor of a context's worker only.

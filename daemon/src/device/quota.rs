@@ -1,8 +1,8 @@
 //! Quotas: the amounts that the contexts of a VM hold of something that is limited. Arithmetic, and nothing else.
 //!
-//! No context is promised a fixed part, since it is not known how many will come. Instead a context that takes must leave something:
-//! an owner may come to hold at most [`SHARE`] times what is free afterwards. One owner alone gets seven eighths, the next seven
-//! eighths of the rest, and so on; the one that comes after any number of hogs still finds some.
+//! No context is promised a fixed part, since it is not known how many will come. Instead a context that takes must leave something: an owner may
+//! come to hold at most [`SHARE`] times the amount that is free afterwards. One owner alone gets seven eighths, the next seven eighths of the rest,
+//! and so on; one that comes after any number of hogs still finds some.
 
 use config::SHARE;
 use rustc_hash::FxHashMap;
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(hog(&mut quota, A), most(400));
         assert_eq!(hog(&mut quota, B), 44);
         assert_eq!(hog(&mut quota, Owner(3)), 6);
-        // What is not shared is what comes last.
+        // The whole amount is taken now.
         assert_eq!(quota.take(A, 1), Err("maps"));
         quota.give_back(A, 350);
         assert_eq!((quota.used(), quota.held(A)), (50, 0));

@@ -1,4 +1,4 @@
-//! Resources (VIRTIO 1.3, 5.7.6.8): their table and what holds for all kinds of them.
+//! Resources (VIRTIO 1.3, 5.7.6.8): their table and the rules for all kinds of them.
 //!
 //! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so no display shows their contents.
 

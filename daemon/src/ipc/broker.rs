@@ -86,7 +86,7 @@ impl Placement {
         Self((0..).take(gpus).collect())
     }
 
-    /// Returns the same with one GPU in another's place; nothing if that other is not there, or the one is already.
+    /// Returns the same with one GPU in another's place; nothing if that other is not there, or the new one is already.
     #[must_use]
     pub fn changed(&self, GpuChange { from, to }: GpuChange) -> Option<Self> {
         let mut changed = self.clone();

@@ -14,7 +14,7 @@ pub enum ChildRole {
     Probe,
 }
 
-/// The host driver that a child is to load, which decides what the child can see and which system calls it may make.
+/// The host driver that a child is to load, which decides the files that the child can see and the system calls that it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum DriverFamily {
     /// Any driver that there is: for the probe, and for workers whose GPUs have drivers of several families.
@@ -64,8 +64,8 @@ pub enum ToLauncher {
         /// The set.
         set: u64,
     },
-    /// The daemon is set up, with drivers of this family. From now on, tell when the files of these drivers, or the VM's socket file of
-    /// [`Self::RemoveAtEnd`], are not what they were when the launcher started, once each.
+    /// The daemon is set up, with drivers of this family. From now on, tell once each when the files of these drivers, or the VM's socket file of
+    /// [`Self::RemoveAtEnd`], have changed since the launcher started.
     Watch {
         /// The family of the drivers.
         family: DriverFamily,

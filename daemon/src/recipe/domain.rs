@@ -43,7 +43,7 @@ pub struct Given {
     pub advice: Vec<String>,
 }
 
-/// Returns the domain with the device at `socket`; as it is if it has that. Memory that is private is made shared. `window` is that of
+/// Returns the domain with the device at `socket`; unchanged if it has the device. Private memory is made shared. `window` is that of
 /// [`super::qemu()`].
 ///
 /// # Errors

@@ -58,7 +58,7 @@ const TASKS_RESERVE: u64 = 16;
 const TASKS: u64 = 16_384;
 
 impl GroupLimits {
-    /// Returns these where there are some, and `others` elsewhere.
+    /// Returns these limits where there are some, and `others` elsewhere.
     #[must_use]
     pub fn or(self, others: &Self) -> Self {
         Self { memory: self.memory.or(others.memory), tasks: self.tasks.or(others.tasks) }
@@ -159,8 +159,8 @@ impl Delegated {
         GroupLimits { memory: least("memory.max"), tasks: least("pids.max") }
     }
 
-    /// Returns the limits of each VM that has none of its own, given those that the others have: an equal part of what is available,
-    /// less a reserve for the processes that serve the VMs, and seven eighths of the machine's memory at most.
+    /// Returns the limits of each VM that has none of its own, given those that the others have: an equal part of the available amounts, less a
+    /// reserve for the processes that serve the VMs, and seven eighths of the machine's memory at most.
     pub fn part_of_each(&self, own: &[GroupLimits]) -> GroupLimits {
         let GroupLimits { memory, tasks } = self.available();
         let memory = part(memory.map(|all| all - all / MEMORY_RESERVE), own.iter().map(|own| own.memory));
@@ -407,7 +407,7 @@ mod tests {
             assert_eq!(limit_in(&workers, "pids.max").unwrap(), 9);
             limit_in(&workers, "memory.max").unwrap()
         };
-        // The values are equally long, as an ordinary file keeps what lies behind a write.
+        // The values are equally long, as an ordinary file keeps the bytes behind a write.
         assert_eq!(after("200", Some(100), true), 200);
         assert_eq!(after("200", Some(300), true), 300);
         assert_eq!(after("max", Some(300), true), u64::MAX);

@@ -62,8 +62,8 @@ pub fn names(syscalls: &Syscalls) -> Vec<String> {
 /// Stands for "ask the listener" until the program is finished.
 const NOTIFY: u32 = 0x5b0c;
 
-/// To be laid on last first, since it is the first that forbids further ones: one program that ends at `otherwise` what is on no list,
-/// and one for each error that some calls are answered with. Of what several filters say the kernel takes the strictest.
+/// To be laid on last first, since it is the first that forbids further ones: one program that applies `otherwise` to calls on no list, and one for
+/// each error that some calls are answered with. Of the verdicts of several filters the kernel takes the strictest.
 fn programs(syscalls: &Syscalls, otherwise: SeccompAction) -> io::Result<Vec<BpfProgram>> {
     let mut known = Rules::new();
     for name in syscalls.allow.iter().chain(syscalls.refuse.values().flatten()) {

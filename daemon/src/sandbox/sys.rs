@@ -139,7 +139,7 @@ pub(super) fn close_all_but(keep: BorrowedFd<'_>) {
     }
 }
 
-/// The process that connected or made the other end of a Unix socket, if the system can tell (Linux 6.5).
+/// Returns the process that connected or made the other end of a Unix socket, if the system can tell (Linux 6.5).
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let (mut pidfd, mut size): (RawFd, libc::socklen_t) = (-1, size_of::<RawFd>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `size` bytes, which is as much as there is, and its length; both live until the call returns.

@@ -418,7 +418,7 @@ impl Effects for World {
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
-        // The frontend takes its time; what is answered already should not wait.
+        // The frontend may take long; answers that are ready should not wait for it.
         self.signal();
         let (Some((file, lender)), Some(session)) = (self.blobs.for_frontend(resource_id), &self.session)
         else {

@@ -1,13 +1,12 @@
-//! The frontend maps into the window, and unmaps there: when it is asked for that, and when it is done.
+//! The frontend maps into the window, and unmaps there: how it is asked to, and when that is done.
 //!
 //! QEMU (11.1) has two ways of its own, which the specification allows or leaves open:
 //!
-//! - It acknowledges a request *before* it does what was asked: a guest that hears of a mapping at once reaches nothing there yet, so that what it
-//!   writes first is lost, and what it reads first is zero; and memory that is acknowledged as unmapped can be reached for milliseconds. It changes the
-//!   memory table behind the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when
-//!   the table has changed.
-//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So what is
-//!   to be unmapped meanwhile is owed until the device goes on.
+//! - It acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are lost,
+//!   and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table behind the
+//!   acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
+//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So requests to unmap are kept
+//!   meanwhile, until the device goes on.
 
 use super::effects::World;
 use super::patience::Patience;

@@ -127,7 +127,7 @@ pub fn start_logging(level: LevelFilter, reader: Reader<'_>) {
         opened => (Way::Lines { lines: Mutex::new(Lines::to_stderr()), have_times }, opened.err()),
     };
     log::set_max_level(level);
-    // No other was set.
+    // No other logger was set.
     let _ = log::set_boxed_logger(Box::new(Logger { level, vm, way }));
     if let Some(problem) = problem {
         log::warn!("the journal's socket cannot be used: {problem}; log lines have no fields");

@@ -1,4 +1,4 @@
-//! This module tells the service manager how this process stands (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
+//! This module tells the service manager the state of this process (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
 //!
 //! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each turn;
 //! no other code says that it turns. The text of the status, which a guest can change, is sent once a second at most.

@@ -65,7 +65,7 @@ pub enum TraceError {
     Signals(io::Error),
 }
 
-/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and what was read by then is kept. Progress is told on standard error.
+/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and the events read by then are kept. Progress is told on standard error.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The terminal: its alternate screen while the view is shown, and its restoration, whatever happens.
+//! The terminal: its alternate screen while the view is shown, and its restoration in any case.
 
 use super::screen::{Line, Size, Style, Tone};
 use crossterm::cursor::{Hide, MoveTo, Show};

@@ -10,7 +10,7 @@ pub(super) struct View {
     /// The row that is chosen.
     pub(super) chosen: Option<Id>,
     pub(super) sorted: Column,
-    /// The order is the other way round.
+    /// The order is reversed.
     pub(super) reversed: bool,
     /// VMs whose contexts are shown.
     pub(super) unfolded: BTreeSet<String>,

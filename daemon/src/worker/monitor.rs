@@ -90,7 +90,7 @@ fn warn_if_late(slept: Duration, period: Duration) {
     }
 }
 
-/// Bounds on the time between two reports, whatever drivers ask for.
+/// Bounds on the time between two reports, for any request of a driver.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 const PERIOD_MAX: Duration = Duration::from_secs(1);
 

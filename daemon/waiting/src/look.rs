@@ -28,7 +28,7 @@ pub struct Plan {
 }
 
 impl Habit {
-    /// A habit of which nothing is known yet. A thread does not look for events that take longer than `longest`.
+    /// A habit without a record yet. A thread does not look for events that take longer than `longest`.
     #[must_use]
     pub fn new(longest: Duration, tunables: LookTunables) -> Self {
         Self { longest, tunables, expected: None }

@@ -16,7 +16,7 @@ pub(super) struct Crowd {
     pub(super) is_overdue: bool,
     /// The number that there may be.
     most: usize,
-    /// The time at which there may be more, if others do nothing until then.
+    /// The time at which there may be more, if other tenants do nothing until then.
     pub(super) until: Option<Nanos>,
 }
 
@@ -67,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns since when, or from when on, no other tenant counts as being about; none while one has work.
+    /// Returns the time from which no other tenant counts as active; none while one has work.
     fn others_are_quiet_at(&self, id: TenantId) -> Option<Nanos> {
         let is_background = |tenant: &Tenant| tenant.share.class == Class::Background;
         let matters =

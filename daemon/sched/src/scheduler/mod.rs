@@ -229,7 +229,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, now);
     }
 
-    /// Takes in a context of a tenant that has work again: it is not further behind than the others of the tenant, but for the credit.
+    /// Takes in a context of a tenant that has work again: it is not further behind than the tenant's other contexts, but for the credit.
     fn joins(&mut self, key: ContextKey, paused: bool) {
         let Some(id) = self.contexts.get(&key).map(|context| context.tenant) else { return };
         let Some(tenant) = self.tenants.get_mut(&id) else { return };

@@ -227,10 +227,10 @@ impl Scheduler {
         let last = self.last.and_then(|key| Some((key, self.contexts.get(&key)?)));
         let Some((key, context)) = last.filter(|(_, context)| context.held_back() > 0) else { return best };
         let same = candidates.iter().find(|candidate| candidate.tenant == context.tenant);
-        // What one that submits one at a time has to wait for its next runs meanwhile.
+        // A context that submits one at a time alternates with the last one, which runs while the first prepares its next submission.
         let alternates = self.is_single(best.key);
         let Some(same) = same.filter(|_| best.class != Class::Latency && !alternates) else { return best };
-        // The more there are, the smaller is each one's part of what all had in some time, and the more does a difference matter.
+        // The more tenants there are, the smaller is the part that each had in some time, and the more does a difference matter.
         let tenants = u64::try_from(candidates.len()).unwrap_or(1).max(1);
         let affinity = (AFFINITY_OF_ALL / tenants).max(MILLISECOND).min(self.tuning.affinity);
         let near = if same.tenant == best.tenant {

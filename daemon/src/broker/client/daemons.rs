@@ -1,7 +1,8 @@
 //! The daemons of this host, as an operator finds them who names none: all of them, or the one that has a VM.
 //!
-//! Each is asked in turn, the broker first, and none keeps the operator waiting longer than [`LOOK`]. A daemon of one VM may have been taken over by
-//! its guest and say what it likes: so the broker's VMs are the broker's, and where two others claim the same VM the operator has to say which one is meant.
+//! Each is asked in turn, the broker first, and none keeps the operator waiting longer than [`LOOK`]. A guest may have taken over its daemon of one
+//! VM, which then says anything. So the broker's answer counts for the broker's VMs, and where two others claim the same VM the operator has to say
+//! which one is meant.
 
 use super::super::report::status::Status;
 use super::super::settings::places::{Ambiguous, LOOK, Places, operators_control_socket, places};
@@ -64,7 +65,7 @@ fn few(places: Places) -> Result<Places, ClientError> {
     }
 }
 
-/// The answers of daemons, and why there is none at the other places where a daemon should be.
+/// The answers of daemons, and the reasons why there is none at the other places where a daemon should be.
 #[derive(Debug, Default)]
 struct Heard {
     answers: Vec<(PathBuf, Status)>,
@@ -72,7 +73,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Asks a daemon and keeps what it says. A socket that no process serves any more is no daemon.
+    /// Asks a daemon and keeps its answer. A socket that no process serves any more is no daemon.
     fn ask(&mut self, socket: PathBuf, ask: &impl Fn(&Path) -> Result<Status, ClientError>) {
         match ask(&socket) {
             Ok(status) => self.answers.push((socket, status)),
@@ -171,7 +172,7 @@ struct Of {
     status: Status,
 }
 
-/// The status of the first daemon with those of the others: readers that know of one daemon find what they know.
+/// The status of the first daemon with those of the others: readers that know of one daemon find its status in the usual place.
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]

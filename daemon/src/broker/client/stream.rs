@@ -97,7 +97,7 @@ impl Stream {
         (!line.is_empty()).then(|| serde_json::from_slice(&line).map_err(wrong)).transpose()
     }
 
-    /// The connection, on which anything that is sent ends what the broker sends.
+    /// The connection. Any byte that is sent on it ends the broker's stream.
     pub fn socket(&self) -> &UnixStream {
         &self.lines.get_ref().stream
     }

@@ -29,7 +29,7 @@ pub struct Reloaded {
     pub restarted: Vec<String>,
     /// VMs that notice nothing.
     pub unchanged: Vec<String>,
-    /// VMs in use whose GPU would end by what the file says: it takes effect when their frontends have disconnected.
+    /// VMs in use whose GPU the file's changes would end: these take effect when their frontends have disconnected.
     #[serde(default)]
     pub pending: Vec<String>,
     /// A sentence for each thing that the file says and that does not hold yet, with the remedy.

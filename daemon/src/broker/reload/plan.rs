@@ -1,4 +1,4 @@
-//! The plan: what a new configuration changes, as a list of actions. It follows from the old and the new one, and from which VMs are in use.
+//! The plan: the changes of a new configuration, as a list of actions. It follows from the old and the new one, and from which VMs are in use.
 
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};

@@ -65,7 +65,7 @@ impl fmt::Display for Problems {
     }
 }
 
-/// One mistake: what is wrong, and where.
+/// One mistake: its kind, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     /// The line, from 1, once it was looked for.

@@ -12,12 +12,12 @@ pub(crate) const WEIGHT: u32 = 100;
 /// The policy by which the VMs share a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
-    /// VMs share by weight; what one leaves, the others get, and no time is left unused to keep a place for somebody.
+    /// VMs share by weight. The time that one leaves, the others get; no time is left unused to keep a place for a VM.
     #[default]
     BestEffort,
     /// All VMs get the same.
     Equal,
-    /// VMs share by weight, and nobody gets more than that, even if others leave something.
+    /// VMs share by weight, and no VM gets more than its part, even if others leave something.
     Fixed,
 }
 

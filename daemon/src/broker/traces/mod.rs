@@ -1,11 +1,12 @@
-//! Traces that operators take: what the pages of one VM's contexts tell of each submission, and for whom its GPUs were busy meanwhile.
+//! Traces that operators take: the notes in the pages of one VM's contexts about each submission, and for whom its GPUs were busy meanwhile.
 //!
-//! While none is taken nothing here does anything, and workers tell nothing. While one is, the pages are looked at every [`LOOK`], for a
-//! bounded number of notes, whatever a worker writes and however often it rings. The lines go to the connection that asked, as far as there
-//! is room. If its reader is slow, notes stay in the pages until these are full; what a worker finds no room for it counts. So neither a
+//! While none is taken nothing here does anything, and workers write no notes. While one is, the broker looks at the pages every [`LOOK`], for a
+//! bounded number of notes, however much a worker writes and however often it rings. The lines go to the connection that asked, as far as there is
+//! room. If its reader is slow, notes stay in the pages until these are full; a worker counts the notes that it finds no room for. So neither a
 //! reader nor a worker makes the broker wait, or keep more than has a bound. The reader writes the file (`crate::trace`).
 //!
-//! Here is what is kept of traces, and what is believed; `vms::traces` takes them. Knows no connection: a reader is whatever names it.
+//! This module keeps the state of traces and judges the notes; `vms::traces` takes them. Knows no connection: a reader has any name that the caller
+//! gives it.
 
 mod event;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -42,7 +43,7 @@ pub(super) const CONTEXTS_MAX: usize = 4096;
 pub(super) const UNSENT_MAX: usize = 1 << 20;
 /// Time after the end of a trace for notes that are still in the pages, in nanoseconds.
 pub(super) const CLOSING: Nanos = 500_000_000;
-/// Time between two questions what memory the VM holds, in nanoseconds.
+/// Time between two questions about the memory of the VM, in nanoseconds.
 pub(super) const MEMORY_EVERY: Nanos = 250_000_000;
 
 /// A trace that an operator wants, of an existing VM.
@@ -73,7 +74,7 @@ pub(super) struct Trace<P> {
     pub(super) names: bool,
     pub(super) begin: Nanos,
     pub(super) until: Nanos,
-    /// No more is told to it: until when what is there already may come.
+    /// Set once the trace has ended: the time until which notes that are in the pages already may come.
     pub(super) closing: Option<Nanos>,
     /// The GPUs and contexts that were told of.
     pub(super) gpus: FxHashSet<usize>,

@@ -14,8 +14,8 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A text: what is read is the same after it is written and read again, and a broker goes on from it, in which what is missing of a VM costs
-/// that VM only. Descriptors are of the kinds that they are said to be, as far as there are some. Returns how many VMs there were.
+/// A text: a state that is read is the same after it is written and read again, and a broker goes on from it. A missing part of a VM costs that VM
+/// only. Descriptors are of the kinds that they are said to be, as far as there are some. Returns how many VMs there were.
 pub fn fuzz_state(bytes: &[u8]) -> usize {
     thread_local! {
         // As in `fuzz_vm`.

@@ -90,8 +90,8 @@ impl Broker {
         }
     }
 
-    /// The place of the GPU of a VM that is to be used instead of another: like it, not drained, not among those that are `taken`, and with the
-    /// fewest contexts.
+    /// The place of the GPU of a VM that is to be used instead of another: alike for programs, not drained, not among those that are `taken`, and
+    /// with the fewest contexts.
     fn instead_of(&self, index: usize, from: u8, taken: &[u8]) -> Option<u8> {
         let likeness = self.gpu_of(index, from).likeness;
         let places = (0..).take(self.vms[index].gpus.len()).filter(|place| !taken.contains(place));
@@ -102,7 +102,7 @@ impl Broker {
         fit.min_by_key(|place| self.gpu_of(index, *place).contexts())
     }
 
-    /// Moves the next context of the GPU that is being drained, or says that none is left to be moved.
+    /// Moves the next context of the GPU that is being drained, or reports that no context has to be moved any more.
     fn drain_on(&mut self, now: Nanos) {
         while let Some(draining) = &mut self.draining {
             let (peer, gpu) = (draining.peer, draining.gpu);
@@ -124,7 +124,7 @@ impl Broker {
         }
     }
 
-    /// Returns how a context leaves a GPU; nothing if it is not there.
+    /// Returns the change by which a context leaves a GPU; nothing if it is not there.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Moves of contexts to other GPUs: which GPU is meant, and whether a context can go there. The move itself is a restart on that GPU.
+//! Moves of contexts to other GPUs: the choice of the GPU, and whether a context can go there. The move itself is a restart on that GPU.
 
 use super::super::gpu::Gpu;
 use super::super::run::Broker;

@@ -1,10 +1,9 @@
 //! Everything that a broker passes on to the program that follows it, as one piece of JSON, and the descriptors that go with it.
 //!
-//! The two programs may be of different versions, so the text begins with the form that it has, with the version of the messages to device
-//! processes and with that of the pages of grants, which stay those of the old program. A program that does not know one of the three says so and takes
-//! nothing over. What a
-//! known form leaves out has its default, so that a form need not change for what is added. The old program is trusted, its text is not: it holds
-//! what guests have said, so indices are checked before they are used, and each descriptor is taken once (`upgrade::passing`).
+//! The two programs may be of different versions, so the text begins with its form, with the version of the messages to device processes and with
+//! that of the pages of grants, which stay those of the old program. A program that does not know one of the three says so and takes nothing over. A
+//! value that a known form lacks has its default, so that a form need not change for an additional value. The old program is trusted, its text is
+//! not: it holds data of guests, so indices are checked before they are used, and each descriptor is taken once (`upgrade::passing`).
 
 use super::super::backoff::Backoff;
 use super::super::groups::Groups;

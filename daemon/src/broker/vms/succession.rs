@@ -121,7 +121,7 @@ impl Broker {
         }
     }
 
-    /// Returns when [`Self::upgrade_due`] has something to do, whatever happens until then.
+    /// Returns when [`Self::upgrade_due`] has something to do, even if nothing happens until then.
     pub(in crate::broker) fn next_upgrade(&self) -> Option<Nanos> {
         self.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
     }

@@ -132,7 +132,7 @@ impl World {
         self.broker.turn(&[Event::new(Events::EPOLLIN, Source::Doorbell.token(vm))], self.now);
     }
 
-    /// Nothing that the first VM did has harmed the second: its context is granted what is ready.
+    /// Nothing that the first VM did has harmed the second: its context is granted its ready submission.
     #[track_caller]
     fn check_second(&mut self, gate: &GateSide) {
         gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });

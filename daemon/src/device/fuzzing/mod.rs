@@ -42,8 +42,8 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     vm_rings: 2,
 };
 
-/// Every command is answered once, whatever happens; no event causes more effects than there are answers due and objects. Answers
-/// how many events there were.
+/// Every command is answered once, in any case; no event causes more effects than there are answers due and objects. Returns how many events there
+/// were.
 pub fn fuzz_device(bytes: &[u8]) -> usize {
     let mut rig = Rig::new();
     let mut count = 0;

@@ -115,7 +115,7 @@ impl World {
         self.resting.insert(ctx_id);
     }
 
-    /// The successor is the worker from now on, and sees what that saw. The process of the other holds nothing.
+    /// The successor is the worker from now on, and sees the resources that its predecessor saw. The predecessor's process holds nothing.
     pub(super) fn successor_serves(&mut self, ctx_id: ContextId) {
         let (number, sees) = self.successors.remove(&ctx_id).expect("there is one");
         let saw = self.workers.insert(ctx_id, sees.clone());

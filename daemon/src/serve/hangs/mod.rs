@@ -374,7 +374,7 @@ mod tests {
                 runs = [ran + lead * 40 * MS, ran + (1 - lead) * 40 * MS];
                 world.pass(50 * MS, &[(short, runs[0]), (endless, runs[1])]);
                 let [theirs, ours] = [short, endless].map(|worker| world.workers[worker].limit());
-                assert!(theirs >= LIMITS.0 && theirs > runs[0], "{theirs:?} for the one that waits after {ran:?}");
+                assert!(theirs >= LIMITS.0 && theirs > runs[0], "theirs is {theirs:?} after {ran:?}");
                 assert!(ours <= LIMITS.0, "{ours:?}");
                 assert!(ran <= LIMITS.1 + SECOND, "it goes on for {ran:?}");
             }

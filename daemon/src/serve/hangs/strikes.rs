@@ -1,8 +1,8 @@
 //! Holds programs of the guest back whose contexts have to be killed again and again: they may not start new ones for a while.
 //!
-//! A program is known by the name that its contexts have, which it chooses itself. So that one that changes its name does not get away with
-//! it, strikes of all programs count together as well, each program's as far as they do not bar itself: four times as many bar the VM.
-//! One program, however often it is struck, bars no other.
+//! A program is known by the name that its contexts have, which it chooses itself. A program could change its name to escape. So strikes of all
+//! programs count together as well, each program's as far as they do not bar itself: four times as many bar the VM. One program, however often it is
+//! struck, bars no other.
 //!
 //! Knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
 

@@ -1,7 +1,8 @@
 //! The device process brings into its log, within limits, the lines that workers, the probe and their drivers print.
 //!
 //! Each of them has a socket of its own for standard output and error, so it can change, hold up or forge no line of another. The device process
-//! reads what is there, waits for no more, and drops what is too much, so that a driver that prints waits for no reader either. A line is logged as one of ours that says who printed what, without control characters.
+//! reads the lines that are there, waits for no more, and drops those beyond the limits, so that a driver that prints waits for no reader either. A
+//! line is logged as one of ours that says which process printed it, without control characters.
 
 use config::SHARE;
 use protocol::ids::ContextId;

@@ -37,7 +37,7 @@ fn written<B: Backend>(context: &Context<B>, so_far: &Prelude) -> Result<(Vec<u8
 ///
 /// # Errors
 ///
-/// The driver refuses something of it, or the other worker gives up. The context is over here.
+/// The driver refuses an object, or the other worker gives up. The context is over here.
 pub(super) fn build<B: Backend>(context: &Context<B>, link: &Link) -> Result<(), ContextLost> {
     let Received { bytes, incoming: None, .. } = receive(link, (BYTES_MAX, 0))? else {
         return Err(ContextLost::new("contents ahead of their snapshot"));

@@ -62,7 +62,7 @@ impl<'v> View<'v> {
         Ok(one == other || form(one)? == form(other)?)
     }
 
-    /// Demands that two types are declared alike; `what` are those that would differ.
+    /// Demands that two types are declared alike; `what` names those that would differ.
     pub(super) fn agree(&self, one: u32, other: u32, what: &'static str) -> Result<(), ErrorKind> {
         if self.are_alike(one, other)? { Ok(()) } else { Err(ErrorKind::Mismatch(what)) }
     }

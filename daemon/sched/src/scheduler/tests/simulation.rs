@@ -91,7 +91,7 @@ pub(super) struct Guest {
     pub(super) completed: u32,
     pub(super) allowed: u32,
     pub(super) leased: bool,
-    /// True GPU time, and what it was at the end of each second.
+    /// True GPU time, and its value at the end of each second.
     pub(super) busy: Nanos,
     pub(super) seconds: Vec<Nanos>,
     pub(super) latencies: Vec<Nanos>,

@@ -1,7 +1,7 @@
 //! Programs that wait for their results, beside others that do not.
 //!
-//! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a
-//! hog, and waited for no context, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time: what was measured on the real one.
+//! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a hog, and
+//! waited for no context, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time, as measured on the real GPU.
 
 use super::super::*;
 use super::simulation::*;
