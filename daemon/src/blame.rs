@@ -65,7 +65,7 @@ impl<Id: Copy + Ord> Running<Id> {
         self.ran > other.ran.saturating_add(self.late())
     }
 
-    /// Returns whether one of its submissions ended for sure while the other's was there.
+    /// Returns whether one of its submissions ended for certain during that of the other.
     fn was_served_beside(&self, other: &Self) -> bool {
         self.served.is_some_and(|ago| ago.saturating_add(LATE) < other.ran)
     }

@@ -503,7 +503,7 @@ fn start_child(child: Child, reader: Reader<'_>) -> anyhow::Result<Channel> {
     Ok(Channel::from_socket(channel))
 }
 
-/// Every blob takes a descriptor or two, and the usual limit is 1024. Answers how many there may be now.
+/// Every blob takes a descriptor or two, and the usual limit is 1024. Returns how many there may be now.
 fn raise_descriptor_limit() -> anyhow::Result<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

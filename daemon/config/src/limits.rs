@@ -147,7 +147,7 @@ pub struct ContextLimits {
     pub submissions: usize,
     /// The longest that a driver may take to create pipelines in one call; a call that takes longer costs the context. Default 5 min.
     pub pipeline_time: Duration,
-    /// The bounds on what one shader module may ask of a driver.
+    /// The bounds on the demands of one shader module on a driver.
     pub shaders: ShaderLimits,
 }
 
@@ -247,8 +247,8 @@ impl Default for HangLimits {
 }
 
 impl HangLimits {
-    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes
-    /// there, and none keeps others from the processors, which the host's kernel takes from each in turn.
+    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes there.
+    /// None keeps other VMs from the processors, as the host's kernel shares these out among all.
     #[must_use]
     pub fn software() -> Self {
         let max_submit_time = Duration::from_secs(30 * 60);

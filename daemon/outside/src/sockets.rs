@@ -77,7 +77,7 @@ const GROUP_MODE: u32 = 0o660;
 /// Peers that may wait until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path` without a wait, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
+/// Listens at `path` without a wait, for the users that `access` names, with any umask. A socket file that no process serves any more is replaced.
 ///
 /// # Errors
 ///

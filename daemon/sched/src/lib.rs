@@ -15,25 +15,25 @@
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `time`, `ids`, `share` | what is told of a VM, in which units |
-//! | `worker` | what a worker says, and is told |
-//! | `usage` | what was used |
+//! | `time`, `ids`, `share` | the description of a VM for the scheduler, and its units |
+//! | `worker` | the messages from and to a worker |
+//! | `usage` | the accounts of used time |
 //! | `tuning` | the constants |
-//! | `tenant` | what is kept of tenants and contexts; virtual time |
-//! | `units` | what is in the driver |
+//! | `tenant` | the records of tenants and contexts; virtual time |
+//! | `units` | the grants in the driver |
 //! | `timeline` | which context used the GPU when |
-//! | `window` | how much a tenant used lately |
-//! | `doubt` | for how long a tenant may have held the GPU without work that it tells of |
+//! | `window` | the time that a tenant used lately |
+//! | `doubt` | for how long a tenant may have held the GPU without work that its workers name |
 //! | `habit` | how soon a program submits again |
 //! | `alone` | since when a context is the only one with work |
-//! | `patience` | how much GPU time may be idled away |
-//! | `scheduler` | the tenants and contexts that there are |
-//! | `scheduler::bill` | what work is charged |
+//! | `patience` | the GPU time that may be idled away |
+//! | `scheduler` | the existing tenants and contexts |
+//! | `scheduler::bill` | the charges for work |
 //! | `scheduler::pick` | which context comes next |
 //! | `scheduler::crowd` | how many contexts of a tenant are in the driver |
 //! | `scheduler::wait` | idling for a context that will submit at once |
 //! | `scheduler::lease` | the context that need not ask |
-//! | `scheduler::resume` | what a scheduler takes over from another |
+//! | `scheduler::resume` | the state that a scheduler takes over from another |
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ use super::time::{SECOND, scaled};
 use super::window::Window;
 use super::{Class, ContextKey, Nanos, Seen, Share, Span, TenantId, Tuning, Usage};
 
-/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, whatever a worker says.
+/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, even if a worker lies.
 pub(super) type Virtual = i128;
 
 /// Virtual time of one nanosecond at weight 1.

@@ -12,8 +12,8 @@ pub struct Tuning {
     /// a shorter time, urgent work that arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between the two.
     /// Default 0.5 ms.
     pub stage_within: Nanos,
-    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while
-    /// a latency tenant is about, nor on a GPU that time-slices. Default 0.2.
+    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while a latency
+    /// tenant is active, nor on a GPU that time-slices. Default 0.2.
     pub stage_part: f64,
     /// Estimated time of the submissions that are granted together at most. Default 1 ms.
     pub bundle: Nanos,
@@ -56,8 +56,8 @@ pub struct Tuning {
     pub slice: Nanos,
     /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
     pub clock_error: Nanos,
-    /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for: less lets workers that were
-    /// taken over gain less, more blames workers less for a slow host. Default 0.125.
+    /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for. With a smaller part, workers that a
+    /// guest has taken over gain less; with a larger one, workers are blamed less for a slow host. Default 0.125.
     pub doubt: f64,
     /// The most of that time that is saved up, and the amount that a tenant begins with. Default 10 ms.
     pub doubt_saved: Nanos,

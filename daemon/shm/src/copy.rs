@@ -1,8 +1,7 @@
 //! Copies between shared and private memory.
 //!
-//! The shared side is touched with relaxed atomic accesses, because other threads and processes may touch it at the same time;
-//! a torn copy is the other side's problem, undefined behaviour would be ours. Eight bytes per access keeps this close to the
-//! speed of a plain copy.
+//! The shared side is touched with relaxed atomic accesses, because other threads and processes may touch it at the same time. A torn copy is a fault
+//! of the other side; undefined behaviour would be a fault of this program. Eight bytes per access keeps this close to the speed of a plain copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 

@@ -99,7 +99,7 @@ fn mapping_at(address: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Replaces lost pages by zeros; returns whether that succeeded, so that memory of ours is at these addresses.
+/// Replaces lost pages by zeros; returns whether that succeeded, so that private memory is at these addresses.
 fn put_zeros(start: usize, end: usize) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let at = std::ptr::with_exposed_provenance_mut(start);

@@ -58,7 +58,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`MapError::Address`] if something else is there, or no such mapping can be there.
+    /// [`MapError::Address`] if the address is taken, or no such mapping can be there.
     pub fn new_at(file: impl AsFd, size: u64, address: u64) -> Result<Self, MapError> {
         let len = len_of(&file, size)?;
         if !is_place(address, size) {
@@ -156,7 +156,7 @@ fn len_of(file: impl AsFd, size: u64) -> Result<usize, MapError> {
     }
 }
 
-/// Maps a file at an address; if something is there, fails with [`Errno::EXIST`].
+/// Maps a file at an address; if a mapping is there already, fails with [`Errno::EXIST`].
 fn map_at(file: impl AsFd, len: usize, address: u64) -> Result<*mut c_void, Errno> {
     let wanted = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
     let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;

@@ -1,9 +1,9 @@
 //! The words in which a context's driver looks for the results of its fences, as its worker tells the device process.
 //!
-//! Mesa before 26.2 may poll such a word and nothing else (`vulkan::submit::lost` has the details). Once the worker is gone
-//! it would never be written, so the device process does that. Told in memory, because command buffers are recorded all the time and workers
-//! hardly ever die. Only the worker writes the table, and it is read when the worker is gone; one that was taken over can name any
-//! word, and the reader checks whether the context sees it.
+//! Mesa before 26.2 may poll such a word and nothing else (`vulkan::submit::lost` has the details). Once the worker is gone no worker writes it, so
+//! the device process does. The table is in memory, because command buffers are recorded all the time and workers hardly ever die. Only the worker
+//! writes the table, and the device process reads it when the worker is gone. A worker that a guest has taken over can name any word, so the reader
+//! checks whether the context sees it.
 
 use super::{Mapping, OutOfBounds};
 use parking_lot::Mutex;

@@ -84,7 +84,7 @@ pub fn show_all(json: bool, watch: Watch) -> Result<(), ClientError> {
     show(json, watch, || daemons::all(json))
 }
 
-/// Shows how things are once or again and again, until there is an error.
+/// Shows the status once or again and again, until there is an error.
 fn show(
     json: bool,
     watch: Watch,
@@ -107,7 +107,7 @@ fn show(
     }
 }
 
-/// Returns how things are, as the table that [`show_status`] shows.
+/// Returns the status, as the table that [`show_status`] shows.
 ///
 /// # Errors
 ///

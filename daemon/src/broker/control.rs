@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The operator wants to know how things are.
+    /// The operator wants the status.
     Status,
     /// The operator wants to change the share of a VM.
     Set {
@@ -52,8 +52,8 @@ pub enum Request {
         #[serde(default)]
         from: Option<String>,
     },
-    /// The operator wants nothing to be on a GPU: contexts begin elsewhere from now on, and those that are there are moved.
-    /// [`Answer::Draining`] comes for each and [`Answer::Restarting`] between them, and then [`Answer::Drained`].
+    /// The operator wants a GPU to be emptied: contexts begin on other GPUs from now on, and those on it are moved. [`Answer::Draining`] comes for
+    /// each and [`Answer::Restarting`] between them, and then [`Answer::Drained`].
     Drain {
         /// The GPU, by its UUID, its PCI address or a part of its name that no other GPU has.
         gpu: String,
@@ -75,8 +75,8 @@ pub enum Request {
     /// The operator wants the newly installed program to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
     /// [`Answer::Upgraded`].
     Upgrade,
-    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
-    /// them. Whatever is sent meanwhile ends the trace, and so does the end of what is sent.
+    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of them. Any
+    /// byte that the operator sends meanwhile ends the trace, and so does the end of the operator's side.
     Trace {
         /// The VM's name.
         vm: String,

@@ -495,7 +495,7 @@ impl<'a> World<'a> {
         let weight = if settings.policy == Policy::Equal { 100 } else { u.int_in_range(1..=10_000)? };
         bad.share.weight = weight;
         if u.arbitrary()? {
-            // Its device process is asked to end, and goes on as it likes.
+            // Its device process is asked to end, and may ignore that.
             bad.arguments = vec![format!("--mode={}", u.arbitrary::<u8>()?).into()];
         }
         let how = How { now: weight % 2 == 0, dry_run: false };
@@ -516,7 +516,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The second VM does as it should: it dispatches the submissions that it was granted, and completes them after a while.
+    /// The second VM is honest: it dispatches the submissions that it was granted, and completes them after a while.
     fn work(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let Counters { dispatched, completed, .. } = self.counters;
         if dispatched != completed {
@@ -619,7 +619,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Mostly as it should be.
+/// Mostly a valid message.
 fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     let count: u8 = if u.ratio(1, 16)? { u.int_in_range(0..=10)? } else { u.int_in_range(1..=2)? };
     let (first, twice): (u8, bool) = (u.int_in_range(0..=1)?, u.ratio(1, 16)?);

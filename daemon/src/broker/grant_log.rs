@@ -49,7 +49,7 @@ impl GrantLog {
         self.told.insert(key, told);
     }
 
-    /// A VM is there, or is gone.
+    /// Notes that a VM is there, or is gone.
     pub(super) fn name(&mut self, tenant: TenantId, name: Option<&str>) {
         match name {
             Some(name) => _ = self.names.insert(tenant, name.to_owned()),

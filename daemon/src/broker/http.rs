@@ -1,4 +1,4 @@
-//! Implements as much of HTTP/1.1 (RFC 9112) as a scraper of metrics needs: one GET, one answer, and the connection is closed.
+//! Implements the part of HTTP/1.1 (RFC 9112) that a scraper of metrics needs: one GET, one answer, and the connection is closed.
 
 /// The meaning of the bytes of a request that have come so far.
 #[derive(Debug, PartialEq, Eq)]

@@ -291,7 +291,7 @@ impl Broker {
         }
     }
 
-    /// Carries out everything that is due, whatever has happened.
+    /// Carries out everything that is due, after any events.
     fn run_due(&mut self, now: Nanos) {
         self.decide(now);
         if self.next_tick.is_some_and(|at| at <= now) {

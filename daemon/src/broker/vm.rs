@@ -378,7 +378,7 @@ impl Vm {
         format!("{}/{}", self.name(), ctx_id.0)
     }
 
-    /// Returns whether nothing of a device process is there, and none will be by itself.
+    /// Returns whether the VM has no device process, and gets none without a new event.
     pub(super) fn is_idle(&self) -> bool {
         self.process.is_none() && !self.is_starting && self.start_at.is_none()
     }

@@ -100,7 +100,7 @@ impl Quota {
     /// Gives back an amount that was taken.
     pub(crate) fn give_back(&mut self, owner: Owner, amount: u64) {
         let Some(held) = self.held.get_mut(&owner) else { return };
-        // An owner gives back what it has and no more, whatever a worker claims.
+        // An owner gives back the amount that it has and no more, even if a worker claims more.
         let amount = amount.min(*held);
         *held -= amount;
         self.used -= amount;
@@ -109,14 +109,14 @@ impl Quota {
         }
     }
 
-    /// Counts an amount of one owner as another's from now on, whatever the limits say.
+    /// Counts an amount of one owner as another's from now on, regardless of the limits.
     pub(crate) fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
         let amount = amount.min(self.held(from));
         self.give_back(from, amount);
         self.hold(to, amount);
     }
 
-    /// Counts an amount that an owner holds already, whatever the limits say.
+    /// Counts an amount that an owner holds already, regardless of the limits.
     pub(crate) fn hold(&mut self, owner: Owner, amount: u64) {
         if amount > 0 {
             *self.held.entry(owner).or_default() += amount;

@@ -206,7 +206,7 @@ fn become_child(
     let prepare = || {
         // The standard streams here are the daemon's. No process of a guest may have those: not for a moment in a namespace with the program.
         sys::print_to(output.as_fd())?;
-        // While the file systems that this is done through are there.
+        // Before the new root hides the file systems that this needs.
         if let Some(group) = group {
             group.enter().map_err(|error| io::Error::other(format!("its control group: {error}")))?;
         }

@@ -102,7 +102,7 @@ impl World {
         self.log(Level::Warn, kind, message);
     }
 
-    /// Does the same as [`Self::warn`] at another level. A guest can reset its device as often as it likes, and a frontend connect.
+    /// Does the same as [`Self::warn`] at another level. A guest can reset its device any number of times, and a frontend connect.
     pub(super) fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
         self.limiter.log(level, kind, Subject::Vm, message);
     }

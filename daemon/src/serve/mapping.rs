@@ -2,11 +2,11 @@
 //!
 //! QEMU (11.1) has two ways of its own, which the specification allows or leaves open:
 //!
-//! - It acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are lost,
-//!   and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table behind the
-//!   acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
-//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So requests to unmap are kept
-//!   meanwhile, until the device goes on.
+//! - It acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are
+//!   lost, and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table behind
+//!   the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
+//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So requests to unmap are
+//!   kept meanwhile, until the device goes on.
 
 use super::effects::World;
 use super::patience::Patience;
@@ -73,7 +73,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the number of regions at this offset of the window is as it should be, if the frontend tells of them.
+    /// Waits until the number of regions at this offset of the window is the expected one, if the frontend tells of them.
     fn changed(&mut self, offset: u64, size: u64, is_as_it_should: impl Fn(usize) -> bool) {
         let mut patience = Patience::new(CHANGE_MAX, Instant::now());
         while self.window.table != Table::Stays {

@@ -127,7 +127,7 @@ impl World {
             }
             FromBroker::Room(order) => self.room.limit(order),
             FromBroker::Report => self.report_due = true,
-            // As soon as the loop is there.
+            // The loop follows it as soon as it runs.
             FromBroker::HandOn => {
                 self.succession = file.map(Channel::from_socket).map_or(Succession::None, Succession::Wanted);
             }

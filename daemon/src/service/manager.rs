@@ -98,8 +98,7 @@ impl Manager {
         self.is_ready
     }
 
-    /// Tells the manager that this process serves, or serves again after [`Self::reloading`], and how things stand. From now on the watchdog
-    /// counts.
+    /// Tells the manager that this process serves, or serves again after [`Self::reloading`], with its status. From now on the watchdog counts.
     pub fn ready(&mut self, status: String) {
         self.is_ready = true;
         self.tell(&[NotifyState::Ready, NotifyState::Status(&status)], SendFlags::empty());

@@ -3,10 +3,10 @@
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `collected` | what was read, as much of it as is kept |
+//! | `collected` | the events that were read, as many as are kept |
 //! | `lanes` | which of several rows of a track a slice is on |
-//! | `occupancy` | for whom a GPU was busy for how much of some time |
-//! | `picture` | what was read as events of the format |
+//! | `occupancy` | the holders of a GPU, and the part of some time that each held it |
+//! | `picture` | the collected events as events of the format |
 //! | `format` | events of the format, and the file |
 //! | `rules` | the rules of the format, for tests |
 
@@ -28,7 +28,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Events that are kept by default: submissions, what guests were told of them, and work of other VMs. The file has 200 MB at most then.
+/// Events that are kept by default: submissions, the times at which guests learned of their ends, and work of other VMs. The file has 200 MB at most then.
 pub const EVENTS_MAX: usize = 200_000;
 
 /// Bytes of a line.

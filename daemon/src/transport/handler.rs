@@ -61,7 +61,7 @@ impl Handler {
 
     fn set_kick(&mut self, index: usize, kick: Option<File>) -> Result<()> {
         if let Some(old) = self.kicks[index].take() {
-            // The frontend holds the same eventfd: closing ours would not unregister it.
+            // The frontend holds the same eventfd: closing this copy would not unregister it.
             let _ = readiness::unwatch(&self.shared.epoll, &old);
         }
         if let Some(kick) = kick {
@@ -158,7 +158,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
         let (_, vring) = self.vring(index)?;
         if !vring.set_size(num) {
-            // How sessions end is logged within limits, so it is said there.
+            // The reason for the end of a session is logged elsewhere, within limits.
             return Err(Error::InvalidOperation("a queue size other than a power of two up to 32768"));
         }
         Ok(())

@@ -260,7 +260,7 @@ impl Vring {
         self.state.lock().started
     }
 
-    /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of ours.
+    /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of this program.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn unanswered(&self) -> u64 {
         self.unanswered.load(Ordering::Relaxed)

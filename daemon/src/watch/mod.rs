@@ -6,10 +6,10 @@
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |
-//! | `moment` | what a broker said, as rows | |
-//! | `view` | what the operator chose, and what a key does | moment |
+//! | `moment` | the broker's status, as rows | |
+//! | `view` | the operator's choices, and the effects of keys | moment |
 //! | `screen` | lines of styled text of an exact size | |
-//! | `columns` | which columns have room, and what is in them | moment, screen |
+//! | `columns` | which columns have room, and their contents | moment, screen |
 //! | `draw` | the picture | moment, view, screen, columns |
 //! | `terminal` | the terminal, and how it is given back | screen |
 //! | `run` | the loop | moment, view, columns, draw, terminal |

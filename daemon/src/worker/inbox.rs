@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// The helper's loop; answers whether it saw the channel end.
+    /// The helper's loop; returns whether it saw the channel end.
     fn help(&self) -> bool {
         let mut state = self.state.lock();
         while !state.dropped {

@@ -12,7 +12,7 @@
 //! | `asks` | whether the end of a submission will be asked for next |
 //! | `tunables` | the numbers of all of them, and how to turn one off |
 //!
-//! `docs/performance.md` says what each one gains on its own, as measured.
+//! `docs/performance.md` has the measured gain of each one on its own.
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,7 @@ pub enum Spun {
     Crowded,
 }
 
-/// Watches `done` for a moment and answers whether it became true.
+/// Watches `done` for a moment and returns whether it became true.
 pub fn until(done: impl Fn() -> bool) -> bool {
     within(tunables().spin.moment, done) == Spun::Seen
 }

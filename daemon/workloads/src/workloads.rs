@@ -11,7 +11,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 pub(crate) struct Kind {
     /// The name of the workload.
     pub name: &'static str,
-    /// Encodes a lap; answers how many commands it has that are counted.
+    /// Encodes a lap; returns how many of its commands are counted.
     pub lap: fn() -> (Vec<u8>, u32),
     /// The commands reach the driver, and do not end at the result of an earlier one.
     pub reach: bool,

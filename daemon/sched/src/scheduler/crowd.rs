@@ -82,7 +82,8 @@ impl Scheduler {
 
 /// Contexts of a tenant that are in the driver: one runs, one is staged.
 const MOST: usize = 2;
-/// Contexts of a tenant that are there while one of its submissions is overdue, or was lately, and another tenant has work, or had it lately.
+/// The number of a tenant's contexts that are in the driver while one of its submissions is overdue, or was lately, and another tenant has work, or
+/// had it lately.
 const SURPRISED: usize = 1;
 /// The time that counts as lately, in nanoseconds.
 const LATELY: Nanos = SECOND;

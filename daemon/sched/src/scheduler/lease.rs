@@ -1,4 +1,4 @@
-//! Leases: a context that was alone for a while dispatches as it likes, until another has work.
+//! Leases: a context that was alone for a while dispatches without grants, until another has work.
 
 use super::Scheduler;
 use crate::tenant::{Context, virtual_time};

@@ -33,7 +33,7 @@ pub fn daemon_of(vm: &str) -> Result<PathBuf, ClientError> {
 pub(super) struct All {
     /// The status of the daemons that answer.
     pub text: String,
-    /// The reasons why daemons of one VM do not.
+    /// The reasons why daemons of one VM do not answer.
     pub silent: Vec<ClientError>,
     /// The reason why the broker does not.
     pub error: Option<ClientError>,
@@ -45,7 +45,7 @@ impl From<String> for All {
     }
 }
 
-/// Returns how things are at all daemons.
+/// Returns the status of all daemons.
 ///
 /// # Errors
 ///

@@ -23,7 +23,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
     Stream::open(socket, request).map(|(answer, _)| answer)
 }
 
-/// Asks the daemon that listens at `socket` how things are.
+/// Asks the daemon that listens at `socket` for its status.
 ///
 /// # Errors
 ///

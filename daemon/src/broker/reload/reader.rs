@@ -1,5 +1,5 @@
-//! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system takes as long as it likes, and
-//! the broker does not wait for it.
+//! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system may take any time, and the
+//! broker does not wait for it.
 
 use super::super::settings::{Problems, Settings, VmsFile};
 use super::listener::{Kept, Made, made_again};

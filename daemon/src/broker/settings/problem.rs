@@ -72,7 +72,7 @@ pub(super) struct Problem {
     line: Option<usize>,
     /// The name of the table as in its heading, without brackets; empty outside of all tables.
     table: String,
-    /// The key; empty if it is about none or several.
+    /// The key; empty if the mistake concerns no key or several.
     key: String,
     what: String,
 }

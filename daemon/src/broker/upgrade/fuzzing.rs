@@ -33,7 +33,7 @@ pub fn fuzz_state(bytes: &[u8]) -> usize {
         assert_eq!(broker.vms.iter().count(), vms);
         broker.turn(&[], now);
         assert_eq!(broker.status(now).vms.len(), vms);
-        // No process is there that could be waited for.
+        // No process is left to wait for.
         broker.vms = Vms::default();
         reset(broker);
     });

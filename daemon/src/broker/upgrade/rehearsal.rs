@@ -71,7 +71,7 @@ const ANSWER_BYTES: usize = 4096;
 const THREAD: &str = "rehearsal";
 
 impl Rehearsal {
-    /// Starts it, on a thread of its own, as the file system and starting a program take as long as they like. `epoll` reports under `token` when it is over.
+    /// Starts it, on a thread of its own, as the file system and starting a program may take long. `epoll` reports under `token` when it is over.
     ///
     /// # Errors
     ///

@@ -136,7 +136,7 @@ impl Broker {
         }
     }
 
-    /// Does something about the VM of this name, if it is there.
+    /// Calls `act` for the VM of this name, if it is there.
     fn of_vm(&mut self, name: &str, act: impl FnOnce(&mut Self, usize)) {
         if let Some(index) = self.vms.named(name) {
             act(self, index);

@@ -1,7 +1,7 @@
 //! Restarts of contexts that operators want: passed on to device processes, and told to the operators that wait for them.
 //!
-//! A device process is asked once and answers when it likes. Its reports meanwhile are told at a bounded rate, and reports that no operator asked for
-//! are not told. An operator who goes away changes nothing.
+//! A device process is asked once and may answer at any time. Its reports meanwhile are told at a bounded rate, and reports that no operator asked
+//! for are not told. An operator who goes away changes nothing.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};

@@ -23,7 +23,7 @@ impl Broker {
         let begin = page_clock();
         let mut trace = Trace::new(peer, vm.tenant, wanted, begin);
         let mut lines = control::line(&Answer::Tracing { begin });
-        // All is in the trace that a guest submits after the reader has the answer.
+        // A submission of a guest after the reader has the answer is in the trace.
         self.tell_contexts(&mut trace, true, &mut lines);
         self.gpus.iter_mut().for_each(|gpu| gpu.record(true));
         self.traces.taken.push(trace);

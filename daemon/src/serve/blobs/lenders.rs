@@ -119,7 +119,7 @@ impl Lenders {
         self.lenders.iter().any(|lender| lender.ctx_id == Some(ctx_id) && !lender.anchors.is_empty())
     }
 
-    /// The frontend is about to map something of a worker.
+    /// The frontend is about to map memory of a worker.
     pub(in crate::serve) fn mapped(&mut self, ctx_id: ContextId, offset: u64) {
         let at = self.position(ctx_id);
         self.lenders[at].mapped.insert(offset);

@@ -131,7 +131,7 @@ impl Hangs {
         (!self.workers.is_empty()).then_some(self.next)
     }
 
-    /// Looks at all pages, if it is time to; answers whose workers are to be killed, and for which limit.
+    /// Looks at all pages, if it is time to. Returns the contexts whose workers are to be killed, and the limit that each reached.
     pub(super) fn look(&mut self, now: Instant) -> Vec<(ContextId, Reached)> {
         if now < self.next {
             return Vec::new();
@@ -251,7 +251,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const LIMITS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-    /// Two workers' sides, and ours.
+    /// The pages of two workers, with the workers' side and the device process's.
     struct World {
         hangs: Hangs,
         workers: Vec<StatusPage>,

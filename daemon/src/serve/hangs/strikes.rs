@@ -132,7 +132,7 @@ impl Strikes {
 }
 
 impl Record {
-    /// Answers how many there are now, and for how long that bars, if so.
+    /// Returns how many there are now, and for how long they bar the program, if they do.
     fn strike(&mut self, free: u32, limits: &HangLimits, now: Instant) -> (u32, Option<Duration>) {
         self.forgive(limits.strike_forgiven, now);
         self.count = self.count.saturating_add(1);

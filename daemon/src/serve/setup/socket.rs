@@ -1,4 +1,4 @@
-//! The source of frontends: a socket file of ours, or a descriptor given by the process that started this one.
+//! The source of frontends: a socket file that this process makes, or a descriptor given by the process that started it.
 
 use crate::sandbox;
 use outside::{Access, NotBound, SocketFile};
@@ -37,7 +37,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Listens at `path`, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
+    /// Listens at `path`, for the users that `access` names, with any umask. A socket file that no process serves any more is replaced.
     pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |error| SocketError::Path(path.to_owned(), error);
         let listener = outside::listen(path, access).map_err(failed)?;

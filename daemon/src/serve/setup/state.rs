@@ -17,8 +17,8 @@ const KEY_FILE: &str = "pipeline-cache.key";
 /// The length of the key in bytes.
 const KEY_BYTES: u64 = 32;
 
-/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
-/// daemon has its own, and so it is if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
+/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each daemon has its own
+/// key, and also if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
 ///
 /// # Errors
 ///

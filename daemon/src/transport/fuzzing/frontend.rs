@@ -24,7 +24,7 @@ const USER: u64 = 0x7000_0000;
 const MESSAGES_MAX: usize = 24;
 const LIMIT: usize = 0x800;
 
-/// Asserts that the session goes on or ends, whatever a frontend sends. Returns how many messages were taken.
+/// Asserts that the session goes on or ends after any messages of a frontend. Returns how many messages were taken.
 pub fn fuzz_frontend(bytes: &[u8]) -> usize {
     let mut bytes = Unstructured::new(bytes);
     let Ok((ours, theirs)) = UnixStream::pair() else { return 0 };

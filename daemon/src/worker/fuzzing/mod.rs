@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vulkan::fuzzing as null;
 
-/// Bytes are decoded as a snapshot, or refused. Answers how much there is in it.
+/// Bytes are decoded as a snapshot, or refused. Returns the number of parts in it.
 pub fn fuzz_snapshot(bytes: &[u8]) -> usize {
     fuzz_decode(bytes)
 }

@@ -39,7 +39,7 @@ impl Slots {
     ///
     /// # Errors
     ///
-    /// A worker of ours would announce another number or another size.
+    /// An honest worker would announce another number or another size.
     fn announced(count: u32, bytes: u64) -> Result<Self, ContextLost> {
         let page = rustix::param::page_size() as u64;
         match (1..=SLOTS).contains(&count)
@@ -149,7 +149,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// A worker of ours would announce other slots.
+    /// An honest worker would announce other slots.
     pub(super) fn announced(count: u32, bytes: u64, file: OwnedFd) -> Result<Self, ContextLost> {
         // The file counts for the worker that was granted it, and is given back when that ends.
         let file = Arc::new(MemoryFile::new(file, Piece::uncounted()));

@@ -82,7 +82,7 @@ impl Progress {
         Ok(next)
     }
 
-    /// Checks that everything that must be in a module was there.
+    /// Checks that every part that a module must have was there.
     pub(crate) fn finish(&self) -> Result<(), ErrorKind> {
         if self.models == 1 { Ok(()) } else { Err(ErrorKind::Order("memory model")) }
     }

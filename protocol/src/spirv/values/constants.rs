@@ -159,7 +159,7 @@ impl Constants {
         constant
     }
 
-    /// The components that `OpSpecConstantOp` yields; none if it is about more than scalars and vectors.
+    /// The components that `OpSpecConstantOp` yields; none if it concerns more than scalars and vectors.
     fn operate(
         &self,
         ids: &Ids,

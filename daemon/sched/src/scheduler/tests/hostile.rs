@@ -111,7 +111,7 @@ fn contexts_that_hold_their_place_without_work_take_nothing_from_another_vm() {
     }
 }
 
-/// The VM that was there before has two contexts in the driver, however many have work.
+/// The VM that was there first has two contexts in the driver, however many have work.
 #[test]
 fn a_vm_that_comes_finds_two_contexts_of_another_in_the_driver() {
     let endless = vec![Guest::new(1, 100, 1000 * SECOND); 150];
