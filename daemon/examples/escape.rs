@@ -215,7 +215,7 @@ fn wait(child: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks whether standard input is a terminal: the kernel, which says that it is none, or a filter that kills or lets nothing through.
+/// Asks whether standard input is a terminal. The kernel answers that it is none, unless a filter kills this process or refuses the call.
 fn terminal() -> anyhow::Result<()> {
     call(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, text(c"x"), 0, 0, 0])
         .or_else(|error| if error.to_string().contains("os error 25") { Ok(()) } else { Err(error) })

@@ -89,7 +89,7 @@ pub(crate) fn in_the_way<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Runn
     guilty.iter().find(before_all).copied().or_else(|| goes_first(&guilty))
 }
 
-/// The one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
+/// Returns the one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
 pub(crate) fn goes_first<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
     let usual = |one: &Running<Id>| one.usual.unwrap_or(Duration::MAX);
     running.iter().max_by_key(|one| (usual(one), one.charged, one.ran, Reverse(one.id))).copied()

@@ -151,7 +151,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     // Descriptors that were inherited are taken before anything is opened.
     let broker = options.under_broker.then(only_standard_input).transpose();
     let broker = broker.context("no channel to the broker")?;
-    // The broker kills a process whose channel is closed. This copy closes when the process has said why it ends.
+    // The broker kills a process whose channel is closed. This copy closes after the process has said the reason for its end.
     let copy = broker.as_ref().map(OwnedFd::try_clone).transpose()?;
     std::mem::forget(copy);
     let inherited = inherited_socket(&options)?;
@@ -338,8 +338,8 @@ fn log_ready(gpus: &[Chosen], window_size: u64) {
     }
 }
 
-/// Makes the control group of the workers, if there is one to divide, and leaves it for one beside that. Where it is, and how much memory
-/// it has.
+/// Makes the control group of the workers, if there is one to divide, and moves this process into one beside it. Returns the group, and the memory
+/// that it has.
 fn control_group(options: &Serve, follows: bool) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
     let mut limits = options.quotas.group_limits();
     let group = match &options.vm_cgroup {

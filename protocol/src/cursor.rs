@@ -93,7 +93,7 @@ impl Arena {
         }
     }
 
-    /// Takes room for a value of this size that has found none: as much again as there is, or as much as it needs.
+    /// Takes room for a value of this size that has found none: as much again as the arena has, or as much as the value needs.
     #[cold]
     fn grow(&self, size: usize) -> bool {
         let (Some(room), Some(limit)) = (&self.room, self.bump.allocation_limit()) else { return false };

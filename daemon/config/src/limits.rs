@@ -30,17 +30,16 @@ pub const PLUG_AGAIN: &str = "the VM's GPU is dead until its device is plugged a
 /// *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLimits {
-    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs, which
-    /// programs choose themselves: against mistakes, not against malice, since nothing else tells one program of a guest from another.
-    /// Default 256.
+    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs, which programs choose themselves. The share
+    /// protects from mistakes, not from malice, since nothing else tells one program of a guest from another. Default 256.
     pub contexts: usize,
     /// Resources alive at once. Shared. Default 65 536.
     pub resources: usize,
     /// Blobs mapped at once, where the frontend announces each as a region of guest memory; fewer where other regions leave less of
     /// [`MEMORY_REGIONS_MAX`]. Shared. Default 400.
     pub live_maps: usize,
-    /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, of
-    /// which there are 32 764. Shared. Default 16 384.
+    /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, and KVM has
+    /// 32 764 slots. Shared. Default 16 384.
     pub live_maps_unannounced: usize,
     /// Bytes of device memory that drivers allocate for guests. Shared. Default: no limit but the GPU's.
     pub device_memory: u64,

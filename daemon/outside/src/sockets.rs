@@ -111,7 +111,7 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// The file of a socket that was made at a path, which another file may have taken the place of since.
+/// The file of a socket that was made at a path. Another file may have taken its place since.
 #[derive(Clone, Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -211,8 +211,8 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Gives rights to the socket file that was just made, by its descriptor: if it was replaced, even by a link to another file, nothing
-    /// is changed.
+    /// Gives rights to the socket file that was just made, by its descriptor: if it was replaced, even by a link to another file, that file is
+    /// unchanged.
     fn admit(&self, access: Access) -> Result<(), NotBound> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.folder, self.name, flags, Mode::empty()) {

@@ -1,4 +1,4 @@
-//! A tenant and its contexts as the scheduler keeps them, and the virtual time that they are served by.
+//! A tenant and its contexts as the scheduler keeps them, and the virtual time by which it orders them.
 
 use super::doubt::Doubt;
 use super::habit::Habit;
@@ -161,7 +161,7 @@ impl Tenant {
         }
     }
 
-    /// Returns when its ceiling allows it so much GPU time more; `None` if not before something completes.
+    /// Returns the time at which its ceiling allows it so much more GPU time; `None` if something has to complete before.
     pub(super) fn allowed_at(&mut self, time: Nanos, tuning: &Tuning, now: Nanos) -> Option<Nanos> {
         let Some(ceiling) = self.ceiling() else { return Some(now) };
         let limit = scaled(tuning.window, ceiling);

@@ -151,7 +151,7 @@ impl Run {
     }
 }
 
-/// Returns by how much the context that began later had more than half of the time in which two ran.
+/// Returns the time by which the context that began later had more than half of the time in which two ran.
 fn first_slice(both: Nanos, slice: Nanos) -> Nanos {
     let cycle = slice.saturating_mul(2).max(1);
     let rest = both % cycle;

@@ -51,8 +51,7 @@ impl Doorbell {
 }
 
 impl Listener {
-    /// Has each ring reported by `epoll` under this token; rings that were not heard yet are one. The sender of `file` need not be
-    /// trusted.
+    /// Has each ring reported by `epoll` under this token; rings that were not heard yet count as one. The sender of `file` need not be trusted.
     ///
     /// # Errors
     ///

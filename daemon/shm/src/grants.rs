@@ -182,7 +182,7 @@ impl GateSide {
 
     /// Tells the worker's counters.
     pub fn tell(&self, counters: Counters) {
-        // In the reverse of the order in which they are read, so that nothing is seen as dispatched and as ready.
+        // In the reverse of the order in which they are read, so that no submission is seen as dispatched and as ready.
         self.0.ready.store(counters.ready, Release);
         self.0.dispatched.store(counters.dispatched, Release);
         self.0.completed.store(counters.completed, Release);
@@ -322,7 +322,7 @@ impl SchedulerSide {
         Ok(Work::of_bytes(&bytes))
     }
 
-    /// Wants notes for a trace from now on, or no more. Those that were left from an earlier trace are gone when one begins.
+    /// Wants notes for a trace from now on, or no more. Notes of an earlier trace are gone when one begins.
     pub fn trace(&mut self, wanted: bool) {
         if std::mem::replace(&mut self.traced, wanted) == wanted {
             return;

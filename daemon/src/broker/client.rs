@@ -269,7 +269,7 @@ enum Followed {
     Astray,
 }
 
-/// Shows `look` each of the answers to a request, up to the last. `missing` are the words for an answer to something else.
+/// Shows `look` each of the answers to a request, up to the last. `missing` are the words for the answer to another request.
 fn follow(
     socket: &Path,
     request: &Request,

@@ -123,7 +123,7 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// One is not there, or the system refuses.
+    /// A socket is not there, or the system refuses.
     pub(super) fn resume(
         passed: Vec<PassedListener>,
         inherited: &mut Inherited,
@@ -336,8 +336,8 @@ impl Connections {
         Some(connection.output.len() - connection.sent.min(connection.output.len()))
     }
 
-    /// Returns a free slot. The search begins at another slot for each connection, so that it does not find the one that was freed last: of
-    /// that an event may be under way.
+    /// Returns a free slot. The search begins at another slot for each connection, so that it does not find the slot that was freed last: an event of
+    /// the old connection may be under way.
     fn free_slot(&self) -> Option<usize> {
         let first = (self.serial % self.slots.len() as u64) as usize;
         (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
@@ -409,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Sends more of a stream, and hears whether its reader has had enough: anything that it sends says so, and that it sends no more.
+    /// Sends more of a stream, and hears whether its reader has had enough: the reader says so by any byte, or by the end of its side.
     fn hear_reader(&mut self, flags: Events) -> Result<Option<Asked>, Errno> {
         if flags.contains(Events::EPOLLOUT) {
             self.send()?;

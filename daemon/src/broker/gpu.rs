@@ -308,8 +308,8 @@ impl Gpu {
         self.scheduler.next_look()
     }
 
-    /// Reads the pages of all that may have work: no worker rings for a dispatch, which tells that a grant was used, with a lease, or where
-    /// submissions are only counted.
+    /// Reads the pages of all workers that may have work. No worker rings for a dispatch, which tells that a grant was used, nor with a lease, nor
+    /// where submissions are only counted.
     pub(super) fn look_at_busy(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         self.look_at_all(now, log, Self::has_work);
     }

@@ -23,7 +23,7 @@ impl GrantLog {
     ///
     /// # Errors
     ///
-    /// The system refuses, or the path is that of something else than a regular file: for a pipe, all VMs would wait until it is read.
+    /// The system refuses, or the path is that of another kind of file: for a pipe, all VMs would wait until it is read.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         Self::begin(outside::create(path, Makes::Regular)?)
     }

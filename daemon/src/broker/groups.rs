@@ -28,7 +28,7 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// The settings want that, and it cannot be done.
+    /// The settings require a group, and it cannot be divided.
     pub(super) fn claim(settings: &Settings) -> io::Result<Self> {
         let delegated = Delegated::claim_or_say(settings.cgroup, "broker")?;
         let mut groups = Self { delegated, ..Self::default() };
@@ -42,7 +42,7 @@ impl Groups {
         self.part = self.part_among(vms);
     }
 
-    /// Returns whether [`Self::divide`] would give VMs without limits of their own something else than before.
+    /// Returns whether [`Self::divide`] would give VMs without limits of their own other parts than before.
     pub(super) fn divides_anew(&self, vms: &[VmSettings]) -> bool {
         self.part_among(vms) != self.part
     }

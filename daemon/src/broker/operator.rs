@@ -26,7 +26,7 @@ const REPORT_PATIENCE: Nanos = 200_000_000;
 /// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
-/// Said of a VM whose device process is of an earlier program than the broker, and is not followed by another.
+/// The text about a VM whose device process is of an earlier program than the broker, and is not followed by another.
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
 /// Said of one whose device process is followed by another.
 const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program when no program of its guest uses the GPU; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
@@ -404,7 +404,7 @@ fn promised(vm: &Vm, memory: u64) -> u64 {
     }
 }
 
-/// Returns in which state a context is. Where submissions are only counted, a context with a lease need not be alone.
+/// Returns the state of a context. Where submissions are only counted, a context with a lease need not be alone.
 fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, passage: Passage) -> &'static str {
     match usage {
         _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",

@@ -44,7 +44,7 @@ impl Rate {
             Some(0) => self.samples.front().map(|(_, counter)| *counter),
             Some(index) => {
                 let ((from, low), (to, high)) = (self.samples[index - 1], self.samples[index]);
-                // A VM that uses something is looked at every now and then, so it was used soon after the first of the two.
+                // A VM that uses the GPU is looked at every now and then, so its use began soon after the first of the two.
                 let to = to.min(from + 2 * STEP);
                 let part = ((when - from) as f64 / (to - from) as f64).min(1.0);
                 Some(low + (high.saturating_sub(low) as f64 * part) as u64)

@@ -74,7 +74,7 @@ pub(super) struct Broker {
     pub(super) groups: Groups,
     /// The service manager, if there is one.
     pub(super) manager: Manager,
-    /// The manager was told by an earlier program in this one's place that it is ready, and waits for signs of life.
+    /// An earlier program in this one's place has told the manager that it is ready, and the manager waits for signs of life.
     pub(super) was_ready: bool,
     /// The time at which the broker has begun, in the manager's clock and in the broker's.
     begun: (Instant, Nanos),
@@ -130,7 +130,7 @@ impl Upkeep {
 
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
-/// Time between two such looks where nothing but figures for people depends on them: as seldom as rates allow ([`super::rates::Rate`]).
+/// Time between two such looks where only figures for people depend on them: as seldom as rates allow ([`super::rates::Rate`]).
 const TICK_COUNTED: Nanos = 200_000_000;
 /// Time between two samples of the usage.
 const SAMPLE: Nanos = 100_000_000;
@@ -316,8 +316,8 @@ impl Broker {
         self.upgrade_due(now);
     }
 
-    /// Tells the service manager that the loop turns, how the VMs are, and that the broker is ready: when each VM has been started, whether it
-    /// listens or has failed.
+    /// Tells the service manager that the loop turns, the state of the VMs, and that the broker is ready. It is ready when the start of each VM is
+    /// over: the VM's process listens, or has failed.
     pub(super) fn tell_manager(&mut self, now: Nanos) {
         if !self.manager.is_there() {
             return;
@@ -352,7 +352,7 @@ impl Broker {
         }
     }
 
-    /// A device process that does not end a context which an operator wants ended stands still, and is ended itself.
+    /// Ends a device process that stands still: it does not end a context which an operator wants ended.
     pub(super) fn end_deaf(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.kill_deadline().is_some_and(|at| at <= now)) {
             log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: ending the process");

@@ -38,7 +38,7 @@ pub(super) struct Vm {
     pub(super) tenant: TenantId,
     /// The VM's share as an operator has set it.
     pub(super) share: Share,
-    /// The GPUs that its guest sees, in its order, and behind them spare ones, since a device process of it said so.
+    /// The GPUs that its guest sees, in its order, and behind them spare ones, once a device process of it has named them.
     pub(super) gpus: Vec<OnGpu>,
     /// The GPUs of contexts that begin.
     pub(super) placement: Placement,
@@ -173,7 +173,7 @@ pub(super) struct Past {
     pub(super) usage: Usage,
 }
 
-/// The operator is told something after this time, so that the connection is known to be alive, in nanoseconds.
+/// Nanoseconds after which the operator gets another line, so that the connection is known to be alive.
 const TELL: Nanos = 3_000_000_000;
 /// A new stage is told after this time, in nanoseconds.
 const TELL_SOON: Nanos = 100_000_000;
@@ -389,8 +389,8 @@ impl Vm {
         self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
     }
 
-    /// Notes that a context has ended: the next try waits for the end of its worker. The pause since the last try is not shortened: a guest whose
-    /// programs begin and end all day would otherwise have a successor started each time.
+    /// Notes that a context has ended: the next try waits for the end of its worker. The pause since the last try is not shortened. Otherwise a guest
+    /// whose programs begin and end all day would have a successor started each time.
     pub(super) fn renews_behind_worker(&mut self, now: Nanos) {
         self.renew_at = self.renew_at.map(|at| at.max(now.saturating_add(RENEW_SETTLES)));
     }

@@ -144,8 +144,8 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory`
-    /// that the worker holds. [`Effects::blob_gone`] will say when it may be freed, if it is `lent`, or used for something else.
+    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory` that the worker
+    /// holds. [`Effects::blob_gone`] will tell the worker when it may free the memory, if that is `lent`, or reuse it.
     pub(crate) fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,

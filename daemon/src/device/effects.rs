@@ -100,7 +100,7 @@ pub(crate) trait Effects {
     /// no other worker.
     fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId);
 
-    /// Lets go of the memory kept under `resource_id`, which is not mapped, and keeps in mind that there was some.
+    /// Lets go of the memory kept under `resource_id`, which is not mapped, and remembers that there was some.
     fn revoke_blob(&mut self, resource_id: ResourceId);
 
     /// Lets go of the memory kept under `resource_id`, if it is still there.

@@ -44,8 +44,7 @@ pub(super) enum HostBlobState<T> {
     Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
     /// Shared memory.
     Shmem,
-    /// Exported by the worker of this context, which may use the memory for something else once it is mapped nowhere; by none if it may
-    /// still be mapped.
+    /// Exported by the worker of this context, which may reuse the memory once it is mapped nowhere; without a context if it may still be mapped.
     Exported(MapCache, Option<ContextId>),
     /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
     Lent(MapCache, ContextId),

@@ -287,7 +287,7 @@ fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
     let _ = writer.write_all(&[&[kind], what, &[0]].concat());
 }
 
-/// Reads a child's report: how the program ended, or why it was not started. The report is empty if the child became the program.
+/// Reads a child's report: how the program ended, or the reason why it was not started. The report is empty if the child became the program.
 pub(super) fn reported(report: &[u8]) -> Option<Result<i32, String>> {
     match report.split_first()? {
         (&FAILED, rest) => {

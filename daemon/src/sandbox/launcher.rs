@@ -106,7 +106,7 @@ impl Launcher {
         }
     }
 
-    /// Waits for something to do: whether the device process says something, and which children have ended.
+    /// Waits for a message of the device process or the end of children. Returns whether there is a message, and which children have ended.
     fn wait(&self) -> io::Result<(bool, Vec<usize>)> {
         let wanted = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut ready = vec![PollFd::new(&self.channel, wanted)];
@@ -241,7 +241,7 @@ fn was_killed(status: &Result<i32, String>) -> bool {
     matches!(status, Ok(status) if status & 0x7f == Signal::KILL.as_raw())
 }
 
-/// Returns how a child ended: as it reported, if it was not the program itself, or else as the system tells.
+/// Returns how a child ended: from its report, if it was not the program itself, or else from the system.
 fn status(pidfd: &OwnedFd, mut report: io::PipeReader) -> Result<i32, String> {
     let waited = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let mut said = Vec::new();

@@ -39,7 +39,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// Calls `act` while SIGHUP does nothing. A program that `act` executes starts so, and hears SIGHUP as soon as it handles that.
+/// Calls `act` while SIGHUP is ignored. A program that `act` executes starts with that, and hears SIGHUP as soon as it handles the signal.
 pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: zeroes are a value of the structure: no flags, an empty mask, the usual action.
     let (mut ignored, mut before) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
@@ -52,8 +52,8 @@ pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Has writing into a pipe without a reader be an error that ends no process, as the standard library has it at the start of a program and not
-/// any more when it was to execute another.
+/// Makes writing into a pipe without a reader an error that ends no process. The standard library does so at the start of a program, and undoes it
+/// when the program was to execute another.
 pub fn ignore_broken_pipes() {
     // SAFETY: the action is no function.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

@@ -24,7 +24,7 @@ pub(super) fn this_program(channel: OwnedFd) -> Command {
     command
 }
 
-/// The path at which this program was when it was started. Another may be there now.
+/// The path of this program when it was started. Another program may be there now.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ pub(super) struct World {
     pub idle: Option<Idle>,
     /// The GPU memory that the broker lets the VM hold.
     pub room: Room,
-    /// The checkpoints of contexts, and the time at which rings are to be marked ALIVE whose workers are dead.
+    /// The checkpoints of contexts, and the time at which the rings of dead workers are to be marked ALIVE.
     pub checkpoints: Checkpoints,
     pub alive_at: Option<Instant>,
     pub strikes: Strikes,
@@ -217,7 +217,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Why not: a name for the log, and in words.
+    /// The reason why not: a name for the log, and the text.
     pub(super) fn may_start(&self, ctx_id: ContextId, program: &str) -> Result<(), (&'static str, String)> {
         if let Some(barred) = self.strikes.held(program, Instant::now()) {
             return Err(("strikes", self.barred(ctx_id, barred)));

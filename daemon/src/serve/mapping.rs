@@ -3,8 +3,8 @@
 //! QEMU (11.1) has two ways of its own, which the specification allows or leaves open:
 //!
 //! - It acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are
-//!   lost, and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table behind
-//!   the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
+//!   lost, and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table
+//!   behind the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
 //! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So requests to unmap are
 //!   kept meanwhile, until the device goes on.
 
@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The longest time for which a change of the memory table is waited for that must come, unless the system stands still.
+/// The longest wait for a change of the memory table that must come, unless the system stands still.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
 impl World {
@@ -51,11 +51,11 @@ impl World {
         Ok(())
     }
 
-    /// Has the frontend unmap something, and waits until guests do not reach it any more.
+    /// Has the frontend unmap a range, and waits until guests do not reach it any more.
     ///
     /// # Errors
     ///
-    /// It has not. It will be asked again if the reason is that it has stopped the device.
+    /// The frontend has not. It will be asked again if the reason is that it has stopped the device.
     pub(super) fn unmap(&mut self, offset: u64, size: u64) -> Result<(), SessionError> {
         if matches!(self.frontend(), Err(SessionError::Stopped)) {
             self.window.owed.push((offset, size));

@@ -1,7 +1,7 @@
-//! The device process ends contexts, at an operator's word or when a submission hangs, also while it waits for the frontend to map or unmap.
+//! The device process ends contexts, on an operator's order or when a submission hangs, also while it waits for the frontend to map or unmap.
 //!
-//! A frontend takes its time, and a hostile one all of it. While it is waited for, the broker is heard, hangs are looked at, and workers are
-//! killed; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.
+//! A frontend may be slow, and a hostile one may never answer. While the device process waits for it, it hears the broker, looks for hangs and kills
+//! workers; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.
 
 use super::broker::Broker;
 use super::effects::World;

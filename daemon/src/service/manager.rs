@@ -53,7 +53,7 @@ const STATUS_PAUSE: Duration = Duration::from_secs(1);
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Manager {
-    /// Connects to the manager that the environment names. One that cannot be reached is logged and left alone.
+    /// Connects to the manager that the environment names. If that cannot be reached, this is logged and the process goes on without it.
     #[must_use]
     pub fn of_environment() -> Self {
         let Some(place) = env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else {

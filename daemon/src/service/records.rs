@@ -54,7 +54,7 @@ impl Journal {
         Ok(Self { socket, fields })
     }
 
-    /// Says whether the journal is waited for at all: one that stood still is not, until it has taken a record.
+    /// Sets whether to wait for the journal at all: not for one that stood still, until it has taken a record.
     pub(super) fn wait(&self, waits: bool) {
         // It can only fail for a file that is no socket.
         let _ = self.socket.set_nonblocking(!waits);

@@ -28,7 +28,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Events that are kept by default: submissions, the times at which guests learned of their ends, and work of other VMs. The file has 200 MB at most then.
+/// Events that are kept by default: submissions, the times at which guests learned of their ends, and work of other VMs. The file has 200 MB at most
+/// then.
 pub const EVENTS_MAX: usize = 200_000;
 
 /// Bytes of a line.

@@ -48,7 +48,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Why that cannot be done now.
+    /// The reason why that cannot be done now.
     pub(crate) fn pass_on(&self) -> Result<(PassedSession, Vec<OwnedFd>), String> {
         let copied = |error: io::Error| format!("a descriptor cannot be copied: {error}");
         let handler = self.handler().ok_or("the frontend is gone")?;

@@ -266,7 +266,7 @@ impl Vring {
         self.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that was dropped, and returns how many that makes; none if the queue was reset behind it.
+    /// Counts a request that was dropped, and returns the count; none if the queue was reset behind the request.
     pub(super) fn count_unanswered(&self, generation: u32) -> Option<u64> {
         let is_current = self.state.lock().generation == generation;
         is_current.then(|| self.unanswered.fetch_add(1, Ordering::Relaxed) + 1)
@@ -275,7 +275,7 @@ impl Vring {
     fn put(&self, state: &mut State, answer: &Held) {
         let memory = self.memory.memory();
         let written = chain::write(&*memory, &answer.segments, &answer.answer);
-        // The ring's addresses were checked when the queue was started; a head out of range is the driver's own loss.
+        // The ring's addresses were checked when the queue was started; a head out of range harms only the driver.
         if state.queue.add_used::<Regions>(&memory, answer.head, written).is_ok() {
             state.calls.put(answer.awaited);
         }

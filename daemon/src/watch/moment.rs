@@ -202,8 +202,8 @@ fn waiting_seconds(status: &Status) -> BTreeMap<Id, f64> {
     all.collect()
 }
 
-/// Returns the part of its GPUs that a VM gets if all VMs on them have work: its weight's part, and no more than its ceiling. A VM in the
-/// background is entitled to nothing, and a VM whose GPUs are not known yet to nothing that could be said.
+/// Returns the part of its GPUs that a VM gets if all VMs on them have work: its weight's part, and no more than its ceiling. Returns none for a VM
+/// in the background, which is entitled to nothing, and for a VM whose GPUs are not known yet.
 fn entitled(status: &Status, vm: &VmStatus) -> Option<f64> {
     let competes = |vm: &VmStatus| vm.class != "background";
     let part = |uuid: &str, ceiling: Option<f64>| {

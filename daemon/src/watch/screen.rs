@@ -125,7 +125,7 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take_while(fits).collect()
 }
 
-/// Returns a text of an exact width that begins on the left. The end of a longer one is left out, which a mark says.
+/// Returns a text of an exact width that begins on the left. A mark stands for the end of a longer one.
 pub(super) fn left(text: &str, width: usize) -> String {
     let text: String = text.chars().map(seen).collect();
     let mut fitted =

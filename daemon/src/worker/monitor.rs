@@ -1,4 +1,4 @@
-//! The thread that tells drivers we are alive, however long a ring's thread is busy inside the host's driver.
+//! The thread that tells drivers that this worker is alive, however long a ring's thread is busy inside the host's driver.
 //!
 //! Wakes rings as well that have slept through a notification. Shares no lock with the execution of a ring: its own is taken only here and
 //! when a ring comes or goes.
@@ -80,7 +80,7 @@ impl Shared {
 /// A thread that sleeps for so much longer than it wanted to was given no processor.
 const LATE_MIN: Duration = Duration::from_secs(1);
 
-/// Mesa ends a program that sees no report for 3.5 s and says nothing about it, so the operator has to hear why.
+/// Mesa ends a program that sees no report for 3.5 s and gives no reason, so the operator has to hear it from this process.
 fn warn_if_late(slept: Duration, period: Duration) {
     if let Some(late) = slept.checked_sub(period).filter(|late| *late >= LATE_MIN) {
         let late = late.as_secs_f32();

@@ -31,7 +31,7 @@ pub use tunables::{Heuristic, Tunables};
 
 static TUNABLES: OnceLock<Tunables> = OnceLock::new();
 
-/// Sets the numbers for this process, with some heuristics turned off. They must not have been asked for before.
+/// Sets the numbers for this process, with some heuristics turned off. To be called before anything asks for them.
 pub fn start(off: &[Heuristic]) {
     let tunables =
         off.iter().fold(Tunables::among(processors::processors()), |tunables, off| tunables.without(*off));

@@ -50,7 +50,7 @@ impl Habit {
         self.expected = (waited <= self.longest && !self.longest.is_zero()).then_some(waited);
     }
 
-    /// Waits until `done`. `sleep` sleeps until then, or for no longer than it is told; when it returns without having been told, it is done.
+    /// Waits until `done`. `sleep` sleeps until then, for no longer than its argument; when `sleep(None)` returns, it is done.
     pub fn wait(&mut self, done: impl Fn() -> bool, mut sleep: impl FnMut(Option<Duration>)) {
         let (begin, plan) = (Instant::now(), self.plan());
         if !plan.sleep.is_zero() {

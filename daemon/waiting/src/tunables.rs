@@ -1,7 +1,7 @@
-//! The numbers of the heuristics of waiting, and how to turn a heuristic off.
+//! The numbers of the heuristics of waiting, and the means to turn a heuristic off.
 //!
-//! Where processors are few, programs and a software driver need them: a thread that looks there instead of sleeping takes one from a program that
-//! computes.
+//! Where processors are few, programs and a software driver need them: a thread that looks there instead of sleeping takes a processor from a program
+//! that computes.
 
 use super::processors::few;
 use clap::ValueEnum;
@@ -79,8 +79,8 @@ pub struct PaceTunables {
     pub asked_max: Duration,
     /// The longest time for which it stays awake because it was worth it.
     pub awake_max: Duration,
-    /// The time for which it stays awake if it was not worth it, unless the driver asked for less. Where processors are few, this is enough
-    /// for the commands of one submission, as each look takes a processor from a program that computes.
+    /// The time for which it stays awake if that was not worth it, unless the driver asked for less. Where processors are few, this is enough for the
+    /// commands of one submission, as each look takes a processor from a program that computes.
     pub awake_min: Duration,
     /// The multiple of the pause after which a notification came for which it stays awake, as the next pause may be longer.
     pub longer: u32,

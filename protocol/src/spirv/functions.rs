@@ -334,7 +334,7 @@ impl Functions {
     }
 }
 
-/// A variable's storage class, which its pointer must agree on, and the type of its contents, if it has to have one.
+/// A variable's storage class, with which its pointer must agree, and the type of its contents, if it has to have one.
 pub(super) fn variable(
     ids: &Ids,
     words: &[u32],

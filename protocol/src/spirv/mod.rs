@@ -51,8 +51,8 @@ pub struct Limits {
     pub blocks: u32,
     /// Depth of nested selections and loops.
     pub nesting: u32,
-    /// Numbers that all instructions produce after inlining, and those of all constants. Compilers take time and memory by them: lavapipe's
-    /// some 10 s and 1 GiB for 2^21. Of 1961 shaders of llama.cpp and of the differential suite none has 2^16.
+    /// Numbers that all instructions produce after inlining, and those of all constants. They determine the time and memory of compilers: lavapipe
+    /// takes some 10 s and 1 GiB for 2^21. Of 1961 shaders of llama.cpp and of the differential suite none has 2^16.
     pub cost: u64,
     /// Bytes of all variables of functions, and of all private variables.
     pub variable_bytes: u64,

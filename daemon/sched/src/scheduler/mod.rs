@@ -126,7 +126,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, self.now);
     }
 
-    /// Takes over a worker's report, whenever that may have changed: its totals, and the spans that are new.
+    /// Takes over a worker's report, whenever it may have changed: its totals, and the new spans.
     pub fn see(&mut self, key: ContextKey, seen: Seen, spans: &[Span], now: Nanos) {
         self.passes(now);
         self.count(key, seen);

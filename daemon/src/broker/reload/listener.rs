@@ -1,5 +1,5 @@
-//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed: paths are
-//! looked at before the broker serves, after it has served, or on that thread, for a file system may stand still.
+//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed. Paths are looked at
+//! before the broker serves, after it has served, or on that thread, as a file system may stand still.
 
 use super::super::upgrade::passing::PassedFile;
 use outside::{Access, SocketFile};

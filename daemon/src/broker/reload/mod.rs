@@ -25,7 +25,7 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// VMs whose share was changed while they run.
     pub changed: Vec<String>,
-    /// VMs that get a new device process, since something else in their tables has changed: contexts of their guests are lost.
+    /// VMs that get a new device process, since other keys in their tables have changed: contexts of their guests are lost.
     pub restarted: Vec<String>,
     /// VMs that notice nothing.
     pub unchanged: Vec<String>,

@@ -3,8 +3,8 @@
 use super::super::settings::{Settings, VmSettings};
 use super::plan::{Action, Pending, merged, plan, sparing};
 
-/// Checks the plan from one configuration to another: carried out on the first it gives the second, and each VM is spoken of as little as
-/// its difference demands.
+/// Checks the plan from one configuration to another: carried out on the first it gives the second, and it has no more actions for a VM than the VM's
+/// difference demands.
 pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
     let actions = plan(old, new);
     assert_eq!(actions.is_empty(), old == new, "{actions:?}");

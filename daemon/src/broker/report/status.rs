@@ -74,7 +74,7 @@ pub struct GpuStatus {
     pub utilisation: f64,
     /// Bytes of its own memory.
     pub device_memory: u64,
-    /// Bytes of it that its VMs may hold together, whether they do or not: the sum of their bounds, where one without a bound has all of it.
+    /// Bytes of it that its VMs may hold together, used or not: the sum of their bounds, where one without a bound has all of it.
     pub device_memory_promised: u64,
     /// Bytes of it that are promised to no VM.
     pub device_memory_free: u64,

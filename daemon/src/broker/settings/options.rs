@@ -1,5 +1,5 @@
-//! The options of one VM as keys of a file. The command line's parser is asked which there are, and whether a value is one, so that both
-//! always know the same.
+//! The options of one VM as keys of a file. The keys and the checks of their values come from the command line's parser, so that both always know the
+//! same.
 
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};

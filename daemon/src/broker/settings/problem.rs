@@ -1,4 +1,4 @@
-//! The mistakes in a configuration file: each with its table, its key and its line, and how all of them are shown.
+//! The mistakes in a configuration file: each with its table, its key and its line, and the text that shows all of them.
 
 use super::options::shown;
 use std::collections::BTreeMap;

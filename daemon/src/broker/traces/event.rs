@@ -74,7 +74,7 @@ pub enum TraceEvent {
     End {
         /// The time.
         at: u64,
-        /// Submissions and answers that are missing, because they came faster than they were read, as workers claim.
+        /// Submissions and answers that are missing, because they came faster than the broker read them, as workers claim.
         lost: u64,
         /// Claims of workers that cannot be.
         refused: u64,

@@ -30,7 +30,7 @@ pub fn traced(u: &mut Unstructured<'_>, begin: Nanos) -> (Vec<TraceEvent>, usize
 struct World {
     trace: Trace<()>,
     now: Nanos,
-    /// Notes that workers told, those included that the pages lost or that are none, and the lines that came of notes.
+    /// Notes that workers told, including lost and invalid ones, and the lines that came of notes.
     told: u64,
     came: u64,
     lines: Vec<TraceEvent>,

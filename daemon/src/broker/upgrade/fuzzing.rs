@@ -40,7 +40,7 @@ pub fn fuzz_state(bytes: &[u8]) -> usize {
     vms
 }
 
-/// Descriptors for the VMs, by the numbers in their text. The end of no process can be seen by them.
+/// Descriptors for the VMs, by the numbers in their text. None of them tells of the end of a process.
 fn played(vms: &[PassedVm]) -> io::Result<BTreeMap<RawFd, OwnedFd>> {
     let mut made = BTreeMap::new();
     for vm in vms {

@@ -14,11 +14,11 @@ use protocol::ids::ContextId;
 use sched::Nanos;
 
 impl Broker {
-    /// Returns the GPU, among all that VMs have, that an operator means.
+    /// Returns the GPU, among those of all VMs, that an operator names.
     ///
     /// # Errors
     ///
-    /// None is meant, or several are.
+    /// No GPU fits, or several do.
     pub(in crate::broker) fn gpu_named(&self, selection: &str) -> Result<usize, String> {
         let all = || self.gpus.iter().map(Gpu::label).collect::<Vec<_>>().join(", ");
         match meant(self.gpus.iter().map(Gpu::names), selection)[..] {

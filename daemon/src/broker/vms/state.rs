@@ -180,7 +180,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// A path in it is no text.
+    /// A path in it is not valid text.
     pub(in crate::broker) fn to_text(&self, descriptors: Vec<RawFd>) -> io::Result<Vec<u8>> {
         let (form, messages, pages) = (FORM, BROKER_MESSAGES, GRANTS_LAYOUT);
         let text = Text { form, messages, pages, descriptors, state: self };

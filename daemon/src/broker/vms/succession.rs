@@ -20,11 +20,11 @@ use std::os::unix::process::CommandExt;
 const TAKE_OVER: &str = "--take-over";
 /// The option beside it for a rehearsal.
 const CHECK: &str = "--check-config";
-/// Time for a rehearsal, in nanoseconds. It has a shorter one of its own, unless the file system or the system hangs.
+/// Time for a rehearsal, in nanoseconds. The rehearsal has a shorter limit of its own, which fails only if the file system or the system hangs.
 const REHEARSAL_PATIENCE: Nanos = 30_000_000_000;
 /// Time that the broker waits for a moment in which nothing of its own is under way, in nanoseconds.
 const REST_PATIENCE: Nanos = 10_000_000_000;
-/// The operator is told something after this time, so that the connection is known to be alive, in nanoseconds.
+/// Nanoseconds after which the operator gets another line, so that the connection is known to be alive.
 const TELL: Nanos = 3_000_000_000;
 /// The answer where the daemon serves one VM.
 const ONE_VM: &str = "a daemon of one VM goes on with the program that it was started with; to upgrade it, start it anew when the VM is off";
@@ -133,7 +133,7 @@ impl Broker {
         self.waiting.is_empty() && !reads && !self.vms.iter().any(starts)
     }
 
-    /// Returns whether an upgrade waits for a moment of rest, in which case nothing is begun that would put it off.
+    /// Returns whether an upgrade waits for a moment of rest: then the broker begins no work that would put it off.
     pub(in crate::broker) fn comes_to_rest(&self) -> bool {
         self.upgrading.as_ref().is_some_and(|upgrading| matches!(upgrading.stage, Stage::Rests(..)))
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// A thread, once there was something to close. When this is dropped, everything has been closed, as it would be at the end of the process.
+/// A thread, once there was a descriptor to close. When this is dropped, all descriptors have been closed, as at the end of the process.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Closer {
     thread: Option<(Sender<OwnedFd>, JoinHandle<()>)>,

@@ -183,7 +183,7 @@ impl Blobs {
         }
     }
 
-    /// Lets go of a resource's memory; answers the descriptor of a device, which may take long to close.
+    /// Lets go of a resource's memory; returns the descriptor of a device, which may take long to close.
     pub(super) fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
         self.files.remove(&resource_id).filter(|file| file.lender.is_some()).map(|file| file.fd)
     }

@@ -68,7 +68,7 @@ impl Idle {
         due
     }
 
-    /// Returns which of these contexts, each as for [`Self::due`], do nothing and have not for so long, for the longest time first.
+    /// Returns those of these contexts, each as for [`Self::due`], that have done nothing for so long, the longest idle one first.
     pub(in crate::serve) fn longest(
         &self,
         contexts: impl Iterator<Item = (ContextId, Option<u32>)>,

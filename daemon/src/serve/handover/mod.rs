@@ -30,7 +30,7 @@ pub(super) const PREPARE_PATIENCE: Duration = Duration::from_secs(300);
 pub(super) const SHORT_PART: Duration = Duration::from_millis(20);
 /// Parts of a prelude, at most: a program that makes something all the time is not waited for.
 pub(super) const PARTS_MAX: u32 = 5;
-/// Time in which a worker answers that has to come to rest, beyond the time for which a submission may run.
+/// Time in which a worker that has to come to rest answers, beyond the time for which a submission may run.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(10);
 /// Time in which everything is written, read and built up again.
 pub(super) const MOVE_PATIENCE: Duration = Duration::from_secs(60);
@@ -169,7 +169,7 @@ impl HandOvers {
     ///
     /// # Errors
     ///
-    /// Why not: there are as many as there may be, or it is one of them.
+    /// The reason why not: there are as many as there may be, or the context is one of them.
     pub(super) fn admit(&self, ctx_id: ContextId, purpose: Purpose) -> Result<(), String> {
         if self.under_way.contains_key(&ctx_id) {
             return Err("it is being restarted already".into());

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Programs that are remembered. Of more, the one is forgotten that was struck longest ago; its strikes still count for the VM.
+/// Programs that are remembered. Of more, the one that was struck longest ago is forgotten; its strikes still count for the VM.
 const PROGRAMS_MAX: usize = 64;
 /// The VM is barred by this many times as many strikes as a program.
 const VM_FACTOR: u32 = 4;

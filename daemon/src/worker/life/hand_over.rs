@@ -111,7 +111,7 @@ fn is_lost(executor: &AtRest) -> bool {
     executor.reply.is_some_and(|place| place.resource.is_none() && place.size > UNREAD_MAX)
 }
 
-/// Waits until all fences of the guest's kernel were passed, which they are in a moment, as everything has completed.
+/// Waits until all fences of the guest's kernel have passed. They pass in a moment, as everything has completed.
 fn fences_have_passed<B: Backend>(context: &Context<B>, max: Duration) -> Result<(), NotMovable> {
     let start = Instant::now();
     while !context.fences.have_passed() {

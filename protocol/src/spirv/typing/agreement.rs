@@ -1,4 +1,4 @@
-//! Values that are moved, chosen, put together or handed on: they are of the type of where they go.
+//! Values that are moved, chosen, put together or handed on: their types are those of their destinations.
 
 use super::operation::Operation;
 use super::view::{Class, Numbers, View};

@@ -96,7 +96,8 @@ fn alike(
     if made.class == result { Ok(()) } else { Err(WRONG) }
 }
 
-/// Demands of an operation whose result is no scalar or vector that all is: matrices that subgroups hold, or long vectors.
+/// Demands that the operands of an operation are of the same kind as its result: matrices that subgroups hold, or long vectors. For results other
+/// than scalars and vectors.
 fn matrices(operation: &Operation<'_>, view: &View<'_>, is_as_wide: bool) -> Result<(), ErrorKind> {
     use crate::spirv::layout::opcode as op;
     let (opcode, _) = view.declared(operation.ty)?;

@@ -69,7 +69,7 @@ fn one_at_a_time_gets_its_share_and_pays_for_its_gaps() {
 
 #[test]
 fn a_submission_that_comes_one_at_a_time_has_no_part_in_a_longer_ones_turn() {
-    // The budget of waiting is the price: without it they run side by side, and the hog has most of the GPU.
+    // The price is the budget of waiting: without it they run side by side, and the hog has most of the GPU.
     let parts = [0.0, 0.01, 0.02, 0.04, 0.08].map(|anticipation| {
         let world = run_with(anticipation, vec![one(0, 0), hog(1)]);
         assert!(world.utilisation() >= 0.9, "{anticipation}: {}", world.figures());
