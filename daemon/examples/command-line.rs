@@ -127,7 +127,7 @@ fn rendered(render: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<S
 fn without_hidden(command: &Command) -> Command {
     let shown = |inner: &&Command| !inner.is_hide_set();
     let mut result = Command::new("vhost-user-vulkan").version(env!("CARGO_PKG_VERSION"));
-    // Those are among the arguments.
+    // Help and version are among the arguments already.
     result = result.disable_help_flag(true).disable_version_flag(true);
     result = result.args(command.get_arguments().filter(|argument| !argument.is_hide_set()));
     result.subcommands(command.get_subcommands().filter(shown).cloned())

@@ -387,7 +387,7 @@ fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow:
     }
     // The system names a program after the path by which it was executed, which is a descriptor's.
     let _ = rustix::thread::set_name(NAME);
-    // Before anything is opened.
+    // Taken before this process opens any descriptor.
     let before = passed.inherit().context("cannot take over from the broker")?;
     start_logging(level, Reader::Operators(None));
     raise_descriptor_limit()?;

@@ -55,7 +55,7 @@ impl fmt::Display for Amount {
 ///
 /// # Errors
 ///
-/// The text is no size, and why.
+/// The text is no size; the error says why.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split_unit(text);
     let shift = match unit.to_ascii_lowercase().as_str() {

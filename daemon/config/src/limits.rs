@@ -12,7 +12,7 @@ pub const SHARE: u64 = 7;
 /// The most of `total` that one context can hold while no other holds any.
 #[must_use]
 pub const fn most(total: u64) -> u64 {
-    // Of few things there is no share to leave; see `device::quota`.
+    // A total this small has no share to leave; see `device::quota`.
     let most = (total as u128 + 1) * SHARE as u128 / (SHARE as u128 + 1);
     if most < total as u128 { most as u64 } else { total }
 }

@@ -24,7 +24,7 @@ pub enum NotBound {
     /// Something else lies there.
     #[error("exists and is no socket; remove it, or name another path")]
     NotASocket,
-    /// Another process put something else in place of the socket file that was just made.
+    /// Another process put another file in place of the socket file that was just made.
     #[error(
         "was replaced while it was being made; name a path in a folder that only trusted users may write to"
     )]
@@ -220,7 +220,7 @@ impl<'p> Place<'p> {
             opened => opened?,
         };
         let found = fstat(&file)?;
-        // One name: it is no link to a socket that was made elsewhere.
+        // Only one name: the file is no link to a socket that was made elsewhere.
         if !is_socket(&found) || found.st_uid != rustix::process::geteuid().as_raw() || found.st_nlink != 1 {
             return Err(NotBound::Replaced);
         }

@@ -222,7 +222,7 @@ impl Context {
         self.ready > 0 && (self.leased || self.held_back() > 0)
     }
 
-    /// Returns whether the driver has something of it, or will have.
+    /// Returns whether the driver has a submission of it, or will have.
     pub(super) fn in_driver(&self) -> bool {
         self.granted != self.completed
     }
@@ -275,7 +275,7 @@ impl Context {
         self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
     }
 
-    /// Notes that it has work after it had none. Returns for how long it had none.
+    /// Notes that it has work after it had none. Returns the time for which it had none.
     pub(super) fn thought(&mut self, now: Nanos) -> Nanos {
         let Some(last) = self.last_completion else { return Nanos::MAX };
         self.is_fresh = true;
@@ -300,7 +300,7 @@ impl Context {
 /// The longest time of a submission that is learned; longer times are not told apart.
 const ESTIMATE_MAX: Nanos = 100 * SECOND;
 
-/// Returns how far a wrapping total has moved on; 0 if it seems to have moved back.
+/// Returns the distance that a wrapping total has moved on; 0 if it seems to have moved back.
 fn forward(to: u32, from: u32) -> u32 {
     let moved = to.wrapping_sub(from);
     if moved <= u32::MAX / 2 { moved } else { 0 }

@@ -116,7 +116,7 @@ impl World {
                 let milliseconds: Option<u32> = u.arbitrary()?;
                 self.running = milliseconds.map(|time| Duration::from_millis(time.into()));
                 self.gate.tell_running(self.running);
-                // One is added to tell it from none.
+                // One is added, so that 0 stands for none.
                 self.running =
                     self.running.map(|time| time.min(Duration::from_millis(u64::from(u32::MAX) - 1)));
             }
@@ -211,7 +211,7 @@ impl World {
             let near = i32::from(u.arbitrary::<i16>()?);
             self.taken.wrapping_add_signed(near).to_le_bytes()
         };
-        // Mostly the words, which begin the page.
+        // Mostly the words at the begin of the page.
         let words = if u.ratio(7, 8)? { 33 } else { PAGE_BYTES / 4 };
         let offset = u.int_in_range(0..=words - 1)? * 4;
         self.page.copy_in(offset, &value).expect("it is in the page");

@@ -221,7 +221,7 @@ impl GateSide {
         self.0.cpu.store(u32::try_from(used.as_millis()).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Tells for how long the longest submission has run, if the GPU has begun one.
+    /// Tells the time for which the longest submission has run, if the GPU has begun one.
     pub fn tell_running(&self, running: Option<Duration>) {
         let milliseconds = running.map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
         self.0.running.store(milliseconds.saturating_add(running.is_some().into()), Relaxed);
@@ -283,7 +283,7 @@ impl SchedulerSide {
         Ok(side)
     }
 
-    /// Returns how far this side has come, for [`Self::resume`].
+    /// Returns the position of this side, for [`Self::resume`].
     #[must_use]
     pub fn reached(&self) -> Reached {
         Reached { granted: self.granted, read: self.read }
@@ -301,7 +301,7 @@ impl SchedulerSide {
         Duration::from_millis(self.page.cpu.load(Relaxed).into())
     }
 
-    /// Returns for how long the worker claims that its longest submission has run.
+    /// Returns the time for which the worker claims that its longest submission has run.
     pub fn running(&self) -> Option<Duration> {
         let milliseconds = self.page.running.load(Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(milliseconds.into()))

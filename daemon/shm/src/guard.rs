@@ -120,7 +120,7 @@ mod tests {
     fn guarded(len: u64) -> (File, Mapping, Guard) {
         let file = tempfile::tempfile().unwrap();
         ftruncate(&file, len).unwrap();
-        // It takes no file that can shrink, but a device's memory as it is.
+        // `Mapping::new` takes no file that can shrink; this function takes any.
         let mapping = Mapping::of_device(file.as_fd(), len).unwrap();
         let guard = Guard::over(mapping.as_ptr().cast(), len as usize).unwrap();
         (file, mapping, guard)

@@ -70,7 +70,7 @@ impl Places {
         let Range { start, end } = self.range;
         let after =
             |next: u64| Some(start + (next.saturating_sub(start).saturating_add(bytes)) % (end - start));
-        // It always has a value.
+        // The function always returns a value.
         let _ = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }
 }

@@ -103,7 +103,7 @@ impl Free {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // Its entry is inside.
+        // The entry lies inside the table.
         let _ = self.table.set_state(self.entry, FREE);
         self.table.free.lock().again.push(self.entry);
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use stream::ANSWER_BYTES;
 pub use stream::{Stream, ask, status};
 
-/// The reason why an operator gets no answer, or not the one wanted.
+/// The reason why an operator gets no answer, or another than the wanted one.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens there or answers, or it does not let this user in.
@@ -241,7 +241,7 @@ fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), Clie
 pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
     let request = Request::Drain { gpu: gpu.to_owned() };
     follow(socket, &request, "no result of draining", |answer| match answer {
-        // So that the connection is known to be alive.
+        // Shown so that the operator knows the connection to be alive.
         Answer::Restarting { .. } => Ok(Followed::Further),
         Answer::Draining { context, stays } => {
             let outcome = stays.map_or_else(|| "moved".to_owned(), |why| format!("stays: {why}"));

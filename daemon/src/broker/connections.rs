@@ -473,7 +473,7 @@ impl Connection {
     }
 
     fn listen_for(&self, epoll: &OwnedFd, slot: usize, flags: Events) {
-        // It is watched as long as it has a slot.
+        // The connection is watched as long as it has a slot.
         let _ = watch_for(epoll, &self.socket, Source::Connection.token(slot), flags);
     }
 }

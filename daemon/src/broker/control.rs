@@ -137,7 +137,7 @@ pub enum Answer {
     Draining {
         /// The context, as `VM/CONTEXT`.
         context: String,
-        /// The reason why it stays where it is, if it does.
+        /// The reason why the context stays, if it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stays: Option<String>,
     },

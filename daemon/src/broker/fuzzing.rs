@@ -44,7 +44,7 @@ pub fn fuzz_http(bytes: &[u8]) -> usize {
         "more is waited for than is kept"
     );
     let kept = &bytes[..bytes.len().min(http::REQUEST_BYTES - 1)];
-    // All pieces of a short one, some of a long one.
+    // All pieces of a short request, some of a long one.
     let step = 1 + kept.len() / 256;
     let first = (0..=kept.len()).step_by(step).find(|&end| http::read(&kept[..end]) != Asked::Incomplete);
     if let Some(end) = first {
@@ -364,7 +364,7 @@ impl<'a> World<'a> {
         self.starts += 1;
     }
 
-    /// A device process says its GPUs before it reads anything of its guest.
+    /// A device process names its GPUs before it reads anything of its guest.
     fn first_is_ready(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let ready = ready(u)?;
         self.say(0, &ready, None);
@@ -489,7 +489,7 @@ impl<'a> World<'a> {
     /// The file has changed, but not for the second VM.
     fn read_file_again(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let mut settings = self.broker.settings.clone();
-        // Not `Fixed`, with which the second VM may have to wait for itself.
+        // Not `Fixed`: with it the second VM may have to wait although no other VM has work.
         settings.policy = *u.choose(&[Policy::BestEffort, Policy::Equal])?;
         let bad = &mut settings.vms[0];
         let weight = if settings.policy == Policy::Equal { 100 } else { u.int_in_range(1..=10_000)? };
@@ -627,7 +627,7 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     for at in 0..count {
         let uuid = [if twice { first } else { first + at }; 16];
         let (name, software, memory) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
-        // Mostly as they have to be: the first is none.
+        // Mostly valid: the first is no spare one.
         let spare = if u.ratio(1, 16)? { u.arbitrary()? } else { at > 0 };
         gpus.push(SharedGpu { uuid, name, software, memory, spare, ..SharedGpu::default() });
     }
@@ -687,7 +687,7 @@ fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<Own
     })
 }
 
-/// An operator is not hostile, and wants something of the first VM.
+/// An operator is not hostile, and makes requests about the first VM.
 fn request(u: &mut Unstructured<'_>) -> Result<Request> {
     let vm = if u.ratio(1, 16)? { "ugly" } else { "bad" }.to_owned();
     Ok(match u.arbitrary()? {

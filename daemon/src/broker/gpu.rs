@@ -111,7 +111,7 @@ impl Gpu {
         GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
     }
 
-    /// Returns how many contexts are here.
+    /// Returns the number of contexts here.
     pub(super) fn contexts(&self) -> usize {
         self.contexts.len()
     }
@@ -170,7 +170,7 @@ impl Gpu {
             traced: false,
         };
         self.contexts.insert(key, context);
-        // Its worker may have told something before we had its page.
+        // Its worker may have told something before this broker had the page.
         self.look(key, now, None);
     }
 
@@ -331,7 +331,7 @@ impl Gpu {
         self.is_software
     }
 
-    /// Returns whether something happens that has to be looked at now and then.
+    /// Returns whether work goes on that has to be looked at now and then.
     pub(super) fn is_busy(&self) -> bool {
         self.unsampled || self.contexts.iter().any(|(key, context)| self.has_work(*key, context))
     }

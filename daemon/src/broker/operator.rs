@@ -282,7 +282,7 @@ impl Broker {
             weight: vm.share.weight,
             class: class_name(vm.share.class).to_owned(),
             ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
-            // Rust's sum of nothing is -0.
+            // Rust's sum of no values is -0.
             share: gpus.iter().fold(0.0, |sum, on| sum + on.share),
             used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
             device_memory_limit: bound(|limits| limits.device),
@@ -397,7 +397,7 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
 /// Returns the bytes that a VM may take of a GPU with `memory` bytes. The VM's device process tells the bytes of a part of its GPUs' memory.
 fn promised(vm: &Vm, memory: u64) -> u64 {
     match (vm.settings.device_memory(), vm.memory.limits) {
-        // One without a bound may take all that there is.
+        // A VM without a bound may take all memory of the GPU.
         (None, _) => memory,
         (Some(Amount::Part(_)), Some(told)) => told.device,
         (Some(amount), _) => amount.of(memory),

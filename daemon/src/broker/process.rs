@@ -181,7 +181,7 @@ impl Process {
         }
     }
 
-    /// Returns for how long the process has lived.
+    /// Returns the age of the process.
     pub(super) fn age(&self) -> Duration {
         self.started.elapsed()
     }

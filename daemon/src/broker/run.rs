@@ -272,7 +272,7 @@ impl Broker {
         self.run_due(now);
     }
 
-    /// Workers of this VM have something to tell.
+    /// Reads the pages of a VM's workers, as one of them has rung.
     fn doorbell(&mut self, vm: usize, now: Nanos) {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.process.is_some() && !vm.gpus.is_empty()) else {
             return;

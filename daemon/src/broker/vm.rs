@@ -121,7 +121,7 @@ pub(super) struct VmContext {
     pub(super) name: String,
     /// The memory that the context holds, as its device process said last.
     pub(super) memory: HeldMemory,
-    /// The context can be restarted, or why not, as its device process said last.
+    /// The last report of its device process on whether the context can be restarted, or the reason why not.
     pub(super) movable: Option<Result<(), Unmovable>>,
     /// The context would survive the death of its worker, as its device process said last.
     pub(super) recoverable: bool,
@@ -356,7 +356,7 @@ impl Vm {
         &self.settings.name
     }
 
-    /// Logs the share that the VM has now, and why.
+    /// Logs the share that the VM has now, and the reason for the change.
     pub(super) fn log_share(&self, why: &str) {
         let Share { weight, class, ceiling } = self.share;
         let (class, ceiling) = (class_name(class), ceiling.map_or("none".to_owned(), percent));

@@ -289,7 +289,7 @@ impl<T> Device<T> {
         self.quotas.give_back_map(owner, size);
         let unmapped = effects.unmap_blob(resource_id, offset, size);
         if unmapped.is_err() && blob.lent().is_some() {
-            // It may still be mapped: it is never given back.
+            // The blob may still be mapped, so its memory is never given back.
             blob.state = State::Revoked { seems_mapped: false };
         } else if unmapped.is_err()
             && let State::Exported(_, creator) = &mut blob.state

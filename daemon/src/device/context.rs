@@ -37,7 +37,7 @@ pub(crate) enum Obstacle {
 pub(super) struct Successor {
     /// The owner that holds the pieces it was shown.
     pub(super) owner: Owner,
-    /// The pieces that it says it holds from its predecessor, and how often.
+    /// The pieces that it says it holds from its predecessor, each with a count.
     pub(super) takes: FxHashMap<MemoryId, u64>,
     /// The credit that it says its predecessor was granted.
     pub(super) credit: PerHeap<u64>,

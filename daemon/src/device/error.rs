@@ -41,7 +41,7 @@ pub(crate) enum GuestError {
     Host,
 }
 
-/// An effect could not take place; the performer of effects has logged why.
+/// An effect could not take place; the performer of effects has logged the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EffectFailed;
 

@@ -37,7 +37,7 @@ pub(super) struct Piece {
 /// The pieces that one worker holds.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    /// Pieces, and how often it was given each.
+    /// Pieces, each with the number of times that it was given.
     pub(super) pieces: FxHashMap<MemoryId, u64>,
     pub(super) credit: PerHeap<u64>,
     /// Rings, each with a thread.

@@ -81,7 +81,7 @@ impl Quota {
         {
             return Err(name);
         }
-        // One more than is left: of a handful there is no share to leave.
+        // One more than the remaining amount counts: a very small total has no share to leave.
         if held > SHARE.saturating_mul(left.saturating_add(1)) {
             return Err(self.name);
         }

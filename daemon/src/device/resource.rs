@@ -1,4 +1,4 @@
-//! A resource: where its memory is, and how it stands (VIRTIO 1.3, 5.7.6.8).
+//! A resource: the place of its memory, and its state (VIRTIO 1.3, 5.7.6.8).
 
 use super::Shown;
 use super::quota::Owner;
@@ -106,7 +106,7 @@ impl<T> Resource<T> {
         Self { size, kind, owner, uuid: None }
     }
 
-    /// The context whose worker is to export it, and how many requests wait for that.
+    /// The context whose worker is to export it, and the number of requests that wait for that.
     pub(super) fn awaits_export(&self) -> Option<(ContextId, usize)> {
         match &self.kind {
             Kind::HostBlob(HostBlob {

@@ -466,7 +466,7 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
         rig.asked(),
         [
             Asked::Map(5, 0, 4096),
-            // To the creator it was attached with the export.
+            // The creator's worker has the resource since the export.
             Asked::Detach(1, 5),
             Asked::Unmap(5, 0, 4096),
             Asked::Drop(5),
@@ -607,13 +607,13 @@ fn a_lost_context_answers_its_fences_and_refuses_more() {
     let late = rig.submit(1, 5, 12);
     assert_eq!(rig.answer(late), Some(lost.clone()), "a fence always retires");
     assert_eq!(rig.call(1, blob(6, 0, 4096)), lost);
-    // Nothing reaches the worker any more, but the bookkeeping goes on.
+    // The worker gets no message any more, but the bookkeeping goes on.
     assert_eq!(rig.call(1, attach(4)), OK);
     assert_eq!(rig.call(1, detach(4)), OK);
     assert_eq!(rig.call(0, unref(4)), OK);
     assert_eq!(rig.call(1, Command::CtxDestroy), OK);
     assert_eq!(rig.asked(), [Asked::Unmap(4, 0, 4096), Asked::Drop(4)]);
-    // Its neighbour does not notice.
+    // The neighbouring context does not notice.
     let other = rig.submit(2, 0, 13);
     rig.signal(2, 0, 13);
     assert_eq!(rig.answer(other), Some(OK));

@@ -58,7 +58,7 @@ pub struct RoomOrder {
     pub number: u64,
     /// Bytes. The excess that contexts hold is to be given up: they are swapped out.
     pub most: u64,
-    /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
+    /// Busy contexts are swapped out as well; otherwise only idle ones.
     pub forced: bool,
     /// Bytes that all VMs may hold together. A request of a context that wants more is refused at once.
     pub total: u64,
@@ -170,7 +170,7 @@ pub enum ToBroker {
     Restarted {
         /// The context.
         ctx_id: ContextId,
-        /// The time that it took, or why the context stays with its worker.
+        /// The time that it took, or the reason why the context stays with its worker.
         outcome: Result<RestartTook, String>,
     },
     /// A file that the device process depends on was replaced.

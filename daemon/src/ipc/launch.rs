@@ -100,7 +100,7 @@ pub enum FromLauncher {
     Ended {
         /// The child's number, as given at its start.
         child: u32,
-        /// The child's status as `wait` tells it, or why it was not started.
+        /// The child's status as `wait` tells it, or the reason why it was not started.
         status: Result<i32, String>,
         /// The child was killed because the workers' control group has no memory left.
         out_of_memory: bool,

@@ -12,7 +12,7 @@ pub enum DomainError {
     /// The text is no XML.
     #[error("no XML: {0}")]
     Xml(#[from] roxmltree::Error),
-    /// The text is something else.
+    /// The text is no domain.
     #[error("<{0}> is no whole domain: give what `virsh dumpxml --inactive` prints")]
     NoDomain(String),
     /// The domain has another hypervisor than QEMU.
@@ -26,7 +26,7 @@ pub enum DomainError {
         "a NUMA cell of the domain has memAccess='private': remove that, for the daemon has to map the guest's memory"
     )]
     Private,
-    /// The domain uses our prefix for something else.
+    /// The domain uses the prefix for another namespace.
     #[error("the domain uses the prefix qemu for another namespace than {NAMESPACE}")]
     Prefix,
     /// The socket's path cannot be used.

@@ -135,7 +135,7 @@ impl Delegated {
         if lacks.len() == CONTROLLERS.len() {
             return Err(io::Error::other(format!("{} has no controllers", path.display())));
         }
-        // All processes wait for the one that decides; this is the most that can be said.
+        // All other processes wait for this process's decisions; this is the largest weight.
         let _ = write(&path.join(leaf), "cpu.weight", 10_000);
         Ok(Self { path, lacks })
     }

@@ -217,7 +217,7 @@ fn become_child(
         if options.sandbox != SandboxMode::None {
             isolation.enter(&surroundings.view)?;
         }
-        // After the user has changed, for then it would be forgotten.
+        // After the user has changed, as that change clears the setting.
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if isolation.namespaces.contains(UnshareFlags::NEWPID)
             && let sys::Fork::Parent(pid) = sys::fork(UnshareFlags::empty()).map_err(no_process)?
@@ -251,7 +251,7 @@ fn represent(program: Pid, writer: &PipeWriter, options: &Options) -> ! {
     if options.seccomp == SeccompMode::Kill
         && let Ok(Policy { syscalls, .. }) = Policy::of_init()
     {
-        // One that lacks is named when the launcher begins.
+        // A filter that cannot be had is named when the launcher begins.
         let _ = seccomp::confine(&syscalls, SeccompMode::Kill);
     }
     loop {
@@ -278,7 +278,7 @@ pub(super) fn wait_status(status: &rustix::process::WaitIdStatus) -> i32 {
     }
 }
 
-/// First byte of a report: the program was not started, and why; it has ended, and how.
+/// First byte of a report: the program was not started, with the reason; it has ended, with the status.
 const FAILED: u8 = b'f';
 const ENDED: u8 = b'e';
 

@@ -116,7 +116,7 @@ fn become_nobody(view: &View) -> io::Result<()> {
 /// Maps one user and one group into the namespace of users that the process is in, under their own numbers. `itself` is its folder in
 /// `/proc`.
 fn map_identity(itself: &OwnedFd, user: Uid, group: Gid) -> io::Result<()> {
-    // Its files in /proc belong to it only if it may be looked into.
+    // The process owns its files in /proc only if it is dumpable.
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     let write = |name: &str, text: String| -> io::Result<()> {
         let file = openat(itself, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;

@@ -29,7 +29,7 @@ pub struct Launcher {
 pub struct Ended {
     /// The number that the child got at its start.
     pub child: u32,
-    /// The status of the process, or why it was not started.
+    /// The status of the process, or the reason why it was not started.
     pub status: Result<ExitStatus, String>,
     /// The kernel killed it, because the workers' control group has no memory left.
     pub out_of_memory: bool,
@@ -80,7 +80,7 @@ impl Launcher {
             command.args(["--max-worker-data", &data.to_string()]);
         }
         let process = Mutex::new(command.spawn()?);
-        // It holds the other end of the channel, which must not outlive the launcher.
+        // The command holds the other end of the channel, which must not outlive the launcher.
         drop(command);
         let mut launcher = Self { channel, lacks: Vec::new(), process };
         match launcher.receive_within(PATIENCE)? {
@@ -121,7 +121,7 @@ impl Launcher {
     /// Kills a child, if it still runs.
     pub fn kill(&self, child: u32) {
         if let Err(error) = self.send(&ToLauncher::Kill { child }, None) {
-            // It takes its children along.
+            // The launcher's children end with it.
             log::debug!(error:%; "the launcher is gone");
         }
     }

@@ -137,7 +137,7 @@ impl Launcher {
             }
             ToLauncher::Kill { child } => {
                 for started in self.children.iter().filter(|started| started.number == child) {
-                    // One that has ended already cannot be killed again.
+                    // A child that has ended already cannot be killed again.
                     let _ = pidfd_send_signal(&started.pidfd, Signal::KILL);
                 }
             }
@@ -197,7 +197,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Tells the device process something, now or when it reads again.
+    /// Sends the device process a message, now or when it reads again.
     fn tell(&mut self, message: FromLauncher) -> io::Result<()> {
         match self.outbox.send(&self.channel, message, None, &mut backlog()) {
             // Gone, which the next look at the channel tells as well.
@@ -245,7 +245,7 @@ fn was_killed(status: &Result<i32, String>) -> bool {
 fn status(pidfd: &OwnedFd, mut report: io::PipeReader) -> Result<i32, String> {
     let waited = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let mut said = Vec::new();
-    // It is at its end, for the child held the only other end.
+    // The pipe is at its end, for the child held the only other end.
     let _ = report.read_to_end(&mut said);
     if let Some(reported) = child::reported(&said) {
         return reported;

@@ -54,7 +54,7 @@ pub fn seal_device_process(options: &Options) -> io::Result<()> {
 pub(super) fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets};
     for capability in CapabilitySet::all().iter() {
-        // Without the right to do so there is nothing that could be gained.
+        // A process without the right to do so could gain nothing from the bounding set.
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
     let none = CapabilitySet::empty();

@@ -99,7 +99,7 @@ impl Watch {
     fn watch_folders(&self) -> Result<OwnedFd, Errno> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let files = self.drivers.iter().chain(&self.socket).chain(&self.program);
-        // Both where a symbolic link lies and where it leads.
+        // Both the place of a symbolic link and that of its target.
         let places =
             files.flat_map(|file| [Some(file.path.clone()), file.path.canonicalize().ok()]).flatten();
         let folders: BTreeSet<PathBuf> =
@@ -114,7 +114,7 @@ impl Watch {
             | WatchFlags::ONLYDIR;
         for folder in folders {
             match inotify::add_watch(&events, &folder, changes) {
-                // It is gone, which a look tells.
+                // The folder is gone, which a look at its files tells.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -216,7 +216,7 @@ mod tests {
         let own = program().unwrap();
         assert_eq!((&own.path, own.is_replaced()), (&std::env::current_exe().unwrap(), false));
         let path = folder.path().join("program");
-        // As it was when another came, also if that came before this one looked for the first time.
+        // The program as it was when another took its place, even if that came before the first look.
         watch.program = Some(File { path: path.clone(), ..own });
         fs::write(&path, "another").unwrap();
         watch.begin(DriverFamily::Any, None);

@@ -161,7 +161,7 @@ impl World {
                 Order::LetGo(set) => launcher.let_go(*set),
                 Order::KeepOn(set) => launcher.keep_on(*set),
             };
-            // It is gone, then, which the loop hears of.
+            // The launcher is gone, then, which the loop hears of.
             let _ = told.inspect_err(|error| log::debug!("not told to the launcher: {error}"));
         }
     }
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Tells the broker that a context is over, and why if it was lost.
+    /// Tells the broker that a context is over, and the reason if it was lost.
     pub(super) fn tell_end(&mut self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
         self.hand_over_ends(ctx_id);
         self.checkpoints.ends(ctx_id);

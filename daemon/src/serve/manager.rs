@@ -1,4 +1,4 @@
-//! The device process tells the service manager how it stands, and that its loop turns.
+//! The device process tells the service manager its state, and that its loop turns.
 
 use super::effects::World;
 use crate::service::Manager;
@@ -49,7 +49,7 @@ impl Told {
     }
 }
 
-/// Returns how a device process stands, in words.
+/// Returns the state of a device process, in words.
 fn status(place: &str, contexts: Option<usize>) -> String {
     match contexts {
         None => format!("waiting for a frontend on {place}"),

@@ -72,7 +72,7 @@ impl World {
     /// Waits a moment for an event of the frontend's descriptor, and does the work that is due.
     pub(super) fn look_around(&mut self, awaited: BorrowedFd<'_>, events: PollFlags) {
         self.progress.waits();
-        // It could not answer otherwise.
+        // A frontend that is halted for a successor could not answer.
         self.call_halt_off();
         let broker = self.broker.as_ref().map(AsFd::as_fd);
         let mut fds: Vec<_> = [PollFd::from_borrowed_fd(awaited, events)]
@@ -117,7 +117,7 @@ impl World {
         match heard {
             FromBroker::Kill { ctx_id } => self.kill(ctx_id, "an operator ended it"),
             FromBroker::Hung { ctx_id } => self.kill_hung(ctx_id, Reached::Contended),
-            // As soon as the frontend has answered.
+            // Carried out as soon as the frontend has answered.
             FromBroker::Restart { ctx_id, change } => self.restarts_wanted.push((ctx_id, change)),
             FromBroker::SwapOut { ctx_id } => self.swaps_wanted.push(ctx_id),
             FromBroker::Place { placement } => {

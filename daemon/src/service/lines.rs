@@ -72,7 +72,7 @@ impl Lines {
         self.dropped = if written.is_ok() { 0 } else { self.dropped + 1 };
     }
 
-    /// Writes all of it at once, or says why nothing, or less, was written.
+    /// Writes all of it at once, or returns the reason why nothing, or less, was written.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let written = loop {
             let written = match &self.way {

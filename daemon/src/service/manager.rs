@@ -281,7 +281,7 @@ mod tests {
             rig.manager.turns(rig.begin + at * SECOND, String::new);
         }
         assert!(rig.manager.is_there());
-        // It is asked again before its patience is at an end.
+        // The manager hears of the next turn before its patience is at an end.
         assert_eq!(rig.manager.next_turn(), Some(rig.begin + 1_999 * SECOND + SECOND / 8));
         drop(rig.theirs);
         // A child that another test starts has the socket as well until it executes its program.

@@ -84,7 +84,7 @@ impl Fields {
         record.file().into_iter().for_each(|file| fields.put("CODE_FILE", file));
         record.module_path().into_iter().for_each(|module| fields.put("CODE_MODULE", module));
         record.line().into_iter().for_each(|line| fields.put("CODE_LINE", line));
-        // It visits without failing.
+        // The visitor does not fail.
         let _ = record.key_values().visit(&mut fields);
         fields
     }

@@ -35,7 +35,7 @@ pub(super) struct Context {
     pub(super) name: String,
 }
 
-/// A time in which a GPU was busy for something else than a submission of the VM.
+/// A time in which a GPU was busy with other work than a submission of the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Busy {
     pub(super) gpu: usize,

@@ -83,7 +83,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
         let socket = stream.socket().try_clone().map_err(TraceError::Signals)?;
         signal_hook::low_level::pipe::register(signal, socket).map_err(TraceError::Signals)?;
     }
-    // Before the seconds that it takes.
+    // Made before the seconds of the trace pass.
     let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
     let failed = |error| TraceError::File(path.clone(), error);
     let file = outside::create(&path, Makes::Any).map_err(failed)?;

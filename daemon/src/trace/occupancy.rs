@@ -1,4 +1,4 @@
-//! For whom a GPU was busy, and for how much of some time.
+//! The VMs and contexts that a GPU was busy for, and the part of some time.
 
 use std::collections::BTreeMap;
 

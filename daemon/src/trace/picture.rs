@@ -267,7 +267,7 @@ impl Draft<'_> {
         self.entries.extend(Entry::arrow(name, self.arrows, from, to));
     }
 
-    /// Draws how many submissions are where, and the memory.
+    /// Draws the numbers of submissions in each stage, and the memory.
     fn counters(&mut self) {
         let mut changes: Vec<(u64, [i64; 3])> = Vec::new();
         for submission in &self.collected.submissions {

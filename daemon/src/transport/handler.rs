@@ -85,7 +85,7 @@ impl Handler {
         self.shared.set_regions(self.table.regions());
         if self.shared.vrings[CONTROLQ].is_started() {
             self.shared.announces_maps.store(true, Ordering::Relaxed);
-            // Of how much it can hold.
+            // The device thread is to look at the number of regions in the table.
             self.shared.ring_doorbell();
         }
         changed
@@ -255,7 +255,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 
     fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // Only `events_clear` can be written, and there never is an event.
+        // Only `events_clear` can be written, and this device never has an event.
         Ok(())
     }
 

@@ -103,7 +103,7 @@ mod tests {
         between: impl FnOnce(&mut Stops),
     ) -> Verdict {
         let mut stops = Stops::default();
-        // Reads before the stop say nothing.
+        // Reads before the stop are no evidence.
         stops.config_read();
         stops.stopped(0, at, then);
         stops.stopped(1, 0, then);

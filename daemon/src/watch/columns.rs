@@ -198,7 +198,7 @@ fn memory(memory: Memory, width: usize) -> Line {
 /// A bar that is full up to `part`, from 0 to 1, with a mark at another part.
 pub(super) fn bar(width: usize, part: f64, mark: Option<f64>, style: Style) -> Line {
     let halves = (part.clamp(0.0, 1.0) * width as f64 * 2.0).round() as usize;
-    // Something is more than nothing.
+    // A part above 0 is shown as at least one half.
     let halves = if part > 0.0 { halves.max(1) } else { halves };
     let mark = mark.map(|mark| ((mark.clamp(0.0, 1.0) * width as f64) as usize).min(width.saturating_sub(1)));
     let mut line = Line::default();

@@ -56,7 +56,7 @@ pub fn watch(socket: &Path) -> Result<(), WatchError> {
     let (kills, wanted) = bounded(1);
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let terminal = Terminal::take()?;
-    // None of them has to end before the process does.
+    // No thread has to end before the process does.
     std::thread::spawn({
         let happens = happens.clone();
         move || signals.forever().try_for_each(|signal| happens.send(Happening::Signal(signal)))

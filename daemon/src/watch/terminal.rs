@@ -55,7 +55,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns how large the terminal is.
+    /// Returns the size of the terminal.
     ///
     /// # Errors
     ///

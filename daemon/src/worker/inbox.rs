@@ -128,7 +128,7 @@ impl Inbox {
         received.take().unwrap_or(Err(ReceiveError::Closed))
     }
 
-    /// Runs something that may block for long, while the helper reads.
+    /// Runs `block`, which may take long, while the helper reads.
     pub(super) fn while_away<R>(&self, block: impl FnOnce() -> R) -> R {
         self.shared.state.lock().away = true;
         self.shared.changed.notify_all();
@@ -175,7 +175,7 @@ impl Shared {
                 state.closed |= letter.is_none();
                 state.queue.extend(letter.flatten());
             } else if state.away {
-                // Nothing more is read, but an end must be noticed all the same.
+                // No more messages are read, but the end of the channel must be noticed all the same.
                 self.changed.wait_for(&mut state, Duration::from_millis(100));
                 state.closed |= self.hung_up();
             } else {

@@ -106,7 +106,7 @@ mod tests {
         calls.told();
         assert!(!calls.is_due() && calls.deadline().is_none());
         std::thread::sleep(calls.tunables.behind);
-        // Nothing else will come.
+        // No other answer will come.
         calls.put(false);
         assert!(calls.is_due());
     }

@@ -122,11 +122,11 @@ fn who_waits_for_several_is_held() {
 fn a_counter_that_has_moved_since_it_was_told_is_told_at_once() {
     let mut guest = Guest::new();
     let counter = |value| About { id: 7, counter: Some(value) };
-    // It may wait for this very value.
+    // The guest may wait for this very value.
     assert_eq!(guest.asks_about(counter(4), MS, None), None);
     assert_eq!(guest.asks_about(counter(4), 5 * US, None), Some(Hold::Closely));
     assert_eq!(guest.asks_about(counter(4), 5 * US, Some(counter(5))), Some(Hold::Closely));
-    // It waits for the next.
+    // The guest waits for the next value.
     assert_eq!(guest.asks_about(counter(5), MS, None), Some(Hold::Closely));
     assert_eq!(guest.asks_about(counter(6), 5 * US, None), None);
     assert_eq!(guest.asks_about(counter(8), MS, None), None);

@@ -11,11 +11,11 @@ use std::time::Duration;
 /// A heuristic that can be turned off, to measure its gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Heuristic {
-    /// No thread looks for anything without sleeping.
+    /// No thread looks for an event without sleeping.
     Spin,
     /// The threads of queues and the worker's main thread sleep at once.
     Look,
-    /// A ring's thread does not learn how long to spin and to stay awake.
+    /// A ring's thread does not learn the time to spin and to stay awake.
     Pace,
     /// No answer is kept back.
     Hold,

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::Misaligned("tail")));
     }
 
-    /// The offset and the length of each part, and how to move it.
+    /// The offset and the length of each part, and a function that moves it.
     type Move = fn(&mut RingCreateInfoMESA<'static>, u64);
 
     const PARTS: [(&str, u64, u64, Move); 5] = [

@@ -98,7 +98,7 @@ impl Scheduler {
         let new = context.unbilled.count.min(span.count);
         let late = context.guessed.count.min(span.count - new);
         if new + late == 0 {
-            // It is looked at again when its submissions have completed.
+            // The span is looked at again when the submissions have completed.
             context.early = Some(span).filter(|_| context.dispatched != context.completed);
             return;
         }
@@ -188,7 +188,7 @@ impl Scheduler {
             context.guessed_since = now;
         }
         if context.leased {
-            // Its worker tells now and then, and all at once.
+            // A worker with a lease reports now and then, and many spans at once.
             context.guessed.add(Charge { count, amount });
         }
         context.learn(time / u64::from(count));

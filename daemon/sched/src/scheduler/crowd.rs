@@ -21,7 +21,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Returns whether something may be granted to a context of the tenant.
+    /// Returns whether a context of the tenant may be granted submissions.
     pub(super) fn admits(&self, key: ContextKey) -> bool {
         self.contexts.contains(&key) || self.contexts.len() < self.most
     }

@@ -23,7 +23,7 @@ pub(super) struct Candidate {
     urgent: bool,
 }
 
-/// The context that is granted something, and the reason.
+/// The context that is granted submissions, and the reason.
 #[derive(Debug)]
 pub(super) struct Pick {
     key: ContextKey,
@@ -54,7 +54,7 @@ impl Candidate {
 }
 
 impl Scheduler {
-    /// Chooses the context that is granted something now.
+    /// Chooses the context that is granted submissions now.
     pub(super) fn pick(&mut self) -> Option<Pick> {
         let latency = self.latency_is_about(None);
         let places = self.units.places(&self.tuning, self.now);
@@ -99,7 +99,7 @@ impl Scheduler {
         if chosen.estimate >= self.tuning.bundle_below {
             return 1;
         }
-        // The other half is there to be staged, so that the context is not taken for one without work.
+        // The other half is kept to be staged, so that the context does not count as one without work.
         let half = self.contexts.get(&chosen.key).map_or(1, |context| context.held_back().div_ceil(2));
         u32::try_from(self.tuning.bundle / chosen.estimate).unwrap_or(1).min(half)
     }
@@ -191,7 +191,7 @@ impl Scheduler {
             && self.is_single(best.key)
             && !self.has_turns(best.key)
         {
-            // It runs beside the longer one. Otherwise its context would have nothing to do for as long.
+            // The submission runs beside the longer one. Otherwise its context would be idle for as long.
             return true;
         }
         // A context whose submissions take long has no more than its part of a GPU that time-slices.

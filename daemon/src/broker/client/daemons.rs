@@ -35,7 +35,7 @@ pub(super) struct All {
     pub text: String,
     /// The reasons why daemons of one VM do not answer.
     pub silent: Vec<ClientError>,
-    /// The reason why the broker does not.
+    /// The reason why the broker does not answer.
     pub error: Option<ClientError>,
 }
 

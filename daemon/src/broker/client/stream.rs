@@ -136,7 +136,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let drip = std::thread::spawn(move || {
             let (mut peer, _) = listener.accept().unwrap();
-            // For ten times as long as the limit.
+            // The peer writes for ten times as long as the limit.
             for _ in 0..400 {
                 let _ = peer.write_all(b" ");
                 std::thread::sleep(Duration::from_millis(5));

@@ -180,7 +180,7 @@ fn what_ends_the_gpu_of_a_vm_in_use_waits_and_the_rest_does_not() {
     let holds = merged(&settings(), new.clone(), &actions);
     let b = VmSettings { share, ..vm("b") };
     assert_eq!(holds.vms, [new.vms[0].clone(), b, vm("c"), vm("d")]);
-    // The file as it was, and nothing waits any more.
+    // With the earlier file again, no change waits any more.
     let back = Settings { vms: holds.vms.clone(), ..new };
     assert_eq!(plan(&holds, &back), []);
 }

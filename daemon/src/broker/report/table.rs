@@ -25,7 +25,7 @@ const HEAD: [&str; 14] = [
 const WORDS: [usize; 4] = [0, 1, 3, RESTART];
 /// Columns that belong to a VM and not to a GPU of it.
 const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
-/// The column of restarts: how many a VM's contexts had, and whether a context can be restarted.
+/// The column of restarts: the number of restarts of a VM's contexts, and whether a context can be restarted.
 const RESTART: usize = 13;
 
 /// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU. Below the table are the GPUs with their memory,

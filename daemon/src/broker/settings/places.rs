@@ -75,13 +75,13 @@ pub(in crate::broker) struct Places {
 }
 
 impl Places {
-    /// Returns how many there are.
+    /// Returns the number of places.
     pub(in crate::broker) fn count(&self) -> usize {
         self.of_one_vm.len() + usize::from(self.broker.is_some())
     }
 }
 
-/// Returns the places where something may listen. Nothing is asked there.
+/// Returns the places where a daemon may listen, without asking any.
 pub(in crate::broker) fn places() -> Places {
     Places { broker: broker(), of_one_vm: beside_vms() }
 }

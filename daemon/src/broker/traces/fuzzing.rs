@@ -87,7 +87,7 @@ impl World {
             for time in &mut times {
                 *time = self.time(u)?;
             }
-            // Mostly as they have to be.
+            // Mostly in a valid order.
             if !u.ratio(1, 16)? {
                 times.sort_unstable();
             }

@@ -52,7 +52,7 @@ impl Program {
     }
 }
 
-/// The result of a rehearsal: the program and its answer, or why it cannot take over.
+/// The result of a rehearsal: the program and its answer, or the reason why it cannot take over.
 pub(in crate::broker) type Outcome = Result<(Program, Rehearsed), String>;
 
 /// A rehearsal that is under way.
@@ -129,7 +129,7 @@ fn rehearse(
     command.stdin(file_of(state).map_err(|error| named(&error))?);
     let mut child = command.spawn().map_err(|error| named(&error))?;
     let said = hear(&mut child, Instant::now() + patience);
-    // One that has not ended by itself does so now.
+    // A program that has not ended by itself is killed now.
     let _ = child.kill();
     let _ = child.wait();
     said.map_err(|error| named(&error))

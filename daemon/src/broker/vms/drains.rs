@@ -117,7 +117,7 @@ impl Broker {
                     self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now));
                     return self.tell(index, FromBroker::Restart { ctx_id, change: Some(change) });
                 }
-                // It has left the GPU meanwhile, or has ended.
+                // The context has left the GPU meanwhile, or has ended.
                 Ok(None) => {}
                 Err(why) => self.tell_drain(&Answer::Draining { context: place, stays: Some(why) }, now),
             }

@@ -67,7 +67,7 @@ impl Broker {
         let gpus = || vm.gpus.iter().map(|on| &self.gpus[on.gpu]);
         let all = || gpus().map(Gpu::label).collect::<Vec<_>>().join(", ");
         match meant(gpus().map(Gpu::names), selection)[..] {
-            // There are few.
+            // A VM has few GPUs, so the number fits.
             [place] => Ok(place as u8),
             [] => Err(format!(
                 "{selection}: no GPU of {}, which has {} (a spare-gpu of the VM can be moved to)",

@@ -176,7 +176,7 @@ impl Broker {
     fn admit(&mut self, vm: VmSettings, now: Nanos) {
         log::info!(vm = vm.name.as_str(); "the VM is new in the file");
         match self.vms.named(&vm.name) {
-            // It comes back before its device process has ended.
+            // The VM comes back before its device process has ended.
             Some(index) => {
                 self.vms[index].is_leaving = false;
                 self.vms[index].share = vm.share;

@@ -51,7 +51,7 @@ impl Broker {
         self.tell(index, wanted);
     }
 
-    /// A device process says how far it is.
+    /// A device process reports its progress.
     pub(in crate::broker) fn restart_goes_on(
         &mut self,
         index: usize,

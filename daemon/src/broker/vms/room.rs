@@ -26,7 +26,7 @@ impl Broker {
     pub(super) fn room_moves(&mut self, index: usize) {
         self.ledger.uses(index, self.rooms_of(index));
         if self.settings.room.gpu_memory.is_some() {
-            // It may have to hear how much there is now.
+            // The VM may have to hear how much memory there is now.
             self.next_room = Some(0);
         }
     }

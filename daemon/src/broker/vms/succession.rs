@@ -146,7 +146,7 @@ impl Broker {
         self.connections.stream(peer, &line, true, &self.epoll, now);
     }
 
-    /// Executes the new program. Returns why that was not possible; everything is as it was then.
+    /// Executes the new program. Returns the reason if that was not possible; then everything is as before.
     fn hand_on(&mut self, program: &Program, now: Nanos) -> Result<io::Error, io::Error> {
         let arguments = self.upkeep.as_ref().map(|upkeep| upkeep.file.arguments()).unwrap_or_default();
         self.gpus.iter_mut().for_each(|gpu| gpu.look_at_every(now));

@@ -523,7 +523,7 @@ fn a_context_that_begins_on_some_gpus_only_or_ends_before_is_its_vms_loss() {
     late.tell(READY);
     world.ring(0);
     assert_eq!((late.granted(), world.broker.vms[0].contexts.len()), (0, 0), "it has ended");
-    // Its number can be taken anew.
+    // The number of a context that has ended can be taken again.
     let again = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
     again[1].tell(READY);
     world.ring(0);

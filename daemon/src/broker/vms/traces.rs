@@ -194,7 +194,7 @@ fn line(event: &TraceEvent, lines: &mut Vec<u8>) {
     let before = lines.len();
     match serde_json::to_writer(&mut *lines, event) {
         Ok(()) => lines.push(b'\n'),
-        // Nothing of it can fail to be written.
+        // Every event can be written, so this does not happen.
         Err(_) => lines.truncate(before),
     }
 }

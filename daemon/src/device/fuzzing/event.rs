@@ -102,7 +102,7 @@ pub(crate) enum Says {
     Refused(Id),
     /// The worker asks for memory, or lets go of some.
     Wants(Wanted),
-    /// The worker asks how much there is.
+    /// The worker asks for its budget.
     WantsBudget,
     Returns(Id),
     GivesCredit {

@@ -258,7 +258,7 @@ impl Effects for World {
 
     fn forget_memory(&mut self, memory: MemoryId) {
         self.effects += 1;
-        // One that the host failed to make was never there.
+        // A piece that the host failed to make was never there.
         self.memories.remove(&memory.0);
     }
 

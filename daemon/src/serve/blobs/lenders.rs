@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use shm::{device_node, is_anchor};
 use std::os::fd::OwnedFd;
 
-/// All workers of the VM that lend something.
+/// All workers of the VM that lend memory.
 #[derive(Debug)]
 pub(in crate::serve) struct Lenders {
     /// The device nodes that memory may be mapped out of.
@@ -35,7 +35,7 @@ struct Lender {
     set: u64,
     /// The anchors that will replace them.
     arriving: Vec<OwnedFd>,
-    /// Offsets in the window at which the frontend has something of it mapped, or may have.
+    /// Offsets in the window at which the frontend has memory of it mapped, or may have.
     mapped: FxHashSet<u64>,
 }
 

@@ -29,7 +29,7 @@ pub(super) enum BlobError {
     /// The file is not the memory that was given to the worker: it would not be counted.
     #[error("not the memory that was asked for")]
     Foreign,
-    /// The memory is lent by a driver, and nothing says for how long.
+    /// The memory is lent by a driver, and no anchor keeps it alive.
     #[error("memory that nothing keeps alive")]
     Loose,
 }
@@ -139,7 +139,7 @@ impl Blobs {
             }
             _ => return Err(BlobError::WrongKind),
         }
-        // A dma-buf is the driver's, and says nothing of where it comes from.
+        // A dma-buf is the driver's, and does not tell its origin.
         let made = || {
             identity(&file)
                 .ok()

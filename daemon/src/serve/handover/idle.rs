@@ -36,7 +36,7 @@ impl Idle {
         Self { after, next: None, contexts: FxHashMap::default() }
     }
 
-    /// A context was sent something to do.
+    /// A context was sent work.
     pub(in crate::serve) fn is_used(&mut self, ctx_id: ContextId) {
         if let Some(seen) = self.contexts.get_mut(&ctx_id) {
             seen.wakings = None;

@@ -28,7 +28,7 @@ pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const PREPARE_PATIENCE: Duration = Duration::from_secs(300);
 /// Time of one part of the prelude within which so little has changed that the worker may rest.
 pub(super) const SHORT_PART: Duration = Duration::from_millis(20);
-/// Parts of a prelude, at most: a program that makes something all the time is not waited for.
+/// Parts of a prelude, at most: the hand-over does not wait for a program that makes objects all the time.
 pub(super) const PARTS_MAX: u32 = 5;
 /// Time in which a worker that has to come to rest answers, beyond the time for which a submission may run.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(10);
@@ -145,7 +145,7 @@ pub(super) struct Took {
     pub(super) total: Duration,
 }
 
-/// All hand-overs of a VM that are under way, and how many there were.
+/// All hand-overs of a VM that are under way, and the count of all so far.
 #[derive(Debug)]
 pub(super) struct HandOvers {
     under_way: FxHashMap<ContextId, HandOver>,

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use shm::StatusPage;
 use std::time::{Duration, Instant};
 
-/// Time between two looks while something runs for long, and while nothing does.
+/// Time between two looks while a submission runs for long, and while none does.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Time that a worker may take beyond its limit to end itself.
@@ -56,7 +56,7 @@ struct Watched {
     ran: Duration,
     charged: Duration,
     looks: u32,
-    /// The time for which the worker has not looked although something runs.
+    /// The time for which the worker has not looked although a submission runs.
     silent: Duration,
 }
 
@@ -304,7 +304,7 @@ mod tests {
         world.pass(SECOND, &[(0, 6 * SECOND), (1, SECOND / 10)]);
         assert_eq!(world.limits(), (LIMITS.0, LIMITS.0), "one that is served at once does not wait");
         world.pass(SECOND, &[(0, 7 * SECOND), (1, SECOND)]);
-        // It was charged 5 s alone, and for 2 s half.
+        // The first was charged 5 s alone, and half of 2 s.
         assert_eq!(world.limits(), (7 * SECOND + 2 * (LIMITS.1 - 6 * SECOND), LIMITS.0));
         world.workers[1].report(None);
         world.pass(SECOND, &[(0, 8 * SECOND)]);
@@ -378,7 +378,7 @@ mod tests {
                 assert!(ours <= LIMITS.0, "{ours:?}");
                 assert!(ran <= LIMITS.1 + SECOND, "it goes on for {ran:?}");
             }
-            // All of the time was its own.
+            // All of the time was charged to it alone.
             assert!(ran >= LIMITS.1 - SECOND, "ended after {ran:?}");
             let limit = world.workers[endless].limit();
             let why = world.hangs.killed(ContextId(endless as u32), world.hangs.reached(limit));

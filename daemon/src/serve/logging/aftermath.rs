@@ -35,7 +35,7 @@ impl Aftermath {
     /// Returns whether a request failed for a reason that the log has already.
     pub(in crate::serve) fn explains(&mut self, header: &Header, error: &GuestError, now: Instant) -> bool {
         let explained = match error {
-            // The performer of the effect has said why it could not.
+            // The performer of the effect has logged the reason.
             GuestError::ContextLost(_) | GuestError::Host => true,
             GuestError::UnknownContext => {
                 header.context().is_some_and(|ctx_id| self.refused.contains(&ctx_id))

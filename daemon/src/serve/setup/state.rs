@@ -58,7 +58,7 @@ fn key_in(folder: &Path) -> io::Result<CacheKey> {
     let aside = format!("{KEY_FILE}.{}", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mut file = File::from(openat(&folder, &aside, flags, Mode::RUSR | Mode::WUSR)?);
-    // Nothing is left behind if there is no room.
+    // No partial file is left behind if there is no room.
     let linked = file.write_all(&fresh_key()?.0).and_then(|()| file.sync_all()).and_then(|()| {
         match linkat(&folder, &aside, &folder, KEY_FILE, AtFlags::empty()) {
             Err(error) if error != Errno::EXIST => Err(error.into()),

@@ -47,7 +47,7 @@ impl Bound<ToWorker> for Backlog<'_> {
         messages.check(owner, 1, &[])?;
         all_bytes.check(owner, bytes, &[])?;
         files.take(owner, has_file.into())?;
-        // As was checked.
+        // Succeeds, as was checked above.
         messages.take(owner, 1)?;
         all_bytes.take(owner, bytes)
     }

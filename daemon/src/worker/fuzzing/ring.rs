@@ -87,7 +87,7 @@ fn publish(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> 
     if tail == 0 { Err(arbitrary::Error::NotEnoughData) } else { Ok(()) }
 }
 
-/// The guest changes something.
+/// The guest changes one of its words.
 fn change(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> {
     let how: u8 = guest.arbitrary()?;
     let words = &memory[2];

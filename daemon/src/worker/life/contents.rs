@@ -107,7 +107,7 @@ impl Outgoing {
         let (mut on_the_way, mut begun) = (0, 0);
         for (part, slot) in self.slots.parts(self.contents.bytes()) {
             if on_the_way == self.slots.count {
-                // Nothing can be begun meanwhile.
+                // No slot is free, so no copy can begin: the copies that have begun are waited for.
                 (0..std::mem::take(&mut begun)).try_for_each(|_| self.one_filled(link))?;
                 one_emptied(link)?;
                 on_the_way -= 1;

@@ -23,7 +23,7 @@ pub(super) const BYTES_MAX: usize = 512 << 20;
 pub(super) const FILES_MAX: usize = 65_536;
 /// The steps of a snapshot, at most.
 const STEPS_MAX: usize = 4 << 20;
-/// The rings of a snapshot, at most; how many a context can have is looked at when they are made.
+/// The rings of a snapshot, at most; the bound on a context's rings is checked when they are made.
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
@@ -228,7 +228,7 @@ mod tests {
             let few = Few(vec![7; count]);
             assert_eq!(decode::<Few>(&encode(&few).unwrap()).ok(), (count <= 3).then_some(few));
         }
-        // A length that nothing follows makes no room.
+        // A length without contents behind it makes no room.
         assert!(decode::<Few>(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
     }
 }

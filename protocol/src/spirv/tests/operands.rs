@@ -51,7 +51,7 @@ fn each_instruction_has_its_operands_and_no_more() {
             assert_eq!(is_of_length, count < fewest || count > most, "{name}, {count} operands: {found:?}");
         }
     }
-    // Those of a phi come in pairs.
+    // The operands of a phi come in pairs.
     for count in 0..6 {
         let phi = op(245, &[&[4, 36][..], &[13, 31, 13, 30, 13][..count]].concat());
         let found = judge(&with("phi", &phi));

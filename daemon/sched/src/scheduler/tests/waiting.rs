@@ -58,7 +58,7 @@ fn depth_makes_no_difference_where_something_is_always_submitted() {
 
 #[test]
 fn one_at_a_time_gets_its_share_and_pays_for_its_gaps() {
-    // From one kernel's end to the next one's beginning it is some 0.3 ms more than these.
+    // The gap from one kernel's end to the next one's beginning is some 0.3 ms longer than these.
     for (think, least) in [(0, 0.925), (50, 0.915), (100, 0.905)] {
         let world = run(vec![one(0, think * MICROSECOND), hog(1)]);
         let (share, used) = (world.shares()[0], world.utilisation());

@@ -77,7 +77,7 @@ fn a_vm_that_is_gone_leaves_when_its_device_process_has_ended_and_takes_nothing_
     ends_as_asked(&mut world, 0);
     assert_eq!(world.broker.vms.indices(), [1]);
     assert_eq!(world.broker.gpus[0].share(tenant), None);
-    // All weights on the GPU are its own now.
+    // All weights on the GPU are the second VM's now.
     assert_eq!(world.broker.status(world.now).vms[0].ceiling, Some(1.0));
     // Events about it that were still under way find no VM.
     for source in [Source::Channel, Source::Child, Source::Doorbell] {
@@ -223,7 +223,7 @@ fn what_waits_is_done_at_once_or_not_at_all_if_the_file_or_the_operator_says_so(
     let told = adopt_so(&mut world, NOW, change);
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
     assert!(world.broker.vms[0].ending.is_some() && pending(&mut world).is_empty());
-    // It loses its GPU already.
+    // The first VM loses its GPU already.
     let told = adopt(&mut world, |new| new.vms[0].arguments = vec!["--queues=nominal".into()]);
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
 }
