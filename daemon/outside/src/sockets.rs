@@ -158,7 +158,7 @@ impl SocketFile {
     pub fn remove(&self) {
         let Ok(place) = Place::of(&self.path) else { return };
         if place.stat().is_ok_and(|there| (there.st_dev, there.st_ino) == self.identity) {
-            // A process that has removed it meanwhile has done it for us.
+            // Another process may have removed the file meanwhile, which is as good.
             let _ = unlinkat(&place.folder, place.name, AtFlags::empty());
         }
     }

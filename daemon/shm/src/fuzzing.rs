@@ -152,14 +152,14 @@ impl World {
     fn take_work(&mut self) {
         let there = self.word(WRITTEN).wrapping_sub(self.taken).min(WORK_MAX);
         let work = self.scheduler.take_work();
-        assert_eq!(work.len(), there as usize, "it goes by its own count of what it took");
+        assert_eq!(work.len(), there as usize, "it goes by its own count of taken work");
         self.taken = self.taken.wrapping_add(there);
         if self.honest {
             assert!(work.into_iter().eq(self.waiting.drain(..)), "not in order");
         }
         let rest = self.word(WRITTEN).wrapping_sub(self.taken).min(WORK_MAX);
         let again = self.scheduler.take_work();
-        assert_eq!(again.len(), rest as usize, "something is taken twice");
+        assert_eq!(again.len(), rest as usize, "a piece of work is taken twice");
         self.taken = self.taken.wrapping_add(rest);
     }
 

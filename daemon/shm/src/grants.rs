@@ -524,7 +524,7 @@ mod tests {
         (1..=max + 7).for_each(|number| gate.tell_note(&told(number)));
         let first = scheduler.take_notes(100);
         assert_eq!((first.lost, first.nonsense), (7, 0));
-        assert_eq!(first.notes, (1..=100).map(told).collect::<Vec<_>>(), "what was left over is gone");
+        assert_eq!(first.notes, (1..=100).map(told).collect::<Vec<_>>(), "old notes are gone");
         let rest = scheduler.take_notes(u32::MAX);
         assert_eq!((rest.lost, rest.notes), (0, (101..=max).map(told).collect()));
         let stages = Stages {

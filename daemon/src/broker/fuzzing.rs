@@ -48,7 +48,7 @@ pub fn fuzz_http(bytes: &[u8]) -> usize {
     let step = 1 + kept.len() / 256;
     let first = (0..=kept.len()).step_by(step).find(|&end| http::read(&kept[..end]) != Asked::Incomplete);
     if let Some(end) = first {
-        assert_eq!(http::read(&kept[..end]), whole, "what comes behind the head changes what is asked");
+        assert_eq!(http::read(&kept[..end]), whole, "bytes behind the head change the request");
     }
     let answer = match whole {
         Asked::Incomplete => return 0,
@@ -61,7 +61,7 @@ pub fn fuzz_http(bytes: &[u8]) -> usize {
     let text = std::str::from_utf8(&answer).expect("an answer is text");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head ends with an empty line");
     assert!(head.starts_with("HTTP/1.1 4") && head.contains(&format!("Content-Length: {}\r\n", body.len())));
-    assert!(answer.len() < 256, "a refusal is longer than what is said in it");
+    assert!(answer.len() < 256, "a refusal is longer than its text needs");
     1
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Gpu {
     unsampled: bool,
     /// The time at which a context that had held others up last ended: the time of the others counts from then on.
     cleared: Nanos,
-    /// The record for traces between two looks at it, while one is taken.
+    /// The record for traces between two looks at it, while a trace is taken.
     recorded: Option<Recorded>,
 }
 

@@ -152,6 +152,6 @@ mod tests {
             log.note(7, id, ContextKey(1), &Usage { submissions, ..Usage::default() });
             log.flush();
         }
-        assert!(log.failed && log.file.buffer().len() < 200, "what is not written is kept");
+        assert!(log.failed && log.file.buffer().len() < 200, "lines that cannot be written are kept");
     }
 }

@@ -339,7 +339,7 @@ impl Broker {
         turn.into_iter().chain(ready).min()
     }
 
-    /// Returns when the manager is told that the broker is ready, whichever VM is not.
+    /// Returns when the manager is told that the broker is ready, even if a VM is not.
     pub(super) fn ready_by(&self) -> Nanos {
         self.begun.1.saturating_add(READY_PATIENCE)
     }

@@ -85,7 +85,7 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Kills it. Its end is heard of.
+    /// Kills the process. The broker hears of its end later.
     pub(super) fn kill(&mut self) {
         self.process.kill();
         self.until = Nanos::MAX;

@@ -145,7 +145,7 @@ impl Effects for World {
     }
     fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         let at = self.mapped.iter().position(|range| *range == (offset, offset + size));
-        self.mapped.remove(at.expect("unmapping exactly what is mapped"));
+        self.mapped.remove(at.expect("a mapping of exactly this range"));
         self.ask(Asked::Unmap(resource_id.0, offset, size))
     }
     fn random(&mut self) -> Result<[u8; 16], EffectFailed> {

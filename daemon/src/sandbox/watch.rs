@@ -240,6 +240,6 @@ mod tests {
         fs::write(folder.path().join("lvp_icd.json"), "another").unwrap();
         assert!(wakes());
         assert_eq!(watch.look().len(), 1);
-        assert!(!wakes(), "what was said is said again");
+        assert!(!wakes(), "a change is reported twice");
     }
 }

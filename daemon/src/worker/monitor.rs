@@ -1,7 +1,7 @@
 //! The thread that tells drivers that this worker is alive, however long a ring's thread is busy inside the host's driver.
 //!
-//! Wakes rings as well that have slept through a notification. Shares no lock with the execution of a ring: its own is taken only here and
-//! when a ring comes or goes.
+//! Also wakes rings that have slept through a notification. Shares no lock with the execution of a ring: it takes its own only here and when a ring
+//! comes or goes.
 
 use super::ring::Ring;
 use parking_lot::{Condvar, Mutex};

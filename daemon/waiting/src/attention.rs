@@ -190,7 +190,7 @@ mod tests {
                     Awaited::FollowUp | Awaited::Request => 2,
                 };
                 assert_eq!(looked, expected, "{awaited:?} with {processors} processors");
-                assert_eq!(attention.patience(awaited).then, Plan::default(), "after what took too long");
+                assert_eq!(attention.patience(awaited).then, Plan::default(), "after too long a wait");
             }
         }
     }

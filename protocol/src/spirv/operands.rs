@@ -1,4 +1,4 @@
-//! Walks the operands of one instruction along the grammar: every word belongs to one operand, and every id is told.
+//! Walks the operands of one instruction along the grammar: every word belongs to one operand, and every id is passed to the caller.
 
 use super::layout::error::ErrorKind;
 use super::layout::grammar::{self, Enumerant, Kind, Operand, row};

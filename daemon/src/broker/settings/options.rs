@@ -48,7 +48,7 @@ impl<'a> VmOptions<'a> {
     }
 
     fn arguments(&self) -> impl Iterator<Item = (&'a str, &'a Arg)> {
-        // Hidden ones are for our own use.
+        // Hidden options are for the daemon's own use.
         let shown = self.command.get_arguments().filter(|argument| !argument.is_hide_set());
         let named = shown.filter_map(|argument| Some((argument.get_long()?, argument)));
         named.filter(|(name, _)| !NOT_OF_A_VM.contains(name))

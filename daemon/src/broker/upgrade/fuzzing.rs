@@ -22,8 +22,8 @@ pub fn fuzz_state(bytes: &[u8]) -> usize {
         static BROKER: RefCell<Broker> = RefCell::new(broker());
     }
     let Ok((state, descriptors)) = State::of_text(bytes) else { return 0 };
-    let text = state.to_text(descriptors.clone()).expect("what was read can be written");
-    let (again, same) = State::of_text(&text).expect("what was written can be read");
+    let text = state.to_text(descriptors.clone()).expect("a state that was read can be written");
+    let (again, same) = State::of_text(&text).expect("a state that was written can be read");
     assert_eq!(again.to_text(same).expect("it can be written"), text);
     let mut inherited = Inherited::played(played(&state.vms).expect("descriptors"));
     let vms = state.vms.len();

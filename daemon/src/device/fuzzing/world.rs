@@ -119,7 +119,7 @@ impl World {
     pub(super) fn successor_serves(&mut self, ctx_id: ContextId) {
         let (number, sees) = self.successors.remove(&ctx_id).expect("there is one");
         let saw = self.workers.insert(ctx_id, sees.clone());
-        assert_eq!(saw, Some(sees), "the successor sees something else");
+        assert_eq!(saw, Some(sees), "the successor sees other resources");
         self.resting.remove(&ctx_id);
         self.wanted.retain(|_, worker| *worker != ctx_id);
         self.ending.push(number);

@@ -133,7 +133,7 @@ impl Lenders {
         self.close();
     }
 
-    /// A worker is told to end, or is gone; nothing of it will be mapped any more.
+    /// A worker is told to end, or is gone; none of its memory will be mapped any more.
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         for lender in self.lenders.iter_mut().filter(|lender| lender.ctx_id == Some(ctx_id)) {
             lender.ctx_id = None;

@@ -2,7 +2,7 @@
 //!
 //! Each of them has a socket of its own for standard output and error, so it can change, hold up or forge no line of another. The device process
 //! reads the lines that are there, waits for no more, and drops those beyond the limits, so that a driver that prints waits for no reader either. A
-//! line is logged as one of ours that says which process printed it, without control characters.
+//! line is logged as one of the daemon that names the process which printed it, without control characters.
 
 use config::SHARE;
 use protocol::ids::ContextId;

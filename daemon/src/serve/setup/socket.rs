@@ -80,7 +80,7 @@ impl Listen {
         made.or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
-    /// The socket file that has to be removed in the end, if it is of our making. An absolute path.
+    /// The socket file that has to be removed in the end, if this process made it. An absolute path.
     pub fn made_at(&self) -> Option<SocketFile> {
         let Self::Socket { file: Some(file), .. } = self else { return None };
         Some(SocketFile::known(std::path::absolute(file.path()).ok()?, file.identity()))

@@ -27,8 +27,8 @@ const FENCES_MAX: Duration = patience(10);
 const CHUNK: usize = INLINE_SUBMIT_MAX;
 
 /// Hands a context over to a successor that has built up the `prelude`. Waits up to `drain_max` for submissions. To be called between two commands of
-/// the virtqueue's stream, whose executor is `virtqueue`. Whatever the outcome, all rings have to be told to go on later ([`Context::go_on`]) if this
-/// worker stays.
+/// the virtqueue's stream, whose executor is `virtqueue`. If this worker stays, all rings have to be told to go on later ([`Context::go_on`]),
+/// whether the hand-over has failed or not.
 ///
 /// # Errors
 ///
