@@ -589,7 +589,7 @@ impl<'a> World<'a> {
         assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
     }
 
-    /// Ends the first VM; then the second gets the shares that it wants.
+    /// Ends the first VM; then the second gets each grant that it wants.
     fn first_ends(&mut self) {
         if let Some(process) = &mut self.broker.vms[0].process {
             process.kill();

@@ -109,7 +109,7 @@ impl Process {
             ready: self.ready,
             connected: self.connected,
             in_force: self.in_force.clone(),
-            // The new program replaces the old one.
+            // Not the program: the new one takes over now.
             replaced: self.replaced.iter().filter(|what| !what.is_program()).cloned().collect(),
         }))
     }

@@ -68,7 +68,7 @@ impl Pieces {
         }
     }
 
-    /// A successor of the worker that sees a piece was given it. The successor will count as that worker.
+    /// The successor of a worker that sees a piece was given the piece. That does not share the piece, as the successor takes the worker's place.
     pub(super) fn given_to_successor(&mut self, memory: MemoryId, successor: Owner) {
         if let Some(piece) = self.table.get_mut(&memory) {
             piece.holders += 1;

@@ -196,7 +196,7 @@ mod tests {
         Places { broker: broker.map(Into::into), of_one_vm: others.iter().map(Into::into).collect() }
     }
 
-    /// A daemon says the name of its socket: the names of its VMs, or the reason why it says nothing.
+    /// Answers for a played daemon by the name of its socket: with the names of its VMs, or the reason why it says nothing.
     fn said(socket: &Path) -> Result<Status, ClientError> {
         let failed = |kind: ErrorKind| Err(ClientError::Socket(socket.to_owned(), io::Error::from(kind)));
         match socket.to_str().unwrap() {

@@ -281,7 +281,7 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
         world.say(0, &begins(1));
     };
     let no_doorbell = |world: &mut World| doorbells(world, &[rustix::pipe::pipe().unwrap().0]);
-    // A lock says whether there are events at one doorbell, and the holders of its other ends may change that.
+    // To look for events at an epoll instance the kernel takes a lock, which other processes may hold.
     let waits = |world: &mut World| doorbells(world, &[readiness::instance().unwrap()]);
     type Misbehave<'a> = &'a dyn Fn(&mut World);
     let cases: [(&str, Misbehave<'_>); 19] = [

@@ -165,7 +165,7 @@ struct Running {
     guest: usize,
     begin: Nanos,
     until: Nanos,
-    /// True if the slice is over, and the guest's running group of work has to end.
+    /// True if the slice is over, and the guest's running workgroups have to end.
     drains: bool,
 }
 
