@@ -1,4 +1,4 @@
-//! Writes what the definition of the command line says for other programs: a manual page and completions for three shells.
+//! Writes the definition of the command line for other programs: a manual page and completions for three shells.
 //!
 //! `cargo package-deb` runs it with the folder to write into. The daemon itself contains none of it.
 
@@ -116,18 +116,18 @@ fn write_page(command: &Command, page: &mut impl Write) -> io::Result<()> {
     page.write_all(REST.as_bytes())
 }
 
-/// Returns what is rendered, as text.
+/// Returns the rendered text.
 fn rendered(render: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<String> {
     let mut section = Vec::new();
     render(&mut section)?;
     Ok(String::from_utf8_lossy(&section).into_owned())
 }
 
-/// Returns the command without what the daemon only tells itself, which no user should be offered.
+/// Returns the command without the hidden arguments, which the daemon passes to itself and no user should be offered.
 fn without_hidden(command: &Command) -> Command {
     let shown = |inner: &&Command| !inner.is_hide_set();
     let mut result = Command::new("vhost-user-vulkan").version(env!("CARGO_PKG_VERSION"));
-    // Those are among the arguments.
+    // Help and version are among the arguments already.
     result = result.disable_help_flag(true).disable_version_flag(true);
     result = result.args(command.get_arguments().filter(|argument| !argument.is_hide_set()));
     result.subcommands(command.get_subcommands().filter(shown).cloned())

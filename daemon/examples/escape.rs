@@ -1,5 +1,5 @@
-//! Plays a worker that a guest has taken over. It confines itself as a worker does, and then tries the way out that the name of its
-//! context names; `tests/tests/behaviour/sandbox.rs` starts it with `--exe`. What it could do it says on standard error: "open" if the way is.
+//! Plays a worker that a guest has taken over. It confines itself as a worker does, and then tries the way out that the name of its context names;
+//! `tests/tests/behaviour/sandbox.rs` starts it with `--exe`. It writes each result to standard error: "open" if the way is.
 
 #![allow(unsafe_code, reason = "an attacker is not bound by what libraries offer")]
 
@@ -169,7 +169,7 @@ fn steal(process: usize) -> anyhow::Result<()> {
     call(libc::SYS_pidfd_getfd, [std::os::fd::AsRawFd::as_raw_fd(&pidfd) as usize, 2, 0, 0, 0, 0])
 }
 
-/// Executes what it has written into memory.
+/// Executes a program that it has written into memory.
 fn run_memory_file() -> anyhow::Result<()> {
     let file = rustix::fs::memfd_create("program", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::io::write(&file, b"#!/bin/sh\n")?;
@@ -215,7 +215,7 @@ fn wait(child: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks whether standard input is a terminal: the kernel, which says that it is none, or a filter that kills or lets nothing through.
+/// Asks whether standard input is a terminal. The kernel answers that it is none, unless a filter kills this process or refuses the call.
 fn terminal() -> anyhow::Result<()> {
     call(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, text(c"x"), 0, 0, 0])
         .or_else(|error| if error.to_string().contains("os error 25") { Ok(()) } else { Err(error) })

@@ -49,7 +49,7 @@ fn document(shaping: &Shaping) -> String {
     text
 }
 
-/// Appends the list of what the guest's driver changes without asking.
+/// Appends the list of the changes that the guest's driver makes without asking.
 fn own(text: &mut String) {
     text.push_str(
         "\nThe guest's driver (Mesa's Venus) answers by itself for its name and versions (apiVersion, driverVersion, deviceName, driverID,\n\

@@ -1,6 +1,6 @@
-//! Plays a worker on a GPU whose driver exports nothing: the memory that it exports can be mapped out of a device node, and is gone with
-//! the worker. That node is `/dev/zero`, and other nodes of its driver stand for what keeps the memory alive; `tests/tests/behaviour/lent_memory.rs` starts
-//! this program with `--exe`. The program repeats on standard error what is said to it.
+//! Plays a worker on a GPU whose driver exports nothing: the memory that it exports can be mapped out of a device node, and is gone with the worker.
+//! That node is `/dev/zero`, and other nodes of its driver stand for the anchors that keep the memory alive; `tests/tests/behaviour/lent_memory.rs`
+//! starts this program with `--exe`. The program repeats the messages to it on standard error.
 
 use anyhow::{Context, Result, bail};
 use config::{DriverMapped, Heap, MemoryId, Wanted};

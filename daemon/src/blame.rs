@@ -1,16 +1,16 @@
-//! Finds the contexts that keep others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks it about
+//! Finds the contexts that keep others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks about
 //! the contexts of its VM, and the broker about those of all VMs.
 //!
 //! A driver does not say whose work a GPU is busy with. A device process and the broker see how long submissions of a context took before, when one
-//! ended last, and since when one does not end. A context is in the way of another that is late if it was late itself before the other began,
-//! or if its submissions take far longer; and never if one of the other's ended meanwhile, since it did not keep the GPU from that one then.
-//! Contexts that these times do not tell apart are equal: neither has to make room for the other. Knows no clock, no limits and no
-//! names: a context has the number that the asking process gives it.
+//! ended last, and since when one does not end. A context blocks another that is late if it was late itself before the other began, or if its
+//! submissions take far longer. It does not if a submission of the other ended meanwhile, since it did not keep the GPU from that one then. Contexts
+//! that these times do not tell apart are equal: neither has to make room for the other. This file knows no clock, no limits and no names: a context
+//! has the number that the asking process gives it.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A submission that takes this much longer than usual is late. Which of two contexts began first is not known more exactly either.
+/// A submission that takes this much longer than usual is late. The order in which two contexts began is not known more exactly either.
 const LATE: Duration = Duration::from_millis(250);
 /// The submissions of a context have to take this many times longer than another's, before the context counts as the one that holds the other up.
 const FAR_LONGER: u32 = 4;
@@ -31,7 +31,7 @@ pub(crate) struct Running<Id> {
 }
 
 impl<Id: Copy + Ord> Running<Id> {
-    /// Returns whether it is in the way of another, which runs as well: that one is late, and this one is the likely cause.
+    /// Returns whether it blocks another context that runs as well: the other is late, and this one is the likely cause.
     pub(crate) fn holds_up(&self, other: &Self) -> bool {
         let may = other.is_late() && !other.was_late_before(self) && !other.was_served_beside(self);
         may && (self.was_late_before(other) || self.takes_far_longer_than(other))
@@ -42,12 +42,12 @@ impl<Id: Copy + Ord> Running<Id> {
         !self.was_late_before(other) && !other.was_late_before(self)
     }
 
-    /// Returns whether nothing tells why it should make room rather than the other, though it runs longer.
+    /// Returns whether no difference says that it, and not the other, should make room, though it runs longer.
     pub(crate) fn is_equal_to(&self, other: &Self) -> bool {
         self.is_abreast_of(other) && !self.takes_far_longer_than(other)
     }
 
-    /// Returns whether it cannot have had its part of the GPU, of which there are so many: with that it would have ended.
+    /// Returns whether it cannot have had its part of the GPU, one of `parts`: with its part its submission would have ended.
     pub(crate) fn is_starved(&self, parts: u32) -> bool {
         self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(LATE))
     }
@@ -65,7 +65,7 @@ impl<Id: Copy + Ord> Running<Id> {
         self.ran > other.ran.saturating_add(self.late())
     }
 
-    /// Returns whether one of its submissions ended for sure while the other's was there.
+    /// Returns whether one of its submissions ended for certain during that of the other.
     fn was_served_beside(&self, other: &Self) -> bool {
         self.served.is_some_and(|ago| ago.saturating_add(LATE) < other.ran)
     }
@@ -78,8 +78,7 @@ impl<Id: Copy + Ord> Running<Id> {
     }
 }
 
-/// The one that is in the way of another. If there are several: one that was late before all others began. If there is none: the one that
-/// [`goes_first`].
+/// Returns the context that blocks another. If several do: one that was late before all others began. If none was: the one that [`goes_first`].
 pub(crate) fn in_the_way<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
     let is_other = |one: &Running<Id>, other: &Running<Id>| other.id != one.id;
     let holds_any_up =
@@ -90,7 +89,7 @@ pub(crate) fn in_the_way<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Runn
     guilty.iter().find(before_all).copied().or_else(|| goes_first(&guilty))
 }
 
-/// The one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
+/// Returns the one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
 pub(crate) fn goes_first<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
     let usual = |one: &Running<Id>| one.usual.unwrap_or(Duration::MAX);
     running.iter().max_by_key(|one| (usual(one), one.charged, one.ran, Reverse(one.id))).copied()

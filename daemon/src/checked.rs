@@ -1,4 +1,4 @@
-//! The warnings of `--check-config` about a file of VMs that is valid: what its values cost, as far as that is known without a GPU.
+//! The warnings of `--check-config` about a valid file of VMs: the costs of its values, as far as they are known without a GPU.
 
 use crate::cli::Serve;
 use clap::FromArgMatches;
@@ -17,7 +17,7 @@ pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
 fn warning(words: Vec<OsString>) -> Option<String> {
     let matches = Serve::command().no_binary_name(true).try_get_matches_from(words).ok()?;
     let serve = Serve::from_arg_matches(&matches).ok()?;
-    // How much a percentage is depends on the GPU.
+    // The bytes of a percentage depend on the GPU.
     let (window, Amount::Bytes(memory)) = (serve.window_size?, serve.quotas.device_memory?) else {
         return None;
     };

@@ -1,4 +1,4 @@
-//! `vhost-user-vulkan` as a library: the device process, the worker process, and what they share.
+//! `vhost-user-vulkan` as a library: the device process, the worker process, and the code that they share.
 //!
 //! Modules in reading order. An arrow in the layering table is the only way a module may use another; `tests/tests/sources/layering.rs`
 //! checks it.
@@ -13,7 +13,7 @@
 //! | `blame` | which of the contexts whose submissions do not end keeps others from the GPU | |
 //! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service, blame |
 //! | `trace` | an operator's end of a trace of a VM's submissions, and its file | broker |
-//! | `recipe` | what VMMs need to be told, as text | |
+//! | `recipe` | the settings for VMMs, as text | |
 //! | `watch` | the view of a broker in a terminal | broker |
 //! | `serve` | the device process | transport, device, ipc, sandbox, service, blame |
 //! | `worker` | the worker process | ipc, sandbox |
@@ -24,9 +24,9 @@
 //! | --- | --- | --- |
 //! | `config` | options and limits | protocol |
 //! | `doctor` | the checks of a host and of a VM, which the executable makes | outside |
-//! | `outside` | files and sockets that others may replace, terminals, readers that may be gone | |
+//! | `outside` | files and sockets that other processes may replace, terminals, readers that may be gone | |
 //! | `readiness` | which descriptors have events | |
-//! | `waiting` | how long threads wait for what may happen soon, and how | protocol |
+//! | `waiting` | how long threads wait for events that may come soon, and how | protocol |
 //! | `shm` | memory shared with a guest or with another process | readiness |
 //! | `sched` | which context may use a GPU next, and for how much | |
 //! | `vulkan` | the host's Vulkan driver | protocol, config, waiting, shm |

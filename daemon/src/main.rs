@@ -36,11 +36,11 @@ const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
 /// The name of the process: as much of the program's as the system keeps.
 const NAME: &CStr = c"vhost-user-vulk";
 
-/// The target of this file's log messages: its own module's name begins like that of a library that is silenced.
+/// The target of this file's log messages: the name of its own module begins like that of a silenced library.
 const LOG: &str = "daemon";
 
 fn main() -> ExitCode {
-    // Whatever else is on the command line, QEMU's conventions say.
+    // QEMU's conventions say so, whatever else is on the command line.
     if std::env::args_os().any(|argument| argument == "--print-capabilities") {
         return print(&format!("{CAPABILITIES}\n")).unwrap_or(ExitCode::FAILURE);
     }
@@ -114,7 +114,7 @@ fn become_what_is_wanted(
     }
 }
 
-/// Shows the status of the daemon that is named or has the VM, or of all.
+/// Shows the status of the named daemon, of the one that has the VM, or of all.
 fn show_status(vm: Option<&str>, watch: bool, json: bool, control: Control) -> anyhow::Result<ExitCode> {
     let watch = if watch { Watch::EverySecond } else { Watch::Once };
     operate(match (vm, control.control_socket) {
@@ -129,7 +129,7 @@ fn is_logging() -> bool {
     log::log_enabled!(target: LOG, log::Level::Error)
 }
 
-/// Serves one VM. What goes wrong below a broker names the VM.
+/// Serves one VM. A failure below a broker names the VM.
 fn become_device(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     if follows && !options.under_broker {
         bail!("--take-over needs --config: only a broker can be followed");
@@ -151,7 +151,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     // Descriptors that were inherited are taken before anything is opened.
     let broker = options.under_broker.then(only_standard_input).transpose();
     let broker = broker.context("no channel to the broker")?;
-    // The broker kills a process whose channel is closed. This copy closes when the process has said why it ends.
+    // The broker kills a process whose channel is closed. This copy closes after the process has said the reason for its end.
     let copy = broker.as_ref().map(OwnedFd::try_clone).transpose()?;
     std::mem::forget(copy);
     let inherited = inherited_socket(&options)?;
@@ -170,7 +170,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     let confinement = options.confinement.into();
     let (workers, worker_memory) = control_group(&options, follows)?.unzip();
     if options.quotas.host_memory.is_none() {
-        // What is more would end workers; this way programs are told that there is no more.
+        // The kernel would end workers beyond that; this way programs are told that there is no more.
         let memory = worker_memory.flatten().unwrap_or(u64::MAX);
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
@@ -189,7 +189,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
     let manager = Manager::of_environment();
-    // Before the socket file, which appears when all is ready, and after which somebody may want this to end.
+    // Before the socket file appears, which it does when all is ready: from then on another process may end this one.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = listen(inherited, &options, follows)?;
     let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
@@ -338,8 +338,8 @@ fn log_ready(gpus: &[Chosen], window_size: u64) {
     }
 }
 
-/// Makes the control group of the workers, if there is one to divide, and leaves it for one beside that. Where it is, and how much memory
-/// it has.
+/// Makes the control group of the workers, if there is one to divide, and moves this process into one beside it. Returns the group, and the memory
+/// that it has.
 fn control_group(options: &Serve, follows: bool) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
     let mut limits = options.quotas.group_limits();
     let group = match &options.vm_cgroup {
@@ -387,7 +387,7 @@ fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow:
     }
     // The system names a program after the path by which it was executed, which is a descriptor's.
     let _ = rustix::thread::set_name(NAME);
-    // Before anything is opened.
+    // Taken before this process opens any descriptor.
     let before = passed.inherit().context("cannot take over from the broker")?;
     start_logging(level, Reader::Operators(None));
     raise_descriptor_limit()?;
@@ -404,7 +404,7 @@ fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
     SharedGpu { uuid, name, software, memory, pci_address, likeness, spare, driver }
 }
 
-/// Says loudly what a guest does not meet, or refuses to start without it.
+/// Warns of the protections that a guest does not meet, or refuses to start without them.
 fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
     let lacking = lacks.join(", ");
     match options.sandbox {
@@ -427,7 +427,7 @@ fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the GPUs. What drivers and the daemon have to say of them is not logged, unless more is wanted in the log than usual.
+/// Prints the GPUs. Messages of drivers and the daemon about them are not logged, unless the level of the log is higher than usual.
 fn list_gpus(options: &Serve) -> anyhow::Result<ExitCode> {
     let level = match options.log_level {
         LevelFilter::Debug | LevelFilter::Trace => options.log_level,
@@ -460,7 +460,7 @@ fn print_system_calls() -> anyhow::Result<ExitCode> {
     print(&text)
 }
 
-/// Prints what this program was asked for. A reader that is gone has had enough.
+/// Prints the text that this program was asked for. A reader that is gone has had enough.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     outside::print(text).context("cannot write")?;
     Ok(ExitCode::SUCCESS)
@@ -503,7 +503,7 @@ fn start_child(child: Child, reader: Reader<'_>) -> anyhow::Result<Channel> {
     Ok(Channel::from_socket(channel))
 }
 
-/// Every blob takes a descriptor or two, and the usual limit is 1024. Answers how many there may be now.
+/// Every blob takes a descriptor or two, and the usual limit is 1024. Returns how many there may be now.
 fn raise_descriptor_limit() -> anyhow::Result<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -17,13 +17,13 @@ pub struct Arena {
     room: Option<RefCell<Box<dyn Room>>>,
 }
 
-/// Memory that several arenas share, as one of them sees it. What it has taken it gives back when it is dropped.
+/// Memory that several arenas share, as one of them sees it. A value gives back all that it has taken when it is dropped.
 pub trait Room: Debug + Send {
     /// Takes so many bytes more, if they are there.
     fn more(&mut self, bytes: usize) -> bool;
 }
 
-/// Bounds on what one command may ask for.
+/// Bounds on the memory that one command may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most elements of an out array whose elements take no bytes in the request.
@@ -77,7 +77,7 @@ impl Arena {
         Self { room: Some(RefCell::new(Box::new(room))), ..Self::new(own) }
     }
 
-    /// Takes room for values of this size, out of what arenas share if this one has none left.
+    /// Takes room for values of this size, from the memory that arenas share if this one has none left.
     #[inline]
     fn take<'a, V>(
         &'a self,
@@ -93,7 +93,7 @@ impl Arena {
         }
     }
 
-    /// Takes room for a value of this size that has found none: as much again as there is, or as much as it needs.
+    /// Takes room for a value of this size that has found none: as much again as the arena has, or as much as the value needs.
     #[cold]
     fn grow(&self, size: usize) -> bool {
         let (Some(room), Some(limit)) = (&self.room, self.bump.allocation_limit()) else { return false };

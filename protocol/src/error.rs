@@ -1,4 +1,4 @@
-//! Errors of the Venus codec. They say what was being read and where, never what the guest's bytes contained.
+//! Errors of the Venus codec. They name the value that was being read and its place, never the content of the guest's bytes.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! Amounts of memory as people write them: bytes with a unit, or for a GPU's memory also the part of it in percent. And times.
+//! Amounts of memory as people write them, that is bytes with a unit, or for a GPU's memory also the part of it in percent; and times.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -55,7 +55,7 @@ impl fmt::Display for Amount {
 ///
 /// # Errors
 ///
-/// The text is no size, and why.
+/// The text is no size; the error says why.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split_unit(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -76,7 +76,7 @@ const TIMES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::f
 ///
 /// # Errors
 ///
-/// The text is no time from 100 ms to 60 min, and why.
+/// The text is no time from 100 ms to 60 min; the error says why.
 pub fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split_unit(text);
     let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;

@@ -1,7 +1,7 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 //!
-//! `limits` has the bounds, `amount` the spelling of sizes and times, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
-//! other about memory, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
+//! `limits` has the bounds, `amount` the spelling of sizes and times, `gpu` the choice of GPUs and the rights of guests on them, `memory` the
+//! messages about memory between device process and worker, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
 
 #![forbid(unsafe_code)]
 

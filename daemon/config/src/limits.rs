@@ -1,45 +1,45 @@
-//! Bounds on what a guest can make the daemon allocate, hold or wait for. A guest that exceeds one is told, and the log names the field.
+//! Bounds on the resources that a guest can make the daemon allocate, hold or wait for. A guest that exceeds one is told, and the log names the
+//! field.
 
 use protocol::spirv::Limits;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The bound on the share of one context in what all contexts of a VM share: each may hold at most this many times what it leaves free.
-/// However many contexts take as much as they get, something is left for the next.
+/// The bound on the share of one context in an amount that all contexts of a VM share: each may hold at most this many times the amount that it
+/// leaves free. However many contexts take as much as they get, something is left for the next.
 pub const SHARE: u64 = 7;
 
 /// The most of `total` that one context can hold while no other holds any.
 #[must_use]
 pub const fn most(total: u64) -> u64 {
-    // Of few things there is no share to leave; see `device::quota`.
+    // A total this small has no share to leave; see `device::quota`.
     let most = (total as u128 + 1) * SHARE as u128 / (SHARE as u128 + 1);
     if most < total as u128 { most as u64 } else { total }
 }
 
-/// The regions of guest memory up to which blobs are mapped where the frontend announces each as a region, whatever else is one: memory devices,
-/// mappings of other devices. QEMU aborts beyond 512, and the last are for what is plugged in meanwhile.
+/// The regions of guest memory up to which blobs are mapped where the frontend announces each as a region, whatever the other regions are: memory
+/// devices, mappings of other devices. QEMU aborts beyond 512; the rest is for devices plugged in meanwhile.
 pub const MEMORY_REGIONS_MAX: usize = 500;
 
-/// The advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
+/// Advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
 /// again.
 pub const PLUG_AGAIN: &str = "the VM's GPU is dead until its device is plugged again, and a reset of the VM before that aborts QEMU: \
                               docs/operations.md has the commands";
 
-/// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name. Those called
+/// Bounds on the device process, per VM. A request that exceeds one is answered with a virtio-gpu error and logged with its name. Those called
 /// *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLimits {
-    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs, which
-    /// programs choose themselves: against mistakes, not against malice, since nothing else tells one program of a guest from another.
-    /// Default 256.
+    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs, which programs choose themselves. The share
+    /// protects from mistakes, not from malice, since nothing else tells one program of a guest from another. Default 256.
     pub contexts: usize,
     /// Resources alive at once. Shared. Default 65 536.
     pub resources: usize,
     /// Blobs mapped at once, where the frontend announces each as a region of guest memory; fewer where other regions leave less of
     /// [`MEMORY_REGIONS_MAX`]. Shared. Default 400.
     pub live_maps: usize,
-    /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, of
-    /// which there are 32 764. Shared. Default 16 384.
+    /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, and KVM has
+    /// 32 764 slots. Shared. Default 16 384.
     pub live_maps_unannounced: usize,
     /// Bytes of device memory that drivers allocate for guests. Shared. Default: no limit but the GPU's.
     pub device_memory: u64,
@@ -64,7 +64,7 @@ pub struct DeviceLimits {
     pub worker_backlog_bytes: usize,
     /// Descriptors among them. Shared. Default 4096.
     pub worker_backlog_files: usize,
-    /// Lines a minute that go into the log of what workers and drivers print; more are dropped. Shared. Default 600.
+    /// Lines a minute of the output of workers and drivers that go into the log; more are dropped. Shared. Default 600.
     pub log_lines: u32,
 }
 
@@ -92,8 +92,8 @@ impl Default for DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// Returns these limits for a process that may have `files` descriptors open: some are kept for what no guest can do without, the
-    /// others bound what guests hold. Shares are left of them as of everything else. Where a broker has its part in each context
+    /// Returns these limits for a process that may have `files` descriptors open: some are kept for purposes that no guest can do without, the others
+    /// bound the descriptors that guests hold. Shares are left of them as of everything else. Where a broker has its part in each context
     /// (`has_broker`), a context needs more of them.
     #[must_use]
     pub fn within_files(self, files: u64, has_broker: bool) -> Self {
@@ -118,8 +118,8 @@ impl DeviceLimits {
 /// channels, anchors; and for operators and collectors of metrics.
 const FILES_KEPT: usize = 704;
 
-/// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can
-/// tell; what exceeds another ends the context. Each is logged with its name.
+/// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can tell; to exceed
+/// another ends the context. Each is logged with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextLimits {
     /// Bytes of device memory, counted as for [`DeviceLimits::device_memory`]. Default: no limit of its own.
@@ -128,7 +128,7 @@ pub struct ContextLimits {
     pub host_memory: u64,
     /// Vulkan objects alive at once. Default 1 048 576.
     pub objects: usize,
-    /// Bytes of shaders held, and of whatever else the objects alive were described with. Default 512 MiB.
+    /// Bytes of shaders held, and of the other descriptions of live objects. Default 512 MiB.
     pub shader_bytes: u64,
     /// Destroyed objects that commands and submissions still use. Default 65 536.
     pub retired: usize,
@@ -139,14 +139,14 @@ pub struct ContextLimits {
     /// Bytes that decoded commands of all rings take together while they are executed or wait for the scheduler, beyond 1 MiB for each ring
     /// and 4 KiB for each submission. Default 256 MiB.
     pub arena_bytes: usize,
-    /// Bytes of the recordings of all command buffers that are kept so that the context can be moved, the room for more included. What
-    /// exceeds it is recorded all the same, but the context cannot be moved meanwhile. Default 256 MiB.
+    /// Bytes of the recordings of all command buffers that are kept so that the context can be moved, the room for more included. Recordings beyond
+    /// it are made all the same, but the context cannot be moved meanwhile. Default 256 MiB.
     pub recording_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,
     /// The longest that a driver may take to create pipelines in one call; a call that takes longer costs the context. Default 5 min.
     pub pipeline_time: Duration,
-    /// The bounds on what one shader module may ask of a driver.
+    /// The bounds on the demands of one shader module on a driver.
     pub shaders: ShaderLimits,
 }
 
@@ -202,7 +202,7 @@ impl Default for ContextLimits {
 }
 
 impl ContextLimits {
-    /// Returns these limits, bounded by what the VM's limits leave one context.
+    /// Returns these limits, bounded by the part of the VM's limits that one context may take.
     #[must_use]
     pub fn within(self, vm: &DeviceLimits) -> Self {
         Self {
@@ -246,8 +246,8 @@ impl Default for HangLimits {
 }
 
 impl HangLimits {
-    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes
-    /// there, and none keeps others from the processors, which the host's kernel takes from each in turn.
+    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes there.
+    /// None keeps other VMs from the processors, as the host's kernel shares these out among all.
     #[must_use]
     pub fn software() -> Self {
         let max_submit_time = Duration::from_secs(30 * 60);
@@ -261,7 +261,7 @@ impl HangLimits {
     }
 }
 
-/// Time that a frontend has to do what it is asked for, and that what it gave may hold the device process up.
+/// Time within which a frontend has to answer a request, and for which a descriptor that it gave may hold the device process up.
 pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// GPUs that one VM may have. Each costs every context of it a page and a thread.

@@ -1,4 +1,4 @@
-//! The passage of a context's submissions from its worker to the driver, of which the device process tells the worker.
+//! The passage of a context's submissions from its worker to the driver. The device process tells the worker which one applies.
 
 use serde::{Deserialize, Serialize};
 

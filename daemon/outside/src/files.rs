@@ -1,5 +1,5 @@
-//! Files, opened without a wait: to read them, not beyond a bound, or to write them. A path may lead to a pipe whose other end no process has, or to a
-//! device that never ends: these functions open such a file without a wait, see what it is, and refuse it.
+//! Files, opened without a wait: to read them, not beyond a bound, or to write them. A path may lead to a pipe whose other end no process has, or to
+//! a device that never ends: these functions open such a file without a wait, find out its kind, and refuse it.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
 use rustix::io::Errno;
@@ -64,11 +64,11 @@ pub fn read_in(folder: impl AsFd, name: &str, bytes_max: u64) -> Result<Vec<u8>,
 pub enum Makes {
     /// Regular files, for a writer that may not wait for a reader.
     Regular,
-    /// Regular files, and what is there already of other kinds: pipes that are read, terminals, devices. Writes to them wait.
+    /// Regular files, and existing files of other kinds: pipes with a reader, terminals, devices. Writes to them wait.
     Any,
 }
 
-/// Makes a file, or empties the one that is there, to write it. Each write goes to its end, which is elsewhere once another process has truncated it.
+/// Makes a file, or empties an existing one, to write it. Each write goes to its end, which is elsewhere once another process has truncated it.
 /// Symbolic links are followed.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub fn create(path: impl AsRef<Path>, makes: Makes) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a new file to write it, which only this user may read. Nothing that is there is taken, not even a symbolic link.
+/// Makes a new file to write it, which only this user may read. An existing file is not taken, nor is a symbolic link.
 ///
 /// # Errors
 ///
@@ -173,7 +173,7 @@ mod tests {
                 create(path(name), makes).unwrap().write_all(b"text").unwrap();
                 assert_eq!(read(path(name), 9).unwrap(), b"text", "{name}");
             }
-            assert!(create(path("pipe"), makes).is_err(), "nobody reads it");
+            assert!(create(path("pipe"), makes).is_err(), "no process reads it");
             assert!(create(folder.path(), makes).is_err());
         }
         let _reader = File::options().read(true).write(true).open(path("pipe")).unwrap();

@@ -34,8 +34,7 @@ fn number_of(name: &str, groups: &str) -> Option<u32> {
     })
 }
 
-/// Returns the folder nearest to a path through which members of a group may not pass on their way there, if there is one. What access
-/// control lists add is not seen.
+/// Returns the folder nearest to a path that members of a group may not pass on their way there, if there is one. Access control lists are ignored.
 #[must_use]
 pub fn closed_folder(path: &Path, group: u32) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
@@ -77,7 +76,7 @@ mod tests {
         assert_eq!(closed(0o711, 0o701, own), Some(folder.clone()), "the group's own permission counts");
         assert_eq!(closed(0o700, 0o711, own), Some(root.path().to_owned()));
         assert_eq!(closed(0o711, 0o710, own.wrapping_add(1)), Some(folder.clone()));
-        // Whatever is above the test's own folder.
+        // A folder above the test's own may be closed as well.
         let above = closed_folder(root.path(), own);
         assert_eq!(closed(0o711, 0o710, own), above);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The parts of the system that others may change under this program: files and sockets at paths, text for a terminal, readers of what is
-//! printed. The owner of a folder may put anything at a path in it, at any moment; a reader may stop.
+//! The parts of the system that other processes may change under this program: files and sockets at paths, text for a terminal, readers of
+//! output. The owner of a folder may put anything at a path in it, at any moment; a reader may stop.
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |
@@ -7,7 +7,7 @@
 //! | `sockets` | Unix sockets at paths: made, connected to, admitted to | |
 //! | `groups` | groups of users, to whom sockets are given | `files` |
 //! | `text` | text as a terminal may get it | |
-//! | `words` | values in words: text of others, times | |
+//! | `words` | values in words: text of another origin, times | |
 //! | `output` | standard output and standard error, whose readers may be gone | |
 
 #![forbid(unsafe_code)]

@@ -15,12 +15,12 @@ pub enum Reader {
 ///
 /// # Errors
 ///
-/// It cannot be written for another reason than that the reader is gone, as on a full disk.
+/// The text cannot be written for another reason than that the reader is gone, as on a full disk.
 pub fn print(text: &str) -> io::Result<Reader> {
     write(&mut stdout().lock(), text)
 }
 
-/// Tells something on standard error. That it has no reader, or cannot be written, changes nothing.
+/// Tells something on standard error. A missing reader or a failed write changes nothing.
 pub fn tell(text: &str) {
     let _ = stderr().lock().write_all(text.as_bytes());
 }

@@ -1,5 +1,5 @@
-//! Unix sockets at paths. The owner of the folder may replace what is there at any moment, and the peer need not accept: nothing here
-//! waits for a peer longer than the caller says, and rights are given to the very file that was made here.
+//! Unix sockets at paths. The owner of the folder may replace the file there at any moment, and the peer need not accept: nothing here waits for a
+//! peer longer than the caller says, and rights are given to the very file that was made here.
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, chmodat, chownat, fchmod, fstat, openat, statat, unlinkat,
@@ -24,7 +24,7 @@ pub enum NotBound {
     /// Something else lies there.
     #[error("exists and is no socket; remove it, or name another path")]
     NotASocket,
-    /// Another process put something else in place of the socket file that was just made.
+    /// Another process put another file in place of the socket file that was just made.
     #[error(
         "was replaced while it was being made; name a path in a folder that only trusted users may write to"
     )]
@@ -77,11 +77,11 @@ const GROUP_MODE: u32 = 0o660;
 /// Peers that may wait until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path` without a wait, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
+/// Listens at `path` without a wait, for the users that `access` names, with any umask. A socket file that no process serves any more is replaced.
 ///
 /// # Errors
 ///
-/// Something else is there, or the system refuses.
+/// There is another file already, or the system refuses.
 pub fn listen(path: &Path, access: Access) -> Result<UnixListener, NotBound> {
     let place = Place::of(path)?;
     place.clear()?;
@@ -111,7 +111,7 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// The file of a socket that was made at a path, which another file may have taken the place of since.
+/// The file of a socket that was made at a path. Another file may have taken its place since.
 #[derive(Clone, Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -158,7 +158,7 @@ impl SocketFile {
     pub fn remove(&self) {
         let Ok(place) = Place::of(&self.path) else { return };
         if place.stat().is_ok_and(|there| (there.st_dev, there.st_ino) == self.identity) {
-            // A process that has removed it meanwhile has done it for us.
+            // Another process may have removed the file meanwhile, which is as good.
             let _ = unlinkat(&place.folder, place.name, AtFlags::empty());
         }
     }
@@ -211,8 +211,8 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Gives rights to the socket file that was just made, by its descriptor: if it was replaced, even by a link to another file, nothing
-    /// is changed.
+    /// Gives rights to the socket file that was just made, by its descriptor: if it was replaced, even by a link to another file, that file is
+    /// unchanged.
     fn admit(&self, access: Access) -> Result<(), NotBound> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.folder, self.name, flags, Mode::empty()) {
@@ -220,7 +220,7 @@ impl<'p> Place<'p> {
             opened => opened?,
         };
         let found = fstat(&file)?;
-        // One name: it is no link to a socket that was made elsewhere.
+        // Only one name: the file is no link to a socket that was made elsewhere.
         if !is_socket(&found) || found.st_uid != rustix::process::geteuid().as_raw() || found.st_nlink != 1 {
             return Err(NotBound::Replaced);
         }

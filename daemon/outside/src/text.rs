@@ -1,5 +1,5 @@
-//! Text as a terminal may get it. Guests name programs, drivers name GPUs, and users name files: such a name may hold what commands a
-//! terminal, turns the direction of the text around, or is not seen at all.
+//! Text as a terminal may get it. Guests name programs, drivers name GPUs, and users name files: such a name may hold characters that command a
+//! terminal, turn the direction of the text around, or are not seen at all.
 
 use std::fmt::Write;
 
@@ -32,7 +32,7 @@ pub fn json_for_terminal(json: &str) -> String {
     text
 }
 
-/// Returns whether a character is not seen, or changes the direction of others (Unicode's bidirectional and other format characters).
+/// Returns whether a character is not seen, or changes the direction of other text (Unicode's bidirectional and other format characters).
 fn is_hidden(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

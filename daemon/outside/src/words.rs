@@ -1,9 +1,9 @@
-//! Values in words, for messages that people read: text of others, and times.
+//! Values in words, for messages that people read: text of another origin, and times.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-/// Text that others chose, within a message: in quotation marks, and with escapes for what would end it there, break the line or be hidden.
+/// Text of another origin within a message: in quotation marks, and with escapes for characters that would end it there, break the line or be hidden.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 

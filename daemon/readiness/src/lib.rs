@@ -1,7 +1,7 @@
 //! The readiness of descriptors: the epoll instances that loops wait at, and a look at a single descriptor.
 //!
-//! The crate `epoll` takes descriptors as numbers, which may be closed. This module takes borrowed descriptors, which
-//! are. `rustix` makes the instances: the crate's `create` returns a number, which only unsafe code can turn into an owned descriptor.
+//! The crate `epoll` takes descriptors as numbers, which may be closed. This module takes borrowed descriptors, which are open. `rustix` makes the
+//! instances: the crate's `create` returns a number, which only unsafe code can turn into an owned descriptor.
 
 #![forbid(unsafe_code)]
 
@@ -64,8 +64,8 @@ impl Reported {
         self.count = 0;
     }
 
-    /// Takes the events that there are, or waits for some, for no longer than `limit`, which is rounded up to milliseconds. Returns whether
-    /// there are any; a signal ends the wait.
+    /// Takes the present events, or waits for some, for no longer than `limit`, which is rounded up to milliseconds. Returns whether there are any; a
+    /// signal ends the wait.
     pub fn fetch(&mut self, epoll: impl AsFd, limit: Option<Duration>) -> io::Result<bool> {
         let limit = limit.map_or(FOREVER, milliseconds);
         self.count = match epoll::wait(epoll.as_fd().as_raw_fd(), limit, &mut self.room) {

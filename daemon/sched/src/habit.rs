@@ -4,7 +4,7 @@
 use super::Nanos;
 use super::time::MICROSECOND;
 
-/// Gaps in which a context had nothing to do, by their length, and what it did between two of them.
+/// Gaps in which a context had nothing to do, by their length, and the work that it did between two of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Habit {
     /// Gaps up to each of [`Habit::bounds`], the later ones counting more.
@@ -30,8 +30,8 @@ impl Habit {
         self.burst.is_some()
     }
 
-    /// Returns for how long to wait for the context, if that is worth while: so long that waiting longer costs more than what the context
-    /// does when it comes, and not at all if the context does little for the time that is waited for it each time.
+    /// Returns for how long to wait for the context, if that is worth while: so long that a longer wait would cost more than the work that the
+    /// context submits when it comes. Returns none if that work is too short for the time of the wait.
     pub(super) fn limit(&self) -> Option<Nanos> {
         let burst = self.burst?;
         let all = self.gaps.iter().copied().chain([self.longer]).map(u64::from).sum::<u64>();
@@ -60,7 +60,7 @@ const BINS: usize = 8;
 /// The count that a gap adds when it is noted; each that follows takes a part of it away.
 const GAP: u32 = 1 << 16;
 const MEMORY: u32 = 32;
-/// Waiting may take this part of what is waited for.
+/// Waiting may take this part of the work that follows it.
 const WORTH: Nanos = 2;
 
 #[cfg(test)]
@@ -78,11 +78,11 @@ mod tests {
     fn short_gaps_are_waited_for_and_no_longer_than_they_are() {
         let regular = habit((0..50).map(|n| (200 + n % 7 * 10) * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(regular.limit(), Some(379_687));
-        // One in ten is long: to wait for that is not worth while.
+        // One in ten is long: to wait for it is not worth while.
         let mostly =
             habit((0..50).map(|n| if n % 10 == 0 { 5000 } else { 200 } * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(mostly.limit(), Some(253_125));
-        // Some are longer than others, and all short.
+        // Some gaps are longer than others, and all are short.
         let spread = habit((0..64).map(|n| [60, 120, 200, 550][n % 4] * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(spread.limit(), Some(569_530));
     }

@@ -1,40 +1,39 @@
 //! Decides which context may use a GPU next, and for how much: start-time fair queueing of the submissions of several VMs.
 //!
-//! The VMs are *tenants*, each with several *contexts*, of which each has a worker process. Workers dispatch what they were granted;
-//! two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
-//! served in proportion to their weights, and the contexts of a tenant equally: each has a virtual time, which is the GPU time that it
-//! was charged divided by its weight, and the one that is furthest behind comes next. It is charged an estimate in advance, and what
-//! was measured afterwards.
+//! The VMs are *tenants*. Each has several *contexts*, and each context has a worker process. Workers dispatch the submissions that they were
+//! granted; two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
+//! served in proportion to their weights, and the contexts of a tenant equally: each has a virtual time, which is the GPU time that it was charged
+//! divided by its weight, and the one that is furthest behind comes next. It is charged an estimate in advance, and the measured time afterwards.
 //!
 //! A context that is alone is given a *lease*: its worker need not ask until another has work.
 //!
-//! This crate knows no clock, no process and no memory: time is passed in, and so is what the workers say. They may say anything: nothing that a
-//! worker says makes others lose their share, or the scheduler fail. What the scheduler sees for itself is for how long a submission was the
-//! first in the driver, from its grant to the completion that the worker tells of: workers of a tenant may leave an eighth of that unexplained
-//! ([`Tuning::doubt`]), and pay for the rest. Two things are taken as they are: a worker that was taken over can dispatch what was
-//! not granted to it, and can say that work is complete which goes on. Then the driver shares the GPU out, and not the scheduler.
+//! This crate knows no clock, no process and no memory: the caller passes in the time, and the claims of workers. A claim may be false: none makes
+//! others lose their share, or the scheduler fail. The scheduler itself sees for how long a submission was the first in the driver, from its grant to
+//! the completion that the worker reports. Workers of a tenant may leave an eighth of that unexplained ([`Tuning::doubt`]), and pay for the rest. Two
+//! things the scheduler cannot prevent: a worker that a guest has taken over can dispatch submissions that were not granted to it, and can report
+//! unfinished work as complete. Then the driver shares the GPU out, and not the scheduler.
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `time`, `ids`, `share` | what is told of a VM, in which units |
-//! | `worker` | what a worker says, and is told |
-//! | `usage` | what was used |
+//! | `time`, `ids`, `share` | the description of a VM for the scheduler, and its units |
+//! | `worker` | the messages from and to a worker |
+//! | `usage` | the accounts of used time |
 //! | `tuning` | the constants |
-//! | `tenant` | what is kept of tenants and contexts; virtual time |
-//! | `units` | what is in the driver |
+//! | `tenant` | the records of tenants and contexts; virtual time |
+//! | `units` | the grants in the driver |
 //! | `timeline` | which context used the GPU when |
-//! | `window` | how much a tenant used lately |
-//! | `doubt` | for how long a tenant may have held the GPU without work that it tells of |
+//! | `window` | the time that a tenant used lately |
+//! | `doubt` | for how long a tenant may have held the GPU without work that its workers name |
 //! | `habit` | how soon a program submits again |
 //! | `alone` | since when a context is the only one with work |
-//! | `patience` | how much GPU time may be idled away |
-//! | `scheduler` | the tenants and contexts that there are |
-//! | `scheduler::bill` | what work is charged |
+//! | `patience` | the GPU time that may be idled away |
+//! | `scheduler` | the existing tenants and contexts |
+//! | `scheduler::bill` | the charges for work |
 //! | `scheduler::pick` | which context comes next |
 //! | `scheduler::crowd` | how many contexts of a tenant are in the driver |
 //! | `scheduler::wait` | idling for a context that will submit at once |
 //! | `scheduler::lease` | the context that need not ask |
-//! | `scheduler::resume` | what a scheduler takes over from another |
+//! | `scheduler::resume` | the state that a scheduler takes over from another |
 
 #![forbid(unsafe_code)]
 

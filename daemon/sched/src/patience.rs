@@ -45,8 +45,8 @@ impl Patience {
         until
     }
 
-    /// The wait is over, if there was one, or is now for another than `except`. Returns the context that was waited for, and for how long. The GPU
-    /// idles for `start` more.
+    /// The wait is over, if there was one, unless it is for `except`. Returns the context that was waited for, and for how long. The GPU idles for
+    /// `start` more.
     pub(super) fn over(
         &mut self,
         except: Option<ContextKey>,

@@ -8,15 +8,15 @@ pub enum Class {
     Normal,
     /// The tenant is served soon, as long as it uses no more than its share.
     Latency,
-    /// The tenant gets what no other tenant wants.
+    /// The tenant gets the GPU time that no other tenant wants.
     Background,
 }
 
 /// The share of the GPU that a tenant is to have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The weight: the tenant's part is this divided by the weights of all that have work. 1 to 10 000, default 100; what is outside counts
-    /// as the nearest.
+    /// The weight: the tenant's part is this divided by the weights of all that have work. 1 to 10 000, default 100; a number outside counts as the
+    /// nearest inside.
     pub weight: u32,
     /// The tenant's priority.
     pub class: Class,

@@ -1,4 +1,4 @@
-//! A tenant and its contexts as the scheduler keeps them, and the virtual time that they are served by.
+//! A tenant and its contexts as the scheduler keeps them, and the virtual time by which it orders them.
 
 use super::doubt::Doubt;
 use super::habit::Habit;
@@ -6,7 +6,7 @@ use super::time::{SECOND, scaled};
 use super::window::Window;
 use super::{Class, ContextKey, Nanos, Seen, Share, Span, TenantId, Tuning, Usage};
 
-/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, whatever a worker says.
+/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, even if a worker lies.
 pub(super) type Virtual = i128;
 
 /// Virtual time of one nanosecond at weight 1.
@@ -26,11 +26,11 @@ pub(super) struct Tenant {
     pub(super) contexts: Vec<ContextKey>,
     /// The number of them that have work.
     pub(super) active: usize,
-    /// True if it competed with others when last looked at: it has work, and is not held back by a ceiling or its class.
+    /// True if it competed with other tenants when last looked at: it has work, and is not held back by a ceiling or its class.
     pub(super) competes: bool,
     /// The time at which it last had work.
     pub(super) worked: Option<Nanos>,
-    /// True if it had nothing to do for so short a time that it keeps what it is behind.
+    /// True if it had nothing to do for so short a time that it keeps the time by which it is behind.
     pub(super) paused: bool,
     /// The amounts that it was charged lately, and in advance.
     pub(super) window: Window,
@@ -83,12 +83,12 @@ pub(super) struct Context {
     pub(super) seen_at: Nanos,
     pub(super) waits_since: Option<Nanos>,
     pub(super) leased: bool,
-    /// The time until which it may dispatch what was not granted.
+    /// The time until which it may dispatch submissions that were not granted.
     pub(super) trusted_until: Nanos,
     pub(super) bill: Usage,
 }
 
-/// Submissions and what they were charged together.
+/// Submissions and their charge together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charge {
     pub(super) count: u32,
@@ -161,7 +161,7 @@ impl Tenant {
         }
     }
 
-    /// Returns when its ceiling allows it so much GPU time more; `None` if not before something completes.
+    /// Returns the time at which its ceiling allows it so much more GPU time; `None` if something has to complete before.
     pub(super) fn allowed_at(&mut self, time: Nanos, tuning: &Tuning, now: Nanos) -> Option<Nanos> {
         let Some(ceiling) = self.ceiling() else { return Some(now) };
         let limit = scaled(tuning.window, ceiling);
@@ -222,7 +222,7 @@ impl Context {
         self.ready > 0 && (self.leased || self.held_back() > 0)
     }
 
-    /// Returns whether the driver has something of it, or will have.
+    /// Returns whether the driver has a submission of it, or will have.
     pub(super) fn in_driver(&self) -> bool {
         self.granted != self.completed
     }
@@ -246,7 +246,7 @@ impl Context {
         self.leased || now < self.trusted_until
     }
 
-    /// Takes over what its worker says of dispatches. Returns how many of them were not granted and are believed, and how many are not.
+    /// Takes over the worker's count of dispatches. Returns how many of the new ones were not granted and are believed, and how many are not.
     pub(super) fn dispatches(&mut self, seen: Seen, now: Nanos) -> (u32, u32) {
         let said = forward(seen.dispatched.wrapping_sub(self.skew), self.dispatched);
         let allowed = self.granted.wrapping_sub(self.dispatched);
@@ -261,7 +261,7 @@ impl Context {
         (0, excess)
     }
 
-    /// Takes over what its worker says of completions. Returns how many are new.
+    /// Takes over the worker's count of completions. Returns how many are new.
     pub(super) fn completions(&mut self, seen: Seen) -> u32 {
         let said = forward(seen.completed.wrapping_sub(self.skew), self.completed);
         let new = said.min(self.dispatched.wrapping_sub(self.completed));
@@ -275,7 +275,7 @@ impl Context {
         self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
     }
 
-    /// Notes that it has work after it had none. Returns for how long it had none.
+    /// Notes that it has work after it had none. Returns the time for which it had none.
     pub(super) fn thought(&mut self, now: Nanos) -> Nanos {
         let Some(last) = self.last_completion else { return Nanos::MAX };
         self.is_fresh = true;
@@ -284,7 +284,7 @@ impl Context {
         gap
     }
 
-    /// Returns what it has used and has now.
+    /// Returns its usage up to now.
     pub(super) fn usage(&self, now: Nanos) -> Usage {
         let waits = self.waits_since.map_or(0, |since| now.saturating_sub(since));
         Usage {
@@ -300,7 +300,7 @@ impl Context {
 /// The longest time of a submission that is learned; longer times are not told apart.
 const ESTIMATE_MAX: Nanos = 100 * SECOND;
 
-/// Returns how far a wrapping total has moved on; 0 if it seems to have moved back.
+/// Returns the distance that a wrapping total has moved on; 0 if it seems to have moved back.
 fn forward(to: u32, from: u32) -> u32 {
     let moved = to.wrapping_sub(from);
     if moved <= u32::MAX / 2 { moved } else { 0 }

@@ -1,5 +1,5 @@
-//! The record of which context used the GPU when, so that each context pays its part of the time that several had together. This file knows no tenants and no
-//! clock.
+//! The record of which context used the GPU when, so that each context pays its part of the time in which several used the GPU. This file knows no
+//! tenants and no clock.
 //!
 //! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in any
 //! order, so a context that paid first in full has something returned when another's span turns out to overlap its own.
@@ -23,7 +23,7 @@ pub(super) struct Timeline {
 pub(super) struct Cost {
     /// GPU time that its context had.
     pub(super) own: Nanos,
-    /// The amounts that others paid too much, and too little.
+    /// The amounts that other contexts paid too much, and too little.
     pub(super) refunds: Vec<(ContextKey, Nanos)>,
     pub(super) dues: Vec<(ContextKey, Nanos)>,
 }
@@ -37,8 +37,8 @@ struct Segment {
 }
 
 impl Timeline {
-    /// Adds the span `begin..end` in which a context was busy for `busy`, on a GPU with such slices; 0 if it is not known well enough when
-    /// the span began.
+    /// Adds the span `begin..end` in which a context was busy for `busy`, on a GPU with slices of length `slice`; 0 if the length is not known well
+    /// enough when the span began.
     pub(super) fn add(
         &mut self,
         key: ContextKey,
@@ -78,8 +78,8 @@ impl Timeline {
         cost
     }
 
-    /// Weighs the first slices of two that ran alternately: they had half of the time each, except that the one that began later had the
-    /// first slice, so it had more, unless the other had a whole one after that. What follows at once belongs to the same run.
+    /// Weighs the first slices of two that ran alternately: they had half of the time each, except that the one that began later had the first slice,
+    /// so it had more, unless the other had a whole one after that. Spans that follow at once belong to the same run.
     fn weigh_first_slices(
         &mut self,
         key: ContextKey,
@@ -151,7 +151,7 @@ impl Run {
     }
 }
 
-/// Returns by how much the context that began later had more than half of the time in which two ran.
+/// Returns the time by which the context that began later had more than half of the time in which two ran.
 fn first_slice(both: Nanos, slice: Nanos) -> Nanos {
     let cycle = slice.saturating_mul(2).max(1);
     let rest = both % cycle;
@@ -196,7 +196,7 @@ const WHOLE: u64 = 1 << 16;
 /// The number of segments that are kept; older ones are not corrected any more.
 const SEGMENTS_MAX: usize = 512;
 const RUNS_MAX: usize = 32;
-/// After so many spans of which none overlaps another, contexts are taken to run one after the other.
+/// After this many spans without an overlap between two, contexts are taken to run one after the other.
 const SLICED: u32 = 64;
 /// Contexts that share one segment; more pay without being remembered.
 const USERS_MAX: usize = 8;

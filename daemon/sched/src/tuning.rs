@@ -8,12 +8,12 @@ use super::time::{MICROSECOND, MILLISECOND, SECOND};
 pub struct Tuning {
     /// The time that a submission of a context which has completed none is expected to take. Default 200 us.
     pub first_estimate: Nanos,
-    /// A second unit goes to the driver when the first is thought to end within this time, which hides how long that takes. Later
-    /// means that urgent work which arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between
-    /// the two. Default 0.5 ms.
+    /// A second unit goes to the driver when the first is thought to end within this time, so that the passage to the driver costs no idle time. With
+    /// a shorter time, urgent work that arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between the two.
+    /// Default 0.5 ms.
     pub stage_within: Nanos,
-    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while
-    /// a latency tenant is about, nor on a GPU that time-slices. Default 0.2.
+    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while a latency
+    /// tenant is active, nor on a GPU that time-slices. Default 0.2.
     pub stage_part: f64,
     /// Estimated time of the submissions that are granted together at most. Default 1 ms.
     pub bundle: Nanos,
@@ -26,7 +26,7 @@ pub struct Tuning {
     pub credit: Nanos,
     /// The credit of a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
     pub credit_latency: Nanos,
-    /// A tenant that had no work for no longer than this may catch up on what it was behind before, or others got meanwhile: up to
+    /// A tenant that had no work for no longer than this may catch up on the time by which it was behind before, or that others got meanwhile: up to
     /// [`Self::credit_paused`]. Default 5 ms.
     pub pause: Nanos,
     /// The most GPU time that a tenant may catch up on after such a pause. Default 50 ms.
@@ -56,12 +56,12 @@ pub struct Tuning {
     pub slice: Nanos,
     /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
     pub clock_error: Nanos,
-    /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for: less lets workers that were
-    /// taken over gain less, more blames workers less for a slow host. Default 0.125.
+    /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for. With a smaller part, workers that a
+    /// guest has taken over gain less; with a larger one, workers are blamed less for a slow host. Default 0.125.
     pub doubt: f64,
-    /// The most that is saved up of that time, and what a tenant begins with. Default 10 ms.
+    /// The most of that time that is saved up, and the amount that a tenant begins with. Default 10 ms.
     pub doubt_saved: Nanos,
-    /// Urgent submissions are in the driver for so much estimated time at most, beside what is there anyway. Default 4 ms.
+    /// Urgent submissions are in the driver for so much estimated time at most, beside other work there. Default 4 ms.
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
     pub late_span: Nanos,

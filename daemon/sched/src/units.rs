@@ -92,7 +92,7 @@ impl Units {
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
 
-    /// Adds a unit that was granted; more of what is urgent joins what is there.
+    /// Adds a granted unit; more urgent submissions join those that are there.
     pub(super) fn add(&mut self, context: ContextKey, count: u32, each: Nanos, kind: Kind, now: Nanos) {
         let lane = self.0.iter_mut().find(|unit| unit.context == context && unit.kind == Kind::Lane);
         match lane.filter(|_| kind == Kind::Lane) {
@@ -134,8 +134,8 @@ impl Units {
         self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
     }
 
-    /// Returns the places that are taken. Units that are overdue, and those behind them in the same context, hold none, so that no context can keep others
-    /// out with work that never ends. There are few of them, as a tenant has few contexts here.
+    /// Returns the places that are taken. Overdue units, and those behind them in the same context, hold none, so that no context can keep others out
+    /// with work that never ends. Such units are few, as a tenant has few contexts here.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
         let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };
         let mut first = None;

@@ -1,4 +1,4 @@
-//! The account of a context or of a tenant: what it has used, and what it has now.
+//! The account of a context or of a tenant: its usage so far, and its submissions now.
 
 use super::Nanos;
 
@@ -7,11 +7,11 @@ use super::Nanos;
 pub struct Usage {
     /// GPU time charged, in nanoseconds.
     pub gpu: Nanos,
-    /// Time of copy engines charged, in nanoseconds. It counts against the share like the GPU's: only a worker knows which of the two it was.
+    /// Time of copy engines charged, in nanoseconds. It counts against the share like the GPU's: only a worker knows which of the two did the work.
     pub copy: Nanos,
     /// Submissions completed.
     pub submissions: u64,
-    /// Submissions that were dispatched and not granted. A worker that does so was taken over; nothing here can stop it.
+    /// Submissions that were dispatched and not granted. Only a worker that a guest has taken over does so; the scheduler cannot stop it.
     pub strays: u64,
     /// Time with work that could be dispatched and nothing in the driver, in nanoseconds.
     pub waiting: Nanos,

@@ -28,7 +28,7 @@ impl Window {
         }
     }
 
-    /// Takes back what was charged too much, from the latest on.
+    /// Takes back an amount that was charged too much, from the latest charge on.
     pub(super) fn refund(&mut self, mut refund: Nanos) {
         self.sum = self.sum.saturating_sub(refund);
         for (_, used) in self.steps.iter_mut().rev() {

@@ -13,7 +13,7 @@ pub struct Seen {
     pub completed: u32,
 }
 
-/// GPU work that completed, as a worker measured it. It is not trusted.
+/// GPU work that completed, as a worker measured it. The scheduler does not trust it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The begin, by the clock that the scheduler is told.
@@ -24,7 +24,7 @@ pub struct Span {
     pub busy: Nanos,
     /// Submissions in it.
     pub count: u32,
-    /// True if a copy engine did it, beside what computes.
+    /// True if a copy engine did it, beside the computing engine.
     pub copy: bool,
 }
 

@@ -1,8 +1,7 @@
 //! Copies between shared and private memory.
 //!
-//! The shared side is touched with relaxed atomic accesses, because other threads and processes may touch it at the same time;
-//! a torn copy is the other side's problem, undefined behaviour would be ours. Eight bytes per access keeps this close to the
-//! speed of a plain copy.
+//! The shared side is touched with relaxed atomic accesses, because other threads and processes may touch it at the same time. A torn copy is a fault
+//! of the other side; undefined behaviour would be a fault of this program. Eight bytes per access keeps this close to the speed of a plain copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     let mut at = 0;
     while at < into.len() {
-        // Inside of what the caller vouches for, as `at` is below its length.
+        // Within the bytes that the caller vouches for, as `at` is below their length.
         let source = from.wrapping_add(at);
         let rest = &mut into[at..];
         at += match width(source, rest.len()) {
@@ -50,7 +49,7 @@ pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
 pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     let mut at = 0;
     while at < from.len() {
-        // Inside of what the caller vouches for, as `at` is below its length.
+        // Within the bytes that the caller vouches for, as `at` is below their length.
         let target = into.wrapping_add(at);
         let rest = &from[at..];
         at += match (width(target, rest.len()), rest.first_chunk::<4>()) {

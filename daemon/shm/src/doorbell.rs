@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Doorbell(OwnedFd);
 
-/// The end that is told of rings by an epoll instance, and does nothing else with it. It is told no more when this is dropped.
+/// The end that hears of rings by an epoll instance, and does nothing else with the counter. It hears no more once this is dropped.
 #[derive(Debug)]
 pub struct Listener {
     epoll: Arc<OwnedFd>,
@@ -51,8 +51,7 @@ impl Doorbell {
 }
 
 impl Listener {
-    /// Has each ring reported by `epoll` under this token; rings that were not heard yet are one. The sender of `file` need not be
-    /// trusted.
+    /// Has each ring reported by `epoll` under this token; rings that were not heard yet count as one. The sender of `file` need not be trusted.
     ///
     /// # Errors
     ///
@@ -73,7 +72,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Others hold the same description, so closing this descriptor would not do.
+        // Other processes hold the same description, so closing this descriptor would not do.
         let _ = readiness::unwatch(&self.epoll, &self.file);
     }
 }
@@ -93,11 +92,11 @@ impl AsFd for Doorbell {
 /// Checks that a file is such a counter, as far as this process may find out.
 fn check(file: BorrowedFd<'_>) -> io::Result<()> {
     let ours = eventfd(0, EventfdFlags::CLOEXEC)?;
-    // Files without a place of their own are all one to `fstat`. It waits for no other process, as all that it is asked about is open already.
+    // Files without a place of their own are all one to `fstat`. It waits for no other process, as all files that it is asked about are open already.
     let place =
         |Stat { st_dev, st_ino, st_mode, .. }: Stat| (st_dev, st_ino, FileType::from_raw_mode(st_mode));
     let same = place(fstat(file)?) == place(fstat(&ours)?);
-    // A process that may not look names up does without the difference to other files of that sort.
+    // A process that may not look names up cannot tell such a file from others of its sort.
     let kind = |file: BorrowedFd<'_>| readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
     let other = kind(file).is_ok_and(|kind_of| kind(ours.as_fd()).is_ok_and(|wanted| wanted != kind_of));
     if same && !other {

@@ -1,4 +1,4 @@
-//! Files that can be given away and mapped without fear: no process can make them smaller, which would kill one that touches what is gone.
+//! Files that a process can give away and map without fear: no process can make them smaller, which would kill one that touches the lost pages.
 
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, major, seek};
 use rustix::io::Errno;
@@ -59,8 +59,8 @@ pub fn inspect(file: impl AsFd) -> Result<(FixedFile, u64), MapError> {
     }
 }
 
-/// The device (`st_rdev`) whose character device node `file` is; none if it is anything else. How much of it can be mapped only its driver
-/// knows, and for how long what is there is the same.
+/// Returns the device (`st_rdev`) whose character device node `file` is; none if it is anything else. Only its driver knows how much of it can be
+/// mapped, and for how long its contents are the same.
 pub fn device_node(file: impl AsFd) -> Option<u64> {
     let stat = fstat(file).ok()?;
     FileType::from_raw_mode(stat.st_mode).is_char_device().then_some(stat.st_rdev)

@@ -1,8 +1,8 @@
-//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them a third that has the page too
-//! and writes what it likes wherever it likes.
+//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them an attacker that has the page too and
+//! writes any value anywhere.
 //!
-//! Until that happens, each side gets exactly what the other said. From then on neither side takes more than there can be, takes
-//! anything twice, or sleeps through a poke.
+//! Until that happens, each side gets exactly the values of the other. From then on neither side takes more than there can be, takes anything twice,
+//! or sleeps through a poke.
 
 use super::grants::{NOTES_MAX, PAGE_BYTES, WORK_MAX};
 use super::{
@@ -31,7 +31,7 @@ pub fn fuzz_grants(bytes: &[u8]) -> usize {
     happened
 }
 
-/// Both sides, the attacker's own mapping, and what each side should see.
+/// Both sides, the attacker's own mapping, and the values that each side should see.
 struct World {
     gate: GateSide,
     scheduler: SchedulerSide,
@@ -105,7 +105,7 @@ impl World {
             9 => {
                 let milliseconds: u32 = u.arbitrary()?;
                 self.cpu = Duration::from_millis(milliseconds.into());
-                // What does not fit is the most that does.
+                // A time that does not fit counts as the longest that does.
                 let more = Duration::from_secs(if u.ratio(1, 8)? { 1 << 40 } else { 0 });
                 self.gate.tell_cpu(self.cpu + more);
                 if !more.is_zero() {
@@ -116,7 +116,7 @@ impl World {
                 let milliseconds: Option<u32> = u.arbitrary()?;
                 self.running = milliseconds.map(|time| Duration::from_millis(time.into()));
                 self.gate.tell_running(self.running);
-                // One is added to tell it from none.
+                // One is added, so that 0 stands for none.
                 self.running =
                     self.running.map(|time| time.min(Duration::from_millis(u64::from(u32::MAX) - 1)));
             }
@@ -152,14 +152,14 @@ impl World {
     fn take_work(&mut self) {
         let there = self.word(WRITTEN).wrapping_sub(self.taken).min(WORK_MAX);
         let work = self.scheduler.take_work();
-        assert_eq!(work.len(), there as usize, "it goes by its own count of what it took");
+        assert_eq!(work.len(), there as usize, "it goes by its own count of taken work");
         self.taken = self.taken.wrapping_add(there);
         if self.honest {
             assert!(work.into_iter().eq(self.waiting.drain(..)), "not in order");
         }
         let rest = self.word(WRITTEN).wrapping_sub(self.taken).min(WORK_MAX);
         let again = self.scheduler.take_work();
-        assert_eq!(again.len(), rest as usize, "something is taken twice");
+        assert_eq!(again.len(), rest as usize, "a piece of work is taken twice");
         self.taken = self.taken.wrapping_add(rest);
     }
 
@@ -207,11 +207,11 @@ impl World {
         let value: [u8; 4] = if u.arbitrary()? {
             u.arbitrary()?
         } else {
-            // Near to what is there, where counters are compared.
+            // Values near to the present counters, where counters are compared.
             let near = i32::from(u.arbitrary::<i16>()?);
             self.taken.wrapping_add_signed(near).to_le_bytes()
         };
-        // Mostly the words, which begin the page.
+        // Mostly the words at the begin of the page.
         let words = if u.ratio(7, 8)? { 33 } else { PAGE_BYTES / 4 };
         let offset = u.int_in_range(0..=words - 1)? * 4;
         self.page.copy_in(offset, &value).expect("it is in the page");
@@ -226,7 +226,7 @@ impl World {
             assert_eq!((counters, cpu, running), (self.counters, self.cpu, self.running));
             assert_eq!((self.gate.granted(), self.gate.is_leased()), (self.granted, self.leased));
         }
-        // No claim is so large that what is added to it overflows.
+        // No claim is so large that a sum with it overflows.
         let most = Duration::from_millis(u32::MAX.into());
         assert!(cpu <= most && running.is_none_or(|time| time < most), "{cpu:?}, {running:?}");
     }

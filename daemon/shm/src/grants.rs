@@ -4,11 +4,11 @@
 //! it, and *completed* when the GPU is through with it. All three are counted by the worker, from 0 and wrapping; grants are counted
 //! by the scheduler in the same way. While a context has a *lease* it dispatches without asking, for the price of one load.
 //!
-//! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: what finds
-//! none is counted, and the worker does not wait. Otherwise that costs the worker one load for each submission.
+//! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: the worker counts a
+//! note without room, and does not wait. Otherwise that costs the worker one load for each submission.
 //!
-//! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that was taken over can write what it
-//! likes: the scheduler takes whatever it reads for a claim.
+//! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that a guest has taken over can write any value: the
+//! scheduler takes each for a claim.
 
 use super::trace_note::{NOTE_BYTES, TakenNotes, TraceNote};
 use super::{MapError, Mapping, OutOfBounds, Word, create};
@@ -110,7 +110,7 @@ impl Page {
         let mapping = Arc::new(Mapping::new(file, PAGE_BYTES)?);
         let word =
             |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: PAGE_BYTES, actual: 0 });
-        // What the scheduler writes and what the worker writes are on lines of their own.
+        // The scheduler's words and the worker's words are on lines of their own.
         let (granted, lease, wake, read) = (word(0)?, word(4)?, word(128)?, word(8)?);
         let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);
         let (written, cpu, running) = (word(76)?, word(80)?, word(84)?);
@@ -169,7 +169,7 @@ impl GateSide {
         self.0.granted.load(Acquire)
     }
 
-    /// Returns what was told last, by this process or by another whose page this was.
+    /// Returns the counters that were told last, by this process or by another whose page this was.
     pub fn told(&self) -> Counters {
         let (dispatched, completed) = (self.0.dispatched.load(Acquire), self.0.completed.load(Acquire));
         Counters { ready: self.0.ready.load(Acquire), dispatched, completed }
@@ -180,9 +180,9 @@ impl GateSide {
         Duration::from_millis(self.0.cpu.load(Relaxed).into())
     }
 
-    /// Tells what was counted.
+    /// Tells the worker's counters.
     pub fn tell(&self, counters: Counters) {
-        // In the reverse of the order in which they are read, so that nothing is seen as dispatched and as ready.
+        // In the reverse of the order in which they are read, so that no submission is seen as dispatched and as ready.
         self.0.ready.store(counters.ready, Release);
         self.0.dispatched.store(counters.dispatched, Release);
         self.0.completed.store(counters.completed, Release);
@@ -221,7 +221,7 @@ impl GateSide {
         self.0.cpu.store(u32::try_from(used.as_millis()).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Tells for how long the longest submission has run, if the GPU has begun one.
+    /// Tells the time for which the longest submission has run, if the GPU has begun one.
     pub fn tell_running(&self, running: Option<Duration>) {
         let milliseconds = running.map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
         self.0.running.store(milliseconds.saturating_add(running.is_some().into()), Relaxed);
@@ -283,7 +283,7 @@ impl SchedulerSide {
         Ok(side)
     }
 
-    /// Returns how far this side has come, for [`Self::resume`].
+    /// Returns the position of this side, for [`Self::resume`].
     #[must_use]
     pub fn reached(&self) -> Reached {
         Reached { granted: self.granted, read: self.read }
@@ -301,13 +301,13 @@ impl SchedulerSide {
         Duration::from_millis(self.page.cpu.load(Relaxed).into())
     }
 
-    /// Returns for how long the worker claims that its longest submission has run.
+    /// Returns the time for which the worker claims that its longest submission has run.
     pub fn running(&self) -> Option<Duration> {
         let milliseconds = self.page.running.load(Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(milliseconds.into()))
     }
 
-    /// Takes what the worker claims to have had done since the last time; a bounded number.
+    /// Takes the work that the worker claims to have had done since the last time; a bounded number of pieces.
     pub fn take_work(&mut self) -> Vec<Work> {
         let there = self.page.written.load(Acquire).wrapping_sub(self.read).min(WORK_MAX);
         let work = (0..there).filter_map(|at| self.work(self.read.wrapping_add(at)).ok()).collect();
@@ -322,7 +322,7 @@ impl SchedulerSide {
         Ok(Work::of_bytes(&bytes))
     }
 
-    /// Wants notes for a trace from now on, or no more. Those that were left from an earlier trace are gone when one begins.
+    /// Wants notes for a trace from now on, or no more. Notes of an earlier trace are gone when one begins.
     pub fn trace(&mut self, wanted: bool) {
         if std::mem::replace(&mut self.traced, wanted) == wanted {
             return;
@@ -524,7 +524,7 @@ mod tests {
         (1..=max + 7).for_each(|number| gate.tell_note(&told(number)));
         let first = scheduler.take_notes(100);
         assert_eq!((first.lost, first.nonsense), (7, 0));
-        assert_eq!(first.notes, (1..=100).map(told).collect::<Vec<_>>(), "what was left over is gone");
+        assert_eq!(first.notes, (1..=100).map(told).collect::<Vec<_>>(), "old notes are gone");
         let rest = scheduler.take_notes(u32::MAX);
         assert_eq!((rest.lost, rest.notes), (0, (101..=max).map(told).collect()));
         let stages = Stages {

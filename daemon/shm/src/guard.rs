@@ -1,9 +1,9 @@
 //! Mappings whose file another process can shrink, or leave without room.
 //!
-//! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out
-//! the first where a file has them, and nothing does the second (holes can be punched into sealed files, and a pool of huge pages runs dry).
-//! The signal handler replaces the whole of a guarded mapping by zeros, so that the thread that touched it goes on, and notes it: what that
-//! thread read is wrong then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS is what it was.
+//! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out the
+//! first where a file has them, and nothing rules out the second (holes can be punched into sealed files, and a pool of huge pages runs dry). The
+//! signal handler replaces the whole of a guarded mapping by zeros, so that the thread that touched it goes on, and notes it: the bytes that this
+//! thread read are wrong then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS acts as before.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
@@ -99,7 +99,7 @@ fn mapping_at(address: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Replaces lost pages by zeros; returns whether that succeeded, so that memory of ours is at these addresses.
+/// Replaces lost pages by zeros; returns whether that succeeded, so that private memory is at these addresses.
 fn put_zeros(start: usize, end: usize) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let at = std::ptr::with_exposed_provenance_mut(start);
@@ -120,7 +120,7 @@ mod tests {
     fn guarded(len: u64) -> (File, Mapping, Guard) {
         let file = tempfile::tempfile().unwrap();
         ftruncate(&file, len).unwrap();
-        // It takes no file that can shrink, but a device's memory as it is.
+        // `Mapping::new` takes no file that can shrink; this function takes any.
         let mapping = Mapping::of_device(file.as_fd(), len).unwrap();
         let guard = Guard::over(mapping.as_ptr().cast(), len as usize).unwrap();
         (file, mapping, guard)

@@ -58,7 +58,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`MapError::Address`] if something else is there, or no such mapping can be there.
+    /// [`MapError::Address`] if the address is taken, or no such mapping can be there.
     pub fn new_at(file: impl AsFd, size: u64, address: u64) -> Result<Self, MapError> {
         let len = len_of(&file, size)?;
         if !is_place(address, size) {
@@ -71,8 +71,8 @@ impl Mapping {
         }
     }
 
-    /// Maps the first `size` bytes of what a driver shows of a device's memory. For the owner of that memory, and until it is freed: what
-    /// the pages are later is not known.
+    /// Maps the first `size` bytes of a device's memory, as a driver shows it. For the owner of that memory, and until it is freed: the later content
+    /// of the pages is not known.
     pub fn of_device(device: impl AsFd, size: u64) -> Result<Self, MapError> {
         Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
     }
@@ -156,7 +156,7 @@ fn len_of(file: impl AsFd, size: u64) -> Result<usize, MapError> {
     }
 }
 
-/// Maps a file at an address; if something is there, fails with [`Errno::EXIST`].
+/// Maps a file at an address; if a mapping is there already, fails with [`Errno::EXIST`].
 fn map_at(file: impl AsFd, len: usize, address: u64) -> Result<*mut c_void, Errno> {
     let wanted = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
     let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
@@ -226,7 +226,7 @@ impl Word {
     /// Sleeps while the word is `value`, until [`Self::wake`] or the end of `limit`; may return sooner.
     pub fn wait(&self, value: u32, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // The waiting thread looks again: why this ended does not matter. Not private, as other processes wake.
+        // The waiting thread looks again, so the reason why this ended does not matter. Not private, as other processes wake.
         let _ = futex::wait(self.atomic(), futex::Flags::empty(), value, limit.as_ref());
     }
 

@@ -115,7 +115,7 @@ fn a_placed_mapping_can_be_had_again_at_its_address_and_only_there() {
         let refused = Mapping::new_at(&file, 4 << 20, at);
         assert!(matches!(refused, Err(MapError::Address { address }) if address == at), "{refused:?}");
     };
-    // All of it, its start, and its end are in use.
+    // The whole range, its start, and its end are in use.
     [address, address - (2 << 20), address + (2 << 20)].into_iter().for_each(taken);
     drop(placed);
     let again = Mapping::new_at(&file, 4 << 20, address).unwrap();
@@ -155,12 +155,12 @@ fn hostile_addresses_are_refused_and_replace_nothing() {
     let mut bytes = [0; 4];
     elsewhere.copy_out(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"kept");
-    // The file is looked at all the same.
+    // The size of the file is checked all the same.
     let free = placed.as_ptr().addr() as u64;
     drop(placed);
     assert!(matches!(Mapping::new_at(&file, 8193, free), Err(MapError::Size { .. })));
     assert!(matches!(Mapping::new_placed(&file, 8193), Err(MapError::Size { .. })));
-    // Where something was a moment ago is room, unless another test took it.
+    // A range that was mapped a moment ago is free, unless another test took it.
     let has_room = |_| {
         let free = Mapping::new_placed(&file, 8192).unwrap().as_ptr().addr() as u64;
         Mapping::new_at(&file, 8192, free).is_ok()

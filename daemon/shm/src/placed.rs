@@ -1,8 +1,8 @@
 //! Addresses for memory that another process maps where this one has it: a driver may have given them to a guest.
 //!
-//! They lie in a range of the address space that nothing else is put into: executables, heaps and stacks lie elsewhere, and so do the
-//! addresses that the kernel chooses. Each process begins at random within it, so that what a successor has placed of its own is seldom in
-//! the way of what it takes over. Knows addresses only; the code that maps says whether one is free.
+//! They lie in a range of the address space that nothing else is put into: executables, heaps and stacks lie elsewhere, and so do the addresses that
+//! the kernel chooses. Each process begins at random within it, so that the files that a successor has placed of its own seldom occupy the addresses
+//! of those that it takes over. Knows addresses only; the code that maps says whether one is free.
 
 use rustix::io::Errno;
 use std::collections::hash_map::RandomState;
@@ -11,15 +11,15 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The range: above what sanitizers keep, below what the kernel chooses if it goes upwards (a third of the addresses of x86-64, a quarter of
-/// those of aarch64). Where a processor has fewer addresses nothing can be mapped there.
+/// The range: above the addresses of sanitizers, below those that the kernel chooses if it goes upwards (a third of the addresses of x86-64, a
+/// quarter of those of aarch64). Where a processor has fewer addresses nothing can be mapped there.
 pub(super) const RANGE: Range<u64> = 0x1000_0000_0000..0x2800_0000_0000;
 
-/// The alignment of what is at least as large, which huge pages can then hold.
+/// The alignment of files that are at least as large, which huge pages can then hold.
 const HUGE: u64 = 2 << 20;
 
-/// The number of addresses that are asked for before the kernel chooses one. Each is twice as far from the one before as that was, so that
-/// they get past whatever lies there.
+/// The number of addresses that a process asks for before it leaves the choice to the kernel. Each is twice as far from the one before as that was,
+/// so that they get past any mapping that lies there.
 const PLACES_ASKED: u32 = 24;
 
 /// The addresses of one range, given out upwards and then from its start again.
@@ -70,7 +70,7 @@ impl Places {
         let Range { start, end } = self.range;
         let after =
             |next: u64| Some(start + (next.saturating_sub(start).saturating_add(bytes)) % (end - start));
-        // It always has a value.
+        // The function always returns a value.
         let _ = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-/// Puts a file in the place of the one that is open under this number, whichever value owns the number. What goes on there goes on with the new file.
+/// Puts a file in the place of the open file with this number, whichever value owns the number. A user of that number goes on with the new file.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! The words in which a context's driver looks for the results of its fences, as its worker tells the device process.
 //!
-//! Mesa before 26.2 may poll such a word and nothing else (`vulkan::submit::lost` has the details). Once the worker is gone
-//! it would never be written, so the device process does that. Told in memory, because command buffers are recorded all the time and workers
-//! hardly ever die. Only the worker writes the table, and it is read when the worker is gone; one that was taken over can name any
-//! word, and the reader checks whether the context sees it.
+//! Mesa before 26.2 may poll such a word and nothing else (`vulkan::submit::lost` has the details). Once the worker is gone no worker writes it, so
+//! the device process does. The table is in memory, because command buffers are recorded all the time and workers hardly ever die. Only the worker
+//! writes the table, and the device process reads it when the worker is gone. A worker that a guest has taken over can name any word, so the reader
+//! checks whether the context sees it.
 
 use super::{Mapping, OutOfBounds};
 use parking_lot::Mutex;
@@ -55,7 +55,7 @@ impl ResultWords {
         Self { mapping, start, free: Mutex::default() }
     }
 
-    /// Tells of a word; none if there is no room, or for a word that is no word.
+    /// Tells of a word; none if there is no room, or the offset is that of no word.
     pub fn tell(self: &Arc<Self>, (memory, offset): ResultWord) -> Option<Told> {
         let index = u32::try_from(offset / 4).ok().filter(|_| offset.is_multiple_of(4))?;
         let entry = self.free.lock().take()?;
@@ -103,7 +103,7 @@ impl Free {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // Its entry is inside.
+        // The entry lies inside the table.
         let _ = self.table.set_state(self.entry, FREE);
         self.table.free.lock().again.push(self.entry);
     }

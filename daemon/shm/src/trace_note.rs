@@ -45,7 +45,8 @@ pub struct Stages {
     pub end: u64,
     /// The worker learned of the end.
     pub noticed: u64,
-    /// The GPU's own time stamps say when it began and ended it; otherwise that is concluded from when it was dispatched and noticed.
+    /// The GPU's own time stamps say when it began and ended it; otherwise both times are concluded from those of its dispatch and of the notice of
+    /// its end.
     pub is_measured: bool,
     /// The submission is on a queue that only copies.
     pub copies: bool,

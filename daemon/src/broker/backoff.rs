@@ -17,7 +17,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The pause before the next start of what has lived for so long.
+    /// The pause before the next start of a process that has lived for so long.
     pub(super) fn pause_after(&mut self, life: Duration) -> Duration {
         let pause = match self.last {
             Some(last) if life < A_LIFE => (last * 2).min(LONGEST),

@@ -1,4 +1,4 @@
-//! The operator's end of the control socket: what the subcommands do. `stream` is the connection, `daemons` finds the daemons of this host.
+//! The operator's end of the control socket: the work of the subcommands. `stream` is the connection, `daemons` finds the daemons of this host.
 
 mod daemons;
 mod stream;
@@ -17,13 +17,13 @@ use std::time::Duration;
 use stream::ANSWER_BYTES;
 pub use stream::{Stream, ask, status};
 
-/// The reason why an operator gets no answer, or not the one wanted.
+/// The reason why an operator gets no answer, or another than the wanted one.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens there or answers, or it does not let this user in.
     #[error("{}: {}; {}", .0.display(), .1, remedy(.1))]
     Socket(PathBuf, io::Error),
-    /// The peer sent something that is no answer of a broker, or not the one to this request.
+    /// The peer sent bytes that are no answer of a broker, or not the one to this request.
     #[error("{0}: not the answer of a broker: {1}")]
     Protocol(PathBuf, String),
     /// The broker refuses.
@@ -40,7 +40,7 @@ pub enum ClientError {
     TooMany(usize),
 }
 
-/// Returns what helps an operator who gets no answer for this reason.
+/// Returns advice for an operator who gets no answer for this reason.
 fn remedy(why: &io::Error) -> &'static str {
     match why.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -61,30 +61,30 @@ pub enum Watch {
     EverySecond,
 }
 
-/// Moves a terminal's cursor to the top and clears what is there.
+/// Moves a terminal's cursor to the top and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// Shows how things are at the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
+/// Shows the state of the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
 ///
 /// # Errors
 ///
-/// As [`ask`], or there is no such VM, or what it says cannot be written.
+/// As [`ask`], or there is no such VM, or the answer cannot be written.
 pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) -> Result<(), ClientError> {
     show(json, watch, || Ok(shown(&status(socket)?, vm, json)?.into()))
 }
 
-/// Shows how things are at each daemon that lets this user in, one table after the other. As JSON it is the status of the first, the broker if there
-/// is one, with those of the others in `others`.
+/// Shows the state of each daemon that lets this user in, one table after the other. As JSON it is the status of the first, the broker if there is
+/// one, with those of the others in `others`.
 ///
 /// # Errors
 ///
-/// No daemon answers; or the broker does not, which is told when the others are shown. A daemon of one VM that does not is no error, and told on
-/// standard error.
+/// No daemon answers; or the broker does not, which is told when the others are shown. If a daemon of one VM does not answer, that is no error, and
+/// told on standard error.
 pub fn show_all(json: bool, watch: Watch) -> Result<(), ClientError> {
     show(json, watch, || daemons::all(json))
 }
 
-/// Shows how things are once or again and again, until there is an error.
+/// Shows the status once or again and again, until there is an error.
 fn show(
     json: bool,
     watch: Watch,
@@ -107,7 +107,7 @@ fn show(
     }
 }
 
-/// Returns how things are, as the table that [`show_status`] shows.
+/// Returns the status, as the table that [`show_status`] shows.
 ///
 /// # Errors
 ///
@@ -144,44 +144,44 @@ pub fn set(socket: &Path, vm: &str, words: &[String]) -> Result<(), ClientError>
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so.
+/// As [`ask`], or the name has another form.
 pub fn kill(socket: &Path, context: &str) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     ask(socket, &Request::Kill { vm: vm.to_owned(), context }).map(|_| ())
 }
 
-/// Has a context, named as `VM/CONTEXT`, get another worker while its program runs, and shows how far that is.
+/// Has a context, named as `VM/CONTEXT`, get another worker while its program runs, and shows the progress.
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so, or it stays with its worker.
+/// As [`ask`], or the name has another form, or the context stays with its worker.
 pub fn restart(socket: &Path, context: &str) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     show_restart(socket, &Request::Restart { vm: vm.to_owned(), context }, "restarted")
 }
 
-/// Has a context, named as `VM/CONTEXT`, swapped out until its program goes on, and shows how far that is.
+/// Has a context, named as `VM/CONTEXT`, swapped out until its program goes on, and shows the progress.
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so, or it stays with its worker.
+/// As [`ask`], or the name has another form, or the context stays with its worker.
 pub fn swap_out(socket: &Path, context: &str) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     show_restart(socket, &Request::SwapOut { vm: vm.to_owned(), context }, "swapped out")
 }
 
-/// Has a context, named as `VM/CONTEXT`, go on on another GPU while its program runs, and shows how far that is. `from` is the GPU that it
-/// leaves, if it is on several.
+/// Has a context, named as `VM/CONTEXT`, go on on another GPU while its program runs, and shows the progress. `from` is the GPU that it leaves, if it
+/// is on several.
 ///
 /// # Errors
 ///
-/// As [`ask`], or it is not named so, or it stays where it is.
+/// As [`ask`], or the name has another form, or the context stays where it is.
 pub fn move_to(socket: &Path, context: &str, gpu: String, from: Option<String>) -> Result<(), ClientError> {
     let (vm, context) = place(context)?;
     show_restart(socket, &Request::Move { vm: vm.to_owned(), context, gpu, from }, "moved")
 }
 
-/// Has the program that is installed now go on in the broker's place, and shows what becomes of its VMs.
+/// Has the newly installed program go on in the broker's place, and shows the fate of its VMs.
 ///
 /// # Errors
 ///
@@ -214,7 +214,7 @@ pub fn upgrade(socket: &Path) -> Result<(), ClientError> {
     })
 }
 
-/// Shows how far a restart is, and at its end what was `done`.
+/// Shows the progress of a restart, and at its end the text `done`.
 fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), ClientError> {
     let mut shown = String::new();
     follow(socket, request, "no result of a restart", |answer| match answer {
@@ -233,7 +233,7 @@ fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), Clie
     })
 }
 
-/// Has everything that is on a GPU moved to other GPUs, and shows what becomes of each context.
+/// Has all contexts on a GPU moved to other GPUs, and shows the fate of each.
 ///
 /// # Errors
 ///
@@ -241,7 +241,7 @@ fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), Clie
 pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
     let request = Request::Drain { gpu: gpu.to_owned() };
     follow(socket, &request, "no result of draining", |answer| match answer {
-        // So that the connection is known to be alive.
+        // Shown so that the operator knows the connection to be alive.
         Answer::Restarting { .. } => Ok(Followed::Further),
         Answer::Draining { context, stays } => {
             let outcome = stays.map_or_else(|| "moved".to_owned(), |why| format!("stays: {why}"));
@@ -269,7 +269,7 @@ enum Followed {
     Astray,
 }
 
-/// Shows `look` each of the answers to a request, up to the last. `missing` are the words for an answer to something else.
+/// Shows `look` each of the answers to a request, up to the last. `missing` are the words for the answer to another request.
 fn follow(
     socket: &Path,
     request: &Request,
@@ -308,7 +308,7 @@ fn say(text: &str) -> Result<(), ClientError> {
 ///
 /// # Errors
 ///
-/// It is not named so.
+/// The name has another form.
 pub fn vm_of(context: &str) -> Result<&str, ClientError> {
     place(context).map(|(vm, _)| vm)
 }
@@ -324,12 +324,12 @@ fn refused(error: &str) -> ClientError {
     ClientError::Refused(outside::lines_for_terminal(error))
 }
 
-/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait. With
-/// `now`, nothing waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and what would become of it is shown.
+/// Has the broker read its file again, and shows the result: the counts on a line, and a line for each change that has to wait. With `now`, no change
+/// waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and the changes are only shown.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or what it says cannot be written.
+/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or the result cannot be written.
 pub fn reload(socket: &Path, now: bool, dry_run: bool) -> Result<(), ClientError> {
     let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { now, dry_run })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));

@@ -73,11 +73,11 @@ pub(super) enum Asked {
     Line(Vec<u8>),
     /// A request for metrics.
     Http(http::Asked),
-    /// The peer has had enough of what is streamed to it.
+    /// The peer wants no more of its stream.
     Enough,
 }
 
-/// A peer that gets an answer when all device processes have said what memory they hold, or at the deadline.
+/// A peer that gets an answer when all device processes have reported their memory, or at the deadline.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) peer: Peer,
@@ -99,7 +99,7 @@ const CONNECTIONS: usize = 32;
 const PATIENCE: Nanos = 10_000_000_000;
 
 impl Connections {
-    /// Listens for those operators who have access at `control`, and for collectors at `metrics` if that is wanted.
+    /// Listens at `control` for the operators that `access` admits, and at `metrics`, if given, for collectors.
     pub(super) fn listen(
         (control, access): (&Path, Access),
         metrics: Option<&MetricsAddress>,
@@ -123,7 +123,7 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// One is not there, or the system refuses.
+    /// A socket is not there, or the system refuses.
     pub(super) fn resume(
         passed: Vec<PassedListener>,
         inherited: &mut Inherited,
@@ -164,7 +164,7 @@ impl Connections {
         Some(peer)
     }
 
-    /// Has the sockets watched, and makes room for those who connect.
+    /// Has the sockets watched, and makes room for connections.
     fn begin(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         for (index, (_, listener)) in self.listeners.iter().enumerate() {
             watch(epoll, listener, Source::Listener.token(index), Events::EPOLLIN)?;
@@ -178,7 +178,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes over a connection to the control socket, whose other end somebody plays.
+    /// Takes over a connection to the control socket, whose other end a test plays.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn play(&mut self, socket: UnixStream, epoll: &OwnedFd, now: Nanos) -> Peer {
         let (serial, slot) = (self.serial + 1, 0);
@@ -196,7 +196,7 @@ impl Connections {
         Peer { slot, serial }
     }
 
-    /// Drops all connections: what somebody plays ends with them.
+    /// Drops all connections, whose other ends a test plays.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn drop_all(&mut self, epoll: &OwnedFd) {
         (0..self.slots.len()).for_each(|slot| self.drop_at(slot, epoll));
@@ -274,7 +274,7 @@ impl Connections {
         Some(Peer { slot, serial: self.serial })
     }
 
-    /// Something has happened on a connection. What is asked, if a request is whole.
+    /// Handles an event of a connection. Returns the request, if it is whole.
     pub(super) fn event(&mut self, slot: usize, flags: Events, epoll: &OwnedFd) -> Option<(Peer, Asked)> {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let peer = Peer { slot, serial: connection.serial };
@@ -336,15 +336,15 @@ impl Connections {
         Some(connection.output.len() - connection.sent.min(connection.output.len()))
     }
 
-    /// Returns a free slot. The search begins at another slot for each connection, so that it does not find the one that was freed last: of
-    /// that an event may be under way.
+    /// Returns a free slot. The search begins at another slot for each connection, so that it does not find the slot that was freed last: an event of
+    /// the old connection may be under way.
     fn free_slot(&self) -> Option<usize> {
         let first = (self.serial % self.slots.len() as u64) as usize;
         (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
     }
 
-    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be; one that has asked for nothing
-    /// before one that waits for its answer or reads a stream.
+    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be. One without a request goes before one that
+    /// waits for its answer or reads a stream.
     fn make_room(&mut self, protocol: Protocol, epoll: &OwnedFd) {
         let own = || self.slots.iter().enumerate().filter_map(|(slot, taken)| Some((slot, taken.as_ref()?)));
         let own = || own().filter(|(_, connection)| connection.protocol == protocol);
@@ -378,7 +378,7 @@ impl Connections {
     }
 }
 
-/// Says which folder keeps those out who have access to the control socket.
+/// Warns of a folder that keeps members of the group with access from the control socket.
 fn warn_of_closed_folder(control: &Path, access: Access) {
     if let Some(group) = access.group
         && let Some(folder) = outside::closed_folder(control, group)
@@ -409,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Sends more of a stream, and hears whether its reader has had enough: anything that it sends says so, and that it sends no more.
+    /// Sends more of a stream, and hears whether its reader has had enough: the reader says so by any byte, or by the end of its side.
     fn hear_reader(&mut self, flags: Events) -> Result<Option<Asked>, Errno> {
         if flags.contains(Events::EPOLLOUT) {
             self.send()?;
@@ -473,7 +473,7 @@ impl Connection {
     }
 
     fn listen_for(&self, epoll: &OwnedFd, slot: usize, flags: Events) {
-        // It is watched as long as it has a slot.
+        // The connection is watched as long as it has a slot.
         let _ = watch_for(epoll, &self.socket, Source::Connection.token(slot), flags);
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The operator wants to know how things are.
+    /// The operator wants the status.
     Status,
     /// The operator wants to change the share of a VM.
     Set {
@@ -52,8 +52,8 @@ pub enum Request {
         #[serde(default)]
         from: Option<String>,
     },
-    /// The operator wants nothing to be on a GPU: contexts begin elsewhere from now on, and those that are there are moved.
-    /// [`Answer::Draining`] comes for each and [`Answer::Restarting`] between them, and then [`Answer::Drained`].
+    /// The operator wants a GPU to be emptied: contexts begin on other GPUs from now on, and those on it are moved. [`Answer::Draining`] comes for
+    /// each and [`Answer::Restarting`] between them, and then [`Answer::Drained`].
     Drain {
         /// The GPU, by its UUID, its PCI address or a part of its name that no other GPU has.
         gpu: String,
@@ -63,20 +63,20 @@ pub enum Request {
         /// The GPU, as in [`Request::Drain`].
         gpu: String,
     },
-    /// The operator wants the configuration file to be read again, and what it says to hold.
+    /// The operator wants the configuration file to be read again, and its settings to take effect.
     Reload {
-        /// The file may take the GPUs of VMs in use away, and name no VM at all: that is meant. `remove` is an older name.
+        /// The file may take the GPUs of VMs in use away, and name no VM at all: the operator confirms both. `remove` is an older name.
         #[serde(default, alias = "remove", skip_serializing_if = "std::ops::Not::not")]
         now: bool,
-        /// The operator wants to know what would happen, and nothing does.
+        /// The operator wants to know the changes, and none is made.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         dry_run: bool,
     },
-    /// The operator wants the program that is installed now to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
+    /// The operator wants the newly installed program to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
     /// [`Answer::Upgraded`].
     Upgrade,
-    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
-    /// them. Whatever is sent meanwhile ends the trace, and so does the end of what is sent.
+    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of them. Any
+    /// byte that the operator sends meanwhile ends the trace, and so does the end of the operator's side.
     Trace {
         /// The VM's name.
         vm: String,
@@ -98,7 +98,7 @@ pub enum Answer {
     Reloaded(Reloaded),
     /// The answer to [`Request::Trace`]: the trace begins.
     Tracing {
-        /// The time, in nanoseconds of the monotonic clock. What comes has later ones.
+        /// The time, in nanoseconds of the monotonic clock. Events that follow have later ones.
         begin: u64,
     },
     /// The context of [`Request::Restart`], [`Request::SwapOut`] or [`Request::Move`] is being handed over. More answers follow.
@@ -124,7 +124,7 @@ pub enum Answer {
         from: String,
         /// The version of this one.
         to: String,
-        /// The milliseconds for which nobody decided about GPUs.
+        /// The milliseconds for which no broker decided about GPUs.
         pause_ms: u64,
         /// Contexts that were taken over.
         contexts: usize,
@@ -137,7 +137,7 @@ pub enum Answer {
     Draining {
         /// The context, as `VM/CONTEXT`.
         context: String,
-        /// The reason why it stays where it is, if it does.
+        /// The reason why the context stays, if it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stays: Option<String>,
     },
@@ -152,7 +152,7 @@ pub enum Answer {
     Done,
     /// The request cannot be carried out.
     Error {
-        /// The reason, and what is allowed.
+        /// The reason, and the allowed values.
         error: String,
     },
 }

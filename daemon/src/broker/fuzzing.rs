@@ -1,5 +1,5 @@
-//! Entry points for fuzzing what the broker reads: HTTP, the control protocol, the configuration file, and all that a VM which was taken
-//! over can do to it.
+//! Entry points for fuzzing the inputs of the broker: HTTP, the control protocol, the configuration file, and all messages and pages of a VM that its
+//! guest has taken over.
 
 use super::connections::Peer;
 use super::control::{self, Answer, REQUEST_BYTES, Request};
@@ -44,11 +44,11 @@ pub fn fuzz_http(bytes: &[u8]) -> usize {
         "more is waited for than is kept"
     );
     let kept = &bytes[..bytes.len().min(http::REQUEST_BYTES - 1)];
-    // All pieces of a short one, some of a long one.
+    // All pieces of a short request, some of a long one.
     let step = 1 + kept.len() / 256;
     let first = (0..=kept.len()).step_by(step).find(|&end| http::read(&kept[..end]) != Asked::Incomplete);
     if let Some(end) = first {
-        assert_eq!(http::read(&kept[..end]), whole, "what comes behind the head changes what is asked");
+        assert_eq!(http::read(&kept[..end]), whole, "bytes behind the head change the request");
     }
     let answer = match whole {
         Asked::Incomplete => return 0,
@@ -61,12 +61,12 @@ pub fn fuzz_http(bytes: &[u8]) -> usize {
     let text = std::str::from_utf8(&answer).expect("an answer is text");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head ends with an empty line");
     assert!(head.starts_with("HTTP/1.1 4") && head.contains(&format!("Content-Length: {}\r\n", body.len())));
-    assert!(answer.len() < 256, "a refusal is longer than what is said in it");
+    assert!(answer.len() < 256, "a refusal is longer than its text needs");
     1
 }
 
-/// Lines of the control protocol: what is a request is the same after it is written and read again, what it may change stays within
-/// bounds, and each answer is one line that its length bounds. Returns how many requests there were.
+/// Lines of the control protocol: a request is the same after it is written and read again, its changes stay within bounds, and each answer is one
+/// line that its length bounds. Returns how many requests there were.
 pub fn fuzz_control(bytes: &[u8]) -> usize {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.len() <= REQUEST_BYTES);
     lines.map(|line| usize::from(control_line(line))).sum()
@@ -101,7 +101,7 @@ fn control_line(line: &[u8]) -> bool {
     true
 }
 
-/// An error is answered with one line that a client reads as it was meant, and that is no longer than what was asked makes it.
+/// An error is answered with one line that a client reads as it was meant, and whose length the request bounds.
 fn check_error(error: String, asked: usize) {
     let answer = Answer::Error { error };
     let line = control::line(&answer);
@@ -116,9 +116,9 @@ fn check_share(share: &Share) {
     assert!(share.ceiling.is_none_or(|ceiling| (0.01..=1.0).contains(&ceiling)), "{share:?}");
 }
 
-/// Configuration files, one or, behind a zero byte, another that takes its place: what is accepted can be started, and what is shared out is
-/// no more than there is; what is refused is refused with a line for each mistake; what follows from the second makes of the first what it says. Returns
-/// how many VMs there were.
+/// Configuration files, one or, behind a zero byte, another that takes its place. An accepted file can be started, and shares out no more than there
+/// is. A refused one gets a line for each mistake. The plan that follows from the second makes of the first what the second says. Returns how many
+/// VMs there were.
 pub fn fuzz_settings(bytes: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
     let files: Vec<_> = text.splitn(2, '\0').filter_map(settings_of).collect();
@@ -200,9 +200,9 @@ fn command() -> Command {
     ])
 }
 
-/// Two VMs: of the first everything was taken over, its device process and its workers; the second does as it should. Whatever the first
-/// says, the second keeps its device process and its context, is charged what it did, and gets the GPU when the first is gone; nothing
-/// that is told to operators goes down or is larger than bounds allow. Returns how many things happened.
+/// Two VMs: the first guest has taken everything over, its device process and its workers; the second does as it should. Whatever the first says, the
+/// second keeps its device process and its context, is charged for its own work, and gets the GPU when the first is gone. No number that operators
+/// are told goes down or is larger than bounds allow. Returns how many events happened.
 pub fn fuzz_vm(bytes: &[u8]) -> usize {
     thread_local! {
         // Signals are registered for each and stay so, hence one for all inputs.
@@ -276,7 +276,7 @@ pub(super) fn reset(broker: &mut Broker) {
     broker.gpus.clear();
     broker.waiting.clear();
     broker.traces = Traces::default();
-    // The readers of traces, and whoever asked for restarts.
+    // The readers of traces, and the peers that asked for restarts.
     broker.connections.drop_all(&broker.epoll);
     broker.restarts.clear();
     broker.draining = None;
@@ -295,7 +295,7 @@ pub(super) struct World<'a> {
     now: Nanos,
     /// Totals as they were last told.
     told: Totals,
-    /// The reader of a trace of the first VM, and what has come of a line.
+    /// The reader of a trace of the first VM, and the part of a line that has come so far.
     reader: UnixStream,
     /// The peer that wants restarts, and is not there to hear of them.
     away: Peer,
@@ -315,7 +315,7 @@ impl<'a> World<'a> {
         let good = GateSide::open(&page).expect("it is a page");
         let (reader, theirs) = UnixStream::pair().expect("a pair");
         reader.set_nonblocking(true).expect("it can be read without waiting");
-        // An operator who asks and goes away.
+        // An operator asks and goes away.
         let (_, away) = UnixStream::pair().expect("a pair");
         let away = broker.connections.play(away, &broker.epoll, 0);
         let peer = broker.connections.play(theirs, &broker.epoll, 0);
@@ -364,7 +364,7 @@ impl<'a> World<'a> {
         self.starts += 1;
     }
 
-    /// A device process says its GPUs before it reads anything of its guest.
+    /// A device process names its GPUs before it reads anything of its guest.
     fn first_is_ready(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let ready = ready(u)?;
         self.say(0, &ready, None);
@@ -387,7 +387,7 @@ impl<'a> World<'a> {
     }
 
     fn say(&mut self, vm: usize, message: &ToBroker, file: Option<&OwnedFd>) {
-        // One that is dying is not heard, and nobody reads what it says.
+        // The broker does not hear a dying process, and the test does not read its messages.
         if self.broker.vms[vm].process.as_ref().is_some_and(|process| !process.dying) {
             let sent = self.peers[vm].try_send(message, file.map(AsFd::as_fd));
             sent.expect("the broker reads everything");
@@ -444,7 +444,7 @@ impl<'a> World<'a> {
                 let limit = |_| Duration::from_secs(1);
                 for gpu in &mut self.broker.gpus {
                     gpu.look_at_busy(self.now, None);
-                    // Who is named has a context.
+                    // The context that is named exists.
                     if let Some((tenant, ctx_id)) = gpu.hung(self.now, limit) {
                         assert!(self.broker.vms[tenant.0 as usize].contexts.contains_key(&ctx_id));
                     }
@@ -489,13 +489,13 @@ impl<'a> World<'a> {
     /// The file has changed, but not for the second VM.
     fn read_file_again(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let mut settings = self.broker.settings.clone();
-        // Not `Fixed`, with which the second VM may have to wait for itself.
+        // Not `Fixed`: with it the second VM may have to wait although no other VM has work.
         settings.policy = *u.choose(&[Policy::BestEffort, Policy::Equal])?;
         let bad = &mut settings.vms[0];
         let weight = if settings.policy == Policy::Equal { 100 } else { u.int_in_range(1..=10_000)? };
         bad.share.weight = weight;
         if u.arbitrary()? {
-            // Its device process is asked to end, and goes on as it likes.
+            // Its device process is asked to end, and may ignore that.
             bad.arguments = vec![format!("--mode={}", u.arbitrary::<u8>()?).into()];
         }
         let how = How { now: weight % 2 == 0, dry_run: false };
@@ -516,7 +516,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The second VM does as it should: it dispatches what it was granted, and completes it after a while.
+    /// The second VM is honest: it dispatches the submissions that it was granted, and completes them after a while.
     fn work(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let Counters { dispatched, completed, .. } = self.counters;
         if dispatched != completed {
@@ -539,7 +539,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Checks what holds whatever the first VM does.
+    /// Checks the invariants that hold in spite of the first VM.
     fn check(&mut self) {
         let vms: Vec<_> = self.broker.vms.iter().collect();
         let [bad, good] = vms.as_slice() else { panic!("a VM is gone") };
@@ -571,7 +571,7 @@ impl<'a> World<'a> {
         self.told = told;
     }
 
-    /// Checks what operators and collectors of metrics are told.
+    /// Checks the reports to operators and collectors of metrics.
     fn check_status(&mut self) {
         let status = self.broker.status(self.now);
         let names = status.vms.iter().flat_map(|vm| &vm.contexts).map(|context| &context.name);
@@ -589,7 +589,7 @@ impl<'a> World<'a> {
         assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
     }
 
-    /// The first VM ends; then the second gets what it wants.
+    /// Ends the first VM; then the second gets each grant that it wants.
     fn first_ends(&mut self) {
         if let Some(process) = &mut self.broker.vms[0].process {
             process.kill();
@@ -619,7 +619,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Mostly as it should be.
+/// Mostly a valid message.
 fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     let count: u8 = if u.ratio(1, 16)? { u.int_in_range(0..=10)? } else { u.int_in_range(1..=2)? };
     let (first, twice): (u8, bool) = (u.int_in_range(0..=1)?, u.ratio(1, 16)?);
@@ -627,7 +627,7 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     for at in 0..count {
         let uuid = [if twice { first } else { first + at }; 16];
         let (name, software, memory) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
-        // Mostly as they have to be: the first is none.
+        // Mostly valid: the first is no spare one.
         let spare = if u.ratio(1, 16)? { u.arbitrary()? } else { at > 0 };
         gpus.push(SharedGpu { uuid, name, software, memory, spare, ..SharedGpu::default() });
     }
@@ -674,7 +674,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     })
 }
 
-/// A descriptor of any kind; mostly what is expected with the message.
+/// A descriptor of any kind; mostly the kind that belongs to the message.
 fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<OwnedFd>> {
     Ok(match (u.int_in_range(0..=63u8)?, message) {
         (0, _) => None,
@@ -687,7 +687,7 @@ fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<Own
     })
 }
 
-/// An operator is not hostile, and wants something of the first VM.
+/// An operator is not hostile, and makes requests about the first VM.
 fn request(u: &mut Unstructured<'_>) -> Result<Request> {
     let vm = if u.ratio(1, 16)? { "ugly" } else { "bad" }.to_owned();
     Ok(match u.arbitrary()? {
@@ -781,7 +781,7 @@ mod tests {
             }
             came += world.read_trace().len() as u64;
         }
-        // It writes what it likes where it counts.
+        // The process writes any values where they count.
         let forged = Mapping::new(&page, page_bytes(&page)).unwrap();
         for written in [7u32, u32::MAX, 1 << 31] {
             forged.copy_in(88, &written.to_le_bytes()).unwrap();

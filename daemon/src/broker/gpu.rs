@@ -1,6 +1,6 @@
 //! One GPU: its scheduler, and the pages of the contexts that use it.
 //!
-//! [`Gpu::look`] and [`Gpu::decide`] are between a submission that is ready and its start, so they do nothing but read and write pages.
+//! [`Gpu::look`] and [`Gpu::decide`] run between the moment when a submission is ready and its start, so they do nothing but read and write pages.
 
 #[cfg(test)]
 mod hung_tests;
@@ -30,7 +30,7 @@ pub(super) struct Gpu {
     pub(super) driver: String,
     /// Bytes of its own memory, as that process said.
     pub(super) memory: u64,
-    /// PCI address as `0000:01:00.0`, if its driver tells, and what it is like for programs; as that process said.
+    /// PCI address as `0000:01:00.0`, if its driver tells, and its properties for programs; as that process said.
     pci_address: Option<String>,
     pub(super) likeness: Likeness,
     /// An operator wants it empty.
@@ -39,7 +39,7 @@ pub(super) struct Gpu {
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
     shares: FxHashMap<TenantId, Share>,
-    /// Room for what a page tells.
+    /// Room for the contents of a page.
     spans: Vec<Span>,
     /// Something was seen since the last decision.
     changed: bool,
@@ -47,11 +47,11 @@ pub(super) struct Gpu {
     unsampled: bool,
     /// The time at which a context that had held others up last ended: the time of the others counts from then on.
     cleared: Nanos,
-    /// The record for traces between two looks at it, while one is taken.
+    /// The record for traces between two looks at it, while a trace is taken.
     recorded: Option<Recorded>,
 }
 
-/// The record of what a GPU did, for traces.
+/// The record of a GPU's work, for traces.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     /// The work that contexts have told, in which the GPU was busy for their VM.
@@ -77,7 +77,7 @@ pub(super) struct Context {
     /// The time at which its device process was told last that the context runs for too long.
     hung: Option<Nanos>,
     leased: bool,
-    /// The context's worker tells what a trace wants to know.
+    /// The context's worker tells what a trace needs.
     traced: bool,
 }
 
@@ -111,7 +111,7 @@ impl Gpu {
         GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
     }
 
-    /// Returns how many contexts are here.
+    /// Returns the number of contexts here.
     pub(super) fn contexts(&self) -> usize {
         self.contexts.len()
     }
@@ -133,13 +133,13 @@ impl Gpu {
         self.changed = true;
     }
 
-    /// Returns what share a VM is to get here, if it is here.
+    /// Returns the share that a VM is to get here, if it is here.
     #[cfg(test)]
     pub(super) fn share(&self, tenant: TenantId) -> Option<Share> {
         self.shares.get(&tenant).copied()
     }
 
-    /// A VM is here no more. Returns what it has used here.
+    /// Removes a VM that is here no more. Returns its usage here.
     pub(super) fn remove_tenant(&mut self, tenant: TenantId) -> Usage {
         let usage = self.scheduler.remove_tenant(tenant);
         self.shares.remove(&tenant);
@@ -170,11 +170,11 @@ impl Gpu {
             traced: false,
         };
         self.contexts.insert(key, context);
-        // Its worker may have told something before we had its page.
+        // Its worker may have told something before this broker had the page.
         self.look(key, now, None);
     }
 
-    /// A context goes on here that another program had here, up to what it had `reached`.
+    /// Goes on with a context that another program had here, up to the counters that it had `reached`.
     ///
     /// # Errors
     ///
@@ -198,12 +198,12 @@ impl Gpu {
         Some((self.contexts.get(&key)?.page.reached(), self.scheduler.standing(key)?))
     }
 
-    /// Returns what the contexts of a VM have used here that have ended.
+    /// Returns the usage here of those contexts of a VM that have ended.
     pub(super) fn ended(&self, tenant: TenantId) -> Usage {
         self.scheduler.ended(tenant).unwrap_or_default()
     }
 
-    /// Takes over what the contexts of a VM had used here that have ended.
+    /// Takes over the usage here of those contexts of a VM that have ended.
     pub(super) fn resume_tenant(&mut self, tenant: TenantId, ended: Usage) {
         self.scheduler.resume_tenant(tenant, ended);
     }
@@ -222,12 +222,12 @@ impl Gpu {
         }
     }
 
-    /// Reads what all workers tell.
+    /// Reads the pages of all workers.
     pub(super) fn look_at_every(&mut self, now: Nanos) {
         self.look_at_all(now, None, |_, _, _| true);
     }
 
-    /// A context has ended. Answers what was known of it.
+    /// Ends a context. Returns the record of it.
     pub(super) fn end(&mut self, key: ContextKey, now: Nanos, log: Option<&mut GrantLog>) -> Option<Context> {
         self.look(key, now, log);
         let mut context = self.contexts.remove(&key)?;
@@ -247,7 +247,7 @@ impl Gpu {
         Some(context)
     }
 
-    /// Reads what a worker tells.
+    /// Reads the page of a worker.
     pub(super) fn look(&mut self, key: ContextKey, now: Nanos, log: Option<&mut GrantLog>) {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let counters = context.page.counters();
@@ -308,8 +308,8 @@ impl Gpu {
         self.scheduler.next_look()
     }
 
-    /// Reads the pages of all that may have work: no worker rings for a dispatch, which tells that a grant was used, with a lease, or where
-    /// submissions are only counted.
+    /// Reads the pages of all workers that may have work. No worker rings for a dispatch, which tells that a grant was used, nor with a lease, nor
+    /// where submissions are only counted.
     pub(super) fn look_at_busy(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         self.look_at_all(now, log, Self::has_work);
     }
@@ -331,7 +331,7 @@ impl Gpu {
         self.is_software
     }
 
-    /// Returns whether something happens that has to be looked at now and then.
+    /// Returns whether work goes on that has to be looked at now and then.
     pub(super) fn is_busy(&self) -> bool {
         self.unsampled || self.contexts.iter().any(|(key, context)| self.has_work(*key, context))
     }
@@ -351,9 +351,9 @@ impl Gpu {
         }
     }
 
-    /// The context whose submission runs longer than `limit` while others wait, unless that was said in the last second: the one that is in the
-    /// way of others, or the one that runs longest. Of equal ones of several VMs none, since nothing tells whose fault it is: each of them has the time
-    /// that it may run alone. Equal ones of one VM do not wait for each other, but another VM may wait for them.
+    /// Returns the context whose submission runs longer than `limit` while others wait, unless the broker said so in the last second: the one that
+    /// blocks others, or the one that runs longest. Of equal ones of several VMs it returns none, since nothing tells which is at fault: each of them
+    /// has the time that it may run alone. Equal ones of one VM do not wait for each other, but another VM may wait for them.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
@@ -378,8 +378,9 @@ impl Gpu {
         Some((context.tenant, context.ctx_id))
     }
 
-    /// Returns what is known of a context that has something in the driver. Its worker can say that the GPU has begun it, and so for how long it runs; one
-    /// that says less is judged by when the driver got it, [`SILENT`] later: the context that was granted first need not be the one that the GPU is busy with.
+    /// Returns the times of a context that has a submission in the driver. Its worker can say that the GPU has begun it, and so for how long it runs.
+    /// A worker that says less is judged by when the driver got it, [`SILENT`] later: the context that was granted first need not be the one that the
+    /// GPU is busy with.
     fn running_of(&self, key: ContextKey, now: Nanos) -> Option<Running<ContextKey>> {
         let in_driver = self.in_driver(key, now)?;
         let said = self.contexts.get(&key)?.page.running().unwrap_or_default();
@@ -404,8 +405,8 @@ impl Gpu {
         others.any(|(key, context)| is_held_up(*key) || self.is_kept_out(*key, context))
     }
 
-    /// Returns whether a context waits that would be on the GPU if others were not. One in the background, or with a ceiling, does not
-    /// count, as it may have to wait though no other is in its way.
+    /// Returns whether a context waits that would be on the GPU but for others. One in the background, or with a ceiling, does not count, as it may
+    /// have to wait though no other blocks it.
     fn is_kept_out(&self, key: ContextKey, context: &Context) -> bool {
         let share = self.shares.get(&context.tenant);
         let may_wait = share.is_none_or(|share| share.class == Class::Background || share.ceiling.is_some());
@@ -413,7 +414,7 @@ impl Gpu {
         !may_wait && usage.ready > 0 && usage.in_driver == 0
     }
 
-    /// Keeps what is told from now on for traces, or no more.
+    /// Starts or stops the record for traces.
     pub(super) fn record(&mut self, wanted: bool) {
         match wanted {
             true => _ = self.recorded.get_or_insert_default(),
@@ -421,12 +422,12 @@ impl Gpu {
         }
     }
 
-    /// Takes out what was kept for traces.
+    /// Takes out the record for traces.
     pub(super) fn take_recorded(&mut self) -> Recorded {
         self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Has the worker of a context tell what a trace wants to know from now on, or no more.
+    /// Has the worker of a context begin or stop to tell what a trace needs.
     pub(super) fn trace(&mut self, key: ContextKey, wanted: bool) {
         if let Some(context) = self.contexts.get_mut(&key) {
             context.traced = wanted;
@@ -446,12 +447,12 @@ impl Gpu {
         })
     }
 
-    /// Returns what a context has used.
+    /// Returns the usage of a context.
     pub(super) fn usage(&self, key: ContextKey) -> Usage {
         self.scheduler.usage(key).unwrap_or_default()
     }
 
-    /// Returns what a VM has used here, contexts that have ended included.
+    /// Returns the usage of a VM here, contexts that have ended included.
     pub(super) fn tenant_usage(&self, tenant: TenantId) -> Usage {
         self.scheduler.tenant_usage(tenant).unwrap_or_default()
     }
@@ -483,7 +484,7 @@ impl Context {
     }
 }
 
-/// The time after which a submission that was dispatched and has not completed counts as held up by what runs.
+/// The time after which a submission that was dispatched and has not completed counts as held up by the running one.
 const HELD_UP: Duration = Duration::from_millis(250);
 /// Time that a worker has to say that a submission runs.
 const SILENT: Duration = Duration::from_secs(1);

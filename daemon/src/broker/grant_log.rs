@@ -1,5 +1,4 @@
-//! A line for each look at a context that found something completed, to check what is charged against what was counted. Off unless
-//! an operator wants it (`log-grants`).
+//! A line for each look at a context that found something completed, to check charges against counts. Off unless an operator wants it (`log-grants`).
 
 use outside::Makes;
 use protocol::ids::ContextId;
@@ -10,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The file, and what it says already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
+/// The file, and the charges that it has already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
 #[derive(Debug)]
 pub(super) struct GrantLog {
     file: BufWriter<File>,
@@ -24,7 +23,7 @@ impl GrantLog {
     ///
     /// # Errors
     ///
-    /// The system refuses, or the path is that of something else than a regular file: for a pipe, all VMs would wait until it is read.
+    /// The system refuses, or the path is that of another kind of file: for a pipe, all VMs would wait until it is read.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         Self::begin(outside::create(path, Makes::Regular)?)
     }
@@ -50,7 +49,7 @@ impl GrantLog {
         self.told.insert(key, told);
     }
 
-    /// A VM is there, or is gone.
+    /// Notes that a VM is there, or is gone.
     pub(super) fn name(&mut self, tenant: TenantId, name: Option<&str>) {
         match name {
             Some(name) => _ = self.names.insert(tenant, name.to_owned()),
@@ -58,7 +57,7 @@ impl GrantLog {
         }
     }
 
-    /// Writes what was charged to a context since the last line of it.
+    /// Writes the charge of a context since its last line.
     pub(super) fn note(
         &mut self,
         now: Nanos,
@@ -84,7 +83,7 @@ impl GrantLog {
         self.told.remove(&key);
     }
 
-    /// Gives what was written to the system.
+    /// Gives the written lines to the system.
     pub(super) fn flush(&mut self) {
         let flushed = self.file.flush();
         self.check(flushed);
@@ -138,7 +137,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        assert!(GrantLog::create(&path).is_err(), "nobody reads it");
+        assert!(GrantLog::create(&path).is_err(), "no process reads it");
         let _reader = File::options().read(true).write(true).open(&path).unwrap();
         let error = GrantLog::create(&path).unwrap_err().to_string();
         assert!(error.starts_with("is no regular file; "), "{error}");
@@ -153,6 +152,6 @@ mod tests {
             log.note(7, id, ContextKey(1), &Usage { submissions, ..Usage::default() });
             log.flush();
         }
-        assert!(log.failed && log.file.buffer().len() < 200, "what is not written is kept");
+        assert!(log.failed && log.file.buffer().len() < 200, "lines that cannot be written are kept");
     }
 }

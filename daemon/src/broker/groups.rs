@@ -28,7 +28,7 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// The settings want that, and it cannot be done.
+    /// The settings require a group, and it cannot be divided.
     pub(super) fn claim(settings: &Settings) -> io::Result<Self> {
         let delegated = Delegated::claim_or_say(settings.cgroup, "broker")?;
         let mut groups = Self { delegated, ..Self::default() };
@@ -36,13 +36,13 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Divides what there is among these VMs. It holds for processes that are started from now on: to take memory from workers that have
-    /// it would end them.
+    /// Divides the available memory and tasks among these VMs. The parts hold for processes that are started from now on: to take memory from workers
+    /// that have it would end them.
     pub(super) fn divide(&mut self, vms: &[VmSettings]) {
         self.part = self.part_among(vms);
     }
 
-    /// Returns whether [`Self::divide`] would give VMs without limits of their own something else than before.
+    /// Returns whether [`Self::divide`] would give VMs without limits of their own other parts than before.
     pub(super) fn divides_anew(&self, vms: &[VmSettings]) -> bool {
         self.part_among(vms) != self.part
     }
@@ -52,7 +52,7 @@ impl Groups {
         self.delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default()
     }
 
-    /// Makes the group of a VM, and answers what its device process has to know of it.
+    /// Makes the group of a VM, and returns the arguments that tell its device process of it.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Implements as much of HTTP/1.1 (RFC 9112) as a scraper of metrics needs: one GET, one answer, and the connection is closed.
+//! Implements the part of HTTP/1.1 (RFC 9112) that a scraper of metrics needs: one GET, one answer, and the connection is closed.
 
-/// The meaning of what has come of a request so far.
+/// The meaning of the bytes of a request that have come so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// More has to come.
@@ -14,7 +14,7 @@ pub(super) enum Asked {
 /// Bytes of a request with its headers.
 pub(super) const REQUEST_BYTES: usize = 8192;
 
-/// Looks at what has come so far.
+/// Looks at the bytes that have come so far.
 pub(super) fn read(bytes: &[u8]) -> Asked {
     if !bytes.windows(4).any(|end| end == b"\r\n\r\n") && !bytes.windows(2).any(|end| end == b"\n\n") {
         return if bytes.len() < REQUEST_BYTES { Asked::Incomplete } else { Asked::Refused("431 Too Large") };

@@ -1,11 +1,12 @@
 //! The broker: serves several VMs, each by a device process of its own, and says whose worker may use the GPU next.
 //!
-//! Everything but the start of processes (`starter`) and reading the file again (`reload::reader`) runs on one thread around one epoll instance. What a worker waits for comes first in
-//! each turn: doorbells, the pages of contexts, the scheduler's decision (`gpu`); then what device processes say (`vms`), then operators
-//! and metrics (`operator`, `connections`). Nothing waits for a peer. It reads no guest byte; device processes and workers may have been taken over by a guest,
-//! so what they say is bounded, and counts for their own VM only.
+//! Everything but the start of processes (`starter`) and reading the file again (`reload::reader`) runs on one thread around one epoll instance.
+//! Events for which workers wait come first in each turn: doorbells, the pages of contexts, the scheduler's decision (`gpu`); then messages of device
+//! processes (`vms`), then operators and metrics (`operator`, `connections`). The broker waits for no peer. It reads no guest byte; a guest may have
+//! taken over device processes and workers, so their messages are bounded, and count for their own VM only.
 //!
-//! A daemon of one VM has a broker as well, which is one thread of the device process (`vms::one_vm`). `settings` is the configuration file, `reload` what follows when it is read again. `client` is the other end of the control socket: the subcommands of an operator.
+//! A daemon of one VM has a broker as well, which is one thread of the device process (`vms::one_vm`). `settings` is the configuration file, `reload`
+//! carries out the changes when it is read again. `client` is the other end of the control socket: the subcommands of an operator.
 
 mod backoff;
 mod client;

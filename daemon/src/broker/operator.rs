@@ -1,4 +1,4 @@
-//! Answers operators and collectors of metrics, after the device processes had a moment to say what memory they hold.
+//! Answers operators and collectors of metrics, after the device processes had a moment to report their memory.
 
 use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
@@ -21,17 +21,17 @@ use readiness::Events;
 use sched::{Nanos, Usage};
 use std::time::Duration;
 
-/// Time that device processes have to say what memory they hold, in nanoseconds.
+/// Time that device processes have to report their memory, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
 /// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
-/// Said of a VM whose device process is of an earlier program than the broker, and is not followed by another.
+/// The text about a VM whose device process is of an earlier program than the broker, and is not followed by another.
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
 /// Said of one whose device process is followed by another.
 const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program when no program of its guest uses the GPU; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
 
-/// The answer to what is asked in the moment before another program follows.
+/// The answer to a request in the moment before another program follows.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
 
 /// The answer to a request.
@@ -39,11 +39,11 @@ const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
 pub(super) enum Reply {
     /// The request is carried out.
     Done,
-    /// The status, when device processes have said what they hold.
+    /// The status, when device processes have reported their memory.
     Status,
     /// The result of reading the file again, in this way.
     Reload(How),
-    /// The program that is installed now in this one's place, stage by stage.
+    /// The newly installed program in this one's place, stage by stage.
     Upgrade,
     /// A trace, line by line.
     Trace(Wanted),
@@ -82,7 +82,7 @@ impl Broker {
         }
     }
 
-    /// Does what an operator wants, if that is done at once. Returns the answer that is due.
+    /// Carries out an operator's request, if that is done at once. Returns the answer that is due.
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
@@ -147,7 +147,7 @@ impl Broker {
         Ok(Reply::Done)
     }
 
-    /// Logs what an operator does with a context, and to which GPU that brings it.
+    /// Logs an operator's order about a context, and the GPU that it brings the context to.
     fn log_order(&self, index: usize, ctx_id: ContextId, does: &str, gpu: Option<&str>) {
         let vm = &self.vms[index];
         let program = vm.contexts.get(&ctx_id).map(|context| context.name.as_str());
@@ -180,7 +180,8 @@ impl Broker {
         self.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
     }
 
-    /// Has a peer ask again: one peer after the other could keep an upgrade from its moment of rest, and loses its connection then.
+    /// Has a peer ask again: otherwise one peer after the other could keep an upgrade from its moment of rest, and a peer that waits then loses its
+    /// connection.
     fn put_off(&mut self, peer: Peer, wants: Wants, now: Nanos) {
         match wants {
             Wants::Status => self.say(peer, &Answer::Error { error: UPGRADED.into() }, now),
@@ -218,7 +219,7 @@ impl Broker {
     }
 
     pub(super) fn status(&mut self, now: Nanos) -> Status {
-        // What the workers that do not ring have told since.
+        // The reports of the workers that do not ring, since the last look.
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
         }
@@ -281,7 +282,7 @@ impl Broker {
             weight: vm.share.weight,
             class: class_name(vm.share.class).to_owned(),
             ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
-            // Rust's sum of nothing is -0.
+            // Rust's sum of no values is -0.
             share: gpus.iter().fold(0.0, |sum, on| sum + on.share),
             used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
             device_memory_limit: bound(|limits| limits.device),
@@ -358,7 +359,7 @@ impl Broker {
     }
 }
 
-/// Returns the sum of what was used on several GPUs.
+/// Returns the sum of the usages of several GPUs.
 fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
     usages.into_iter().fold(Usage::default(), Usage::and)
 }
@@ -376,7 +377,7 @@ pub(super) fn state(vm: &Vm) -> &'static str {
     }
 }
 
-/// Returns what the file says of a VM and what takes effect when its frontend has disconnected.
+/// Returns the change that the file makes to a VM and that takes effect when its frontend has disconnected.
 fn pending(pending: &Pending) -> PendingStatus {
     match pending {
         Pending::Replace(_, keys) => PendingStatus::Restart { keys: keys.clone() },
@@ -393,17 +394,17 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
     }
 }
 
-/// Returns the bytes that a VM may take of a GPU with `memory` bytes. What a part of its GPUs' memory is in bytes, the VM's device process tells.
+/// Returns the bytes that a VM may take of a GPU with `memory` bytes. The VM's device process tells the bytes of a part of its GPUs' memory.
 fn promised(vm: &Vm, memory: u64) -> u64 {
     match (vm.settings.device_memory(), vm.memory.limits) {
-        // One without a bound may take all that there is.
+        // A VM without a bound may take all memory of the GPU.
         (None, _) => memory,
         (Some(Amount::Part(_)), Some(told)) => told.device,
         (Some(amount), _) => amount.of(memory),
     }
 }
 
-/// Returns in which state a context is. Where submissions are only counted, a context with a lease need not be alone.
+/// Returns the state of a context. Where submissions are only counted, a context with a lease need not be alone.
 fn context_state(usage: &Usage, movable: Option<Result<(), Unmovable>>, passage: Passage) -> &'static str {
     match usage {
         _ if movable == Some(Err(Unmovable::SwappedOut)) => "swapped out",

@@ -1,5 +1,5 @@
-//! One device process as the broker holds it: its channel, its end. A guest that took it over can send what it likes, and
-//! need not read what it is sent; nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
+//! One device process as the broker holds it: its channel, its end. A guest that took it over can send any message, and need not read those for it;
+//! nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
 
 use super::upgrade::passing::{Inherited, Pass, PassedProcess};
 use crate::ipc::{AtMost, Channel, FromBroker, InForce, Outbox, Replaced, ToBroker};
@@ -22,7 +22,7 @@ pub(super) struct Process {
     channel: Channel,
     outbox: Outbox<FromBroker>,
     started: Instant,
-    /// The process was killed: what it says does not matter any more.
+    /// The process was killed: its messages do not matter any more.
     pub(super) dying: bool,
     /// The process said that it waits for a frontend.
     pub(super) ready: bool,
@@ -59,7 +59,7 @@ impl Process {
         Self::of_child(child, channel)
     }
 
-    /// A device process that is played by the holder of the other end of the channel.
+    /// A device process that a test plays at the other end of the channel.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn played() -> io::Result<(Self, Channel)> {
         let (channel, theirs) = Channel::pair()?;
@@ -95,7 +95,7 @@ impl Process {
         }
     }
 
-    /// Returns what another program needs to go on with it; none if it is this very process. `pass` passes a descriptor on.
+    /// Returns the state that another program needs to go on with it; none if it is this very process. `pass` passes a descriptor on.
     pub(super) fn pass_on(&self, pass: &mut Pass<'_>) -> io::Result<Option<PassedProcess>> {
         let Life::Child(pid, pidfd) = &self.life else { return Ok(None) };
         let waiting = self.outbox.waiting().map(|(message, _)| message.clone());
@@ -109,7 +109,7 @@ impl Process {
             ready: self.ready,
             connected: self.connected,
             in_force: self.in_force.clone(),
-            // The program is what follows.
+            // Not the program: the new one takes over now.
             replaced: self.replaced.iter().filter(|what| !what.is_program()).cloned().collect(),
         }))
     }
@@ -181,7 +181,7 @@ impl Process {
         }
     }
 
-    /// Returns for how long the process has lived.
+    /// Returns the age of the process.
     pub(super) fn age(&self) -> Duration {
         self.started.elapsed()
     }
@@ -190,7 +190,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It is gone or sends what is no message.
+    /// It is gone or sends bytes that are no message.
     pub(super) fn receive(&self) -> Result<Option<(ToBroker, Option<OwnedFd>)>, String> {
         self.channel.try_receive().map_err(|error| error.to_string())
     }
@@ -199,7 +199,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It is gone, or does not read what it is sent.
+    /// It is gone, or does not read its messages.
     pub(super) fn send(&mut self, message: FromBroker) -> Result<bool, String> {
         self.send_with(message, None)
     }

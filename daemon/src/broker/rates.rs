@@ -1,4 +1,4 @@
-//! Computes how much of the last second something took, from a counter of nanoseconds that is looked at now and then.
+//! Computes a part of the last second, from a counter of nanoseconds that is looked at now and then.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ const STEP: u64 = 100_000_000;
 /// Samples of one counter, not much older than [`PERIOD`].
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    /// Pairs of a time and what the counter was then.
+    /// Pairs of a time and the counter at that time.
     samples: VecDeque<(u64, u64)>,
 }
 
@@ -22,29 +22,29 @@ impl Rate {
             return;
         }
         self.samples.push_back((now, counter));
-        // One that is older than the period is kept, to know what the counter was when the period began.
+        // One that is older than the period is kept, to know the counter at the beginning of the period.
         while self.samples.get(1).is_some_and(|(second, _)| now.saturating_sub(*second) > PERIOD) {
             self.samples.pop_front();
         }
     }
 
-    /// Returns the part of the last second that the counter tells of, at most 1: what took longer is counted when it is over.
+    /// Returns the part of the last second that the counter tells of, at most 1: a longer time is counted when it is over.
     pub(super) fn over_last_second(&self, now: u64, counter: u64) -> f64 {
         let begin = now.saturating_sub(PERIOD);
         let before = self.at(begin).unwrap_or(counter);
         (counter.saturating_sub(before) as f64 / PERIOD as f64).min(1.0)
     }
 
-    /// Returns what the counter was at a time, between two samples in proportion.
+    /// Returns the counter at a time, between two samples in proportion.
     fn at(&self, when: u64) -> Option<u64> {
         let after = self.samples.iter().position(|(at, _)| *at > when);
         match after {
             None => self.samples.back().map(|(_, counter)| *counter),
-            // What began later was 0 before.
+            // A counter that began later was 0 before.
             Some(0) => self.samples.front().map(|(_, counter)| *counter),
             Some(index) => {
                 let ((from, low), (to, high)) = (self.samples[index - 1], self.samples[index]);
-                // A VM that uses something is looked at every now and then, so it was used soon after the first of the two.
+                // A VM that uses the GPU is looked at every now and then, so its use began soon after the first of the two.
                 let to = to.min(from + 2 * STEP);
                 let part = ((when - from) as f64 / (to - from) as f64).min(1.0);
                 Some(low + (high.saturating_sub(low) as f64 * part) as u64)

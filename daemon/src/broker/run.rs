@@ -1,4 +1,4 @@
-//! The broker's loop: what it waits for, and in which order it sees to it.
+//! The broker's loop: the events that it waits for, and their order.
 
 use super::connections::{Connections, Peer, Waiting};
 use super::gpu::Gpu;
@@ -40,9 +40,9 @@ use std::time::Instant;
 ///
 /// # Errors
 ///
-/// The system refuses a socket or a file that the settings name, or what the loop needs.
+/// The system refuses a socket or a file that the settings name, or something that the loop needs.
 pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
-    // Before anything is started, for it has to be alone there.
+    // Before anything is started: this process has to be the only one in its group.
     let groups = Groups::claim(&settings)?;
     serve_as(Broker { groups, ..Broker::new(settings, file)? })
 }
@@ -61,7 +61,7 @@ pub(super) struct Broker {
     timer: OwnedFd,
     /// The time at which the timer fires.
     armed: Option<Nanos>,
-    /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
+    /// The settings that hold: the file's earlier values, where only the next broker can take over the new ones.
     pub(super) settings: Settings,
     /// The means of a process of its own; none for a thread of a device process ([`Broker::passage`]).
     pub(super) upkeep: Option<Upkeep>,
@@ -74,7 +74,7 @@ pub(super) struct Broker {
     pub(super) groups: Groups,
     /// The service manager, if there is one.
     pub(super) manager: Manager,
-    /// The manager was told by an earlier program in this one's place that it is ready, and waits for signs of life.
+    /// An earlier program in this one's place has told the manager that it is ready, and the manager waits for signs of life.
     pub(super) was_ready: bool,
     /// The time at which the broker has begun, in the manager's clock and in the broker's.
     begun: (Instant, Nanos),
@@ -89,7 +89,7 @@ pub(super) struct Broker {
     /// The memory of GPUs that VMs hold and wait for, and when to look at it again.
     pub(super) ledger: Ledger,
     pub(super) next_room: Option<Nanos>,
-    /// The program that is to follow this one, if an operator wants that.
+    /// The program that is to follow this one, if an operator wants an upgrade.
     pub(super) upgrading: Option<Upgrading<Peer>>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
@@ -99,7 +99,7 @@ pub(super) struct Broker {
 }
 
 /// The means of a process of its own: it hears signals, reads its file again and starts device processes. A broker that is a thread of a device
-/// process does nothing of this.
+/// process does none of these.
 pub(super) struct Upkeep {
     signals: UnixStream,
     hangups: UnixStream,
@@ -130,9 +130,9 @@ impl Upkeep {
 
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
-/// Time between two such looks where nothing but figures for people depends on them: as seldom as rates allow ([`super::rates::Rate`]).
+/// Time between two such looks where only figures for people depend on them: as seldom as rates allow ([`super::rates::Rate`]).
 const TICK_COUNTED: Nanos = 200_000_000;
-/// Time between two samples of what was used.
+/// Time between two samples of the usage.
 const SAMPLE: Nanos = 100_000_000;
 /// Time after which the broker is ready though device processes still start, in nanoseconds. Before the time that systemd has for a start, 90 s.
 const READY_PATIENCE: Nanos = 60_000_000_000;
@@ -190,8 +190,8 @@ impl Broker {
         })
     }
 
-    /// Returns what the broker does with its GPUs. A process of its own shares them out among several VMs; a thread of a device process
-    /// counts what the only VM submits.
+    /// Returns how the broker treats submissions to its GPUs. A process of its own shares the GPUs out among several VMs; a thread of a device
+    /// process counts the submissions of the only VM.
     pub(super) fn passage(&self) -> Passage {
         if self.upkeep.is_some() { Passage::ByGrant } else { Passage::Counted }
     }
@@ -253,7 +253,7 @@ impl Broker {
                 Some(Source::Started) => self.take_started(now),
                 Some(Source::Timer) => {
                     self.armed = None;
-                    // What it says is known; unread it would go on saying it.
+                    // The timer's count is of no use, but the timer stays readable until it is read.
                     let _ = rustix::io::read(&self.timer, &mut [0; 8]);
                 }
                 Some(Source::Signal) => self.end(now),
@@ -272,7 +272,7 @@ impl Broker {
         self.run_due(now);
     }
 
-    /// Workers of this VM have something to tell.
+    /// Reads the pages of a VM's workers, as one of them has rung.
     fn doorbell(&mut self, vm: usize, now: Nanos) {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.process.is_some() && !vm.gpus.is_empty()) else {
             return;
@@ -291,7 +291,7 @@ impl Broker {
         }
     }
 
-    /// Does what is due, whatever has happened.
+    /// Carries out everything that is due, after any events.
     fn run_due(&mut self, now: Nanos) {
         self.decide(now);
         if self.next_tick.is_some_and(|at| at <= now) {
@@ -316,8 +316,8 @@ impl Broker {
         self.upgrade_due(now);
     }
 
-    /// Tells the service manager that the loop turns, how the VMs are, and that the broker is ready: when each VM has been started, whether it
-    /// listens or has failed.
+    /// Tells the service manager that the loop turns, the state of the VMs, and that the broker is ready. It is ready when the start of each VM is
+    /// over: the VM's process listens, or has failed.
     pub(super) fn tell_manager(&mut self, now: Nanos) {
         if !self.manager.is_there() {
             return;
@@ -339,7 +339,7 @@ impl Broker {
         turn.into_iter().chain(ready).min()
     }
 
-    /// Returns when the manager is told that the broker is ready, whichever VM is not.
+    /// Returns when the manager is told that the broker is ready, even if a VM is not.
     pub(super) fn ready_by(&self) -> Nanos {
         self.begun.1.saturating_add(READY_PATIENCE)
     }
@@ -352,7 +352,7 @@ impl Broker {
         }
     }
 
-    /// A device process that does not end a context which an operator wants ended stands still, and is ended itself.
+    /// Ends a device process that stands still: it does not end a context which an operator wants ended.
     pub(super) fn end_deaf(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.kill_deadline().is_some_and(|at| at <= now)) {
             log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: ending the process");
@@ -360,7 +360,7 @@ impl Broker {
         }
     }
 
-    /// Does what has to be done every now and then while something happens.
+    /// Carries out the recurring tasks, every now and then while something happens.
     fn tick(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());

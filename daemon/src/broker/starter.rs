@@ -1,5 +1,5 @@
-//! The thread that starts device processes. Copying a process and loading its program takes as long as the system likes, all the more while
-//! guests keep every processor busy, and the broker must not wait for that.
+//! The thread that starts device processes. Copying a process and loading its program may take long, all the more while guests keep every processor
+//! busy, and the broker must not wait for that.
 
 use super::process::Process;
 use crossbeam_channel::{Receiver, Sender, unbounded};

@@ -1,4 +1,4 @@
-//! One VM: its device process while there is one, its contexts, and what stays when both are gone.
+//! One VM: its device process while there is one, its contexts, and the state that stays when both are gone.
 
 use super::backoff::Backoff;
 use super::connections::Peer;
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The VMs by index. An index is never used again, so what is still under way about a VM that is gone finds nothing.
+/// The VMs by index. An index is never used again, so an event that is still under way about a VM that is gone finds nothing.
 #[derive(Debug, Default)]
 pub(super) struct Vms {
     by_index: BTreeMap<usize, Vm>,
@@ -38,7 +38,7 @@ pub(super) struct Vm {
     pub(super) tenant: TenantId,
     /// The VM's share as an operator has set it.
     pub(super) share: Share,
-    /// The GPUs that its guest sees, in its order, and behind them spare ones, since a device process of it said so.
+    /// The GPUs that its guest sees, in its order, and behind them spare ones, once a device process of it has named them.
     pub(super) gpus: Vec<OnGpu>,
     /// The GPUs of contexts that begin.
     pub(super) placement: Placement,
@@ -68,7 +68,7 @@ pub(super) struct Vm {
     pub(super) taken: Vec<PathBuf>,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,
-    /// Totals of what has ended: what that had used, and how it ended.
+    /// Totals of contexts and processes that have ended: their usage, and the manner of their ends.
     pub(super) past: Past,
 }
 
@@ -78,14 +78,14 @@ pub(super) struct Successor {
     pub(super) process: Process,
     /// The device process's `Ready` message; none before that.
     pub(super) offer: Option<Offer>,
-    /// The successor has said that it serves the frontend. What it says besides is heard when the other process has ended.
+    /// The successor has said that it serves the frontend. Its other messages are heard when the other process has ended.
     pub(super) serves: bool,
     /// Time at which this process is killed for being late, or the old one if this one serves. [`Nanos::MAX`]: no kill is planned.
     pub(super) until: Nanos,
 }
 
 impl Successor {
-    /// Kills it. Its end is heard of.
+    /// Kills the process. The broker hears of its end later.
     pub(super) fn kill(&mut self) {
         self.process.kill();
         self.until = Nanos::MAX;
@@ -121,7 +121,7 @@ pub(super) struct VmContext {
     pub(super) name: String,
     /// The memory that the context holds, as its device process said last.
     pub(super) memory: HeldMemory,
-    /// The context can be restarted, or why not, as its device process said last.
+    /// The last report of its device process on whether the context can be restarted, or the reason why not.
     pub(super) movable: Option<Result<(), Unmovable>>,
     /// The context would survive the death of its worker, as its device process said last.
     pub(super) recoverable: bool,
@@ -143,7 +143,7 @@ impl VmContext {
     }
 }
 
-/// Memory that is asked for only when somebody wants to know.
+/// Memory that the broker asks for only when a report needs it.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) held: HeldMemory,
@@ -155,7 +155,7 @@ pub(super) struct Asked {
     pub(super) answered: Option<Nanos>,
 }
 
-/// Totals of what is over, for metrics that only rise.
+/// Totals of ended contexts and processes, for metrics that only rise.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Past {
     /// Processor time of workers that have ended.
@@ -173,7 +173,7 @@ pub(super) struct Past {
     pub(super) usage: Usage,
 }
 
-/// The operator is told something after this time, so that the connection is known to be alive, in nanoseconds.
+/// Nanoseconds after which the operator gets another line, so that the connection is known to be alive.
 const TELL: Nanos = 3_000_000_000;
 /// A new stage is told after this time, in nanoseconds.
 const TELL_SOON: Nanos = 100_000_000;
@@ -222,7 +222,7 @@ pub(super) enum Restart {
 /// A GPU that is being drained.
 #[derive(Debug)]
 pub(super) struct Draining {
-    /// The operator who wants it.
+    /// The operator's connection.
     pub(super) peer: Peer,
     pub(super) gpu: usize,
     /// The contexts that are to be moved, by the indices of their VMs.
@@ -356,7 +356,7 @@ impl Vm {
         &self.settings.name
     }
 
-    /// Logs the share that the VM has now, and why.
+    /// Logs the share that the VM has now, and the reason for the change.
     pub(super) fn log_share(&self, why: &str) {
         let Share { weight, class, ceiling } = self.share;
         let (class, ceiling) = (class_name(class), ceiling.map_or("none".to_owned(), percent));
@@ -378,7 +378,7 @@ impl Vm {
         format!("{}/{}", self.name(), ctx_id.0)
     }
 
-    /// Returns whether nothing of a device process is there, and none will be by itself.
+    /// Returns whether the VM has no device process, and gets none without a new event.
     pub(super) fn is_idle(&self) -> bool {
         self.process.is_none() && !self.is_starting && self.start_at.is_none()
     }
@@ -389,8 +389,8 @@ impl Vm {
         self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
     }
 
-    /// Notes that a context has ended: the next try waits for the end of its worker. The pause since the last try is not shortened: a guest whose
-    /// programs begin and end all day would otherwise have a successor started each time.
+    /// Notes that a context has ended: the next try waits for the end of its worker. The pause since the last try is not shortened. Otherwise a guest
+    /// whose programs begin and end all day would have a successor started each time.
     pub(super) fn renews_behind_worker(&mut self, now: Nanos) {
         self.renew_at = self.renew_at.map(|at| at.max(now.saturating_add(RENEW_SETTLES)));
     }
@@ -420,7 +420,7 @@ impl Vm {
         self.process.as_ref().filter(|process| !process.dying).and(self.ending)
     }
 
-    /// Notes what memory the VM's device process has said that it holds.
+    /// Notes the memory that the VM's device process holds by its own account.
     pub(super) fn hold(&mut self, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
         self.memory = Asked { held, asked: None, answered: Some(now), ..self.memory };
         for (ctx_id, held) in contexts {
@@ -466,7 +466,7 @@ impl Vm {
         }
     }
 
-    /// Returns what an operator is told who names a context that is not there.
+    /// Returns the error for an operator who names a context that is not there.
     pub(super) fn no_such_context(&self, ctx_id: ContextId) -> String {
         let mut known: Vec<_> = self.contexts.keys().map(|ctx_id| ctx_id.0).collect();
         known.sort_unstable();
@@ -474,14 +474,14 @@ impl Vm {
         format!("{}: no such context; {} has [{}]", self.context_name(ctx_id), self.name(), known.join(", "))
     }
 
-    /// Returns when its device process must have ended what an operator wants ended, if the broker can end that process.
+    /// Returns when its device process must have ended the contexts that an operator wants ended, if the broker can end that process.
     pub(super) fn kill_deadline(&self) -> Option<Nanos> {
         let since = self.contexts.values().filter_map(|context| context.killed).min()?;
         let process = self.process.as_ref().filter(|process| !process.dying && process.is_child());
         process.map(|_| since.saturating_add(KILL_PATIENCE))
     }
 
-    /// Returns whether its memory should be asked for before somebody is told of it.
+    /// Returns whether to ask for its memory before a report about it.
     pub(super) fn wants_to_be_asked(&self, now: Nanos) -> bool {
         let able = self.process.as_ref().is_some_and(|process| process.ready && !process.dying);
         let fresh = self.memory.answered.is_some_and(|at| now.saturating_sub(at) < FRESH);

@@ -4,7 +4,7 @@ use super::confinement::Confinement;
 use super::control::Control;
 use std::path::PathBuf;
 
-/// The options of `doctor`: what is checked beside the host itself.
+/// The options of `doctor`: the checks beside those of the host itself.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Check a VM, from inside it

@@ -1,4 +1,4 @@
-//! The options that bound how long submissions run, and what follows when one runs longer. Their defaults depend on the VM's GPUs.
+//! The options that bound how long submissions run, and the penalty for one that runs longer. Their defaults depend on the VM's GPUs.
 
 use config::HangLimits;
 use config::time;

@@ -1,8 +1,8 @@
-//! The words for what is wrong with a command line, in one line: with what may have been meant, or how the subcommand is used.
+//! The words for a mistake on the command line, in one line: with the word that was probably meant, or the usage of the subcommand.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Returns what the parser says, in one line with the remedy that it knows.
+/// Returns the parser's message, in one line with the remedy that it knows.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     choice(error).unwrap_or_else(|| {
         let what = first_paragraph(&error.to_string());
@@ -11,7 +11,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     })
 }
 
-/// The subcommands of a command that cannot stand alone, if that is what is missing.
+/// The subcommands of a command that cannot stand alone, if the subcommand is missing.
 fn choice(error: &clap::Error) -> Option<String> {
     let (ContextValue::String(command), ContextValue::Strings(all)) =
         (error.get(ContextKind::InvalidSubcommand)?, error.get(ContextKind::ValidSubcommand)?)
@@ -24,7 +24,7 @@ fn choice(error: &clap::Error) -> Option<String> {
     Some(format!("{command}: one of {}", all.join(", ")))
 }
 
-/// The usage of a subcommand of which a required part is missing. A command that can be used in several ways has more than a line of it.
+/// The usage of a subcommand that lacks a required part. A command that can be used in several ways has more than a line of it.
 fn usage(error: &clap::Error) -> Option<String> {
     let ContextValue::StyledStr(usage) = error.get(ContextKind::Usage)? else { return None };
     let usage = usage.to_string();

@@ -1,8 +1,8 @@
 //! The command line. An error in it is reported in one line.
 //!
-//! `serve` has the options of a device process: among them `quotas`, which bound what a guest takes, and `hangs`, which bound how long it may take. `values` has the
-//! spelling of values, `recipe` what VMMs have to be told. `headings` groups the options in the help, `mistakes` says what is wrong with a command line,
-//! `version` which build this is.
+//! `serve` has the options of a device process: among them `quotas`, which bound what a guest takes, and `hangs`, which bound how long it may take.
+//! `values` has the spelling of values, `recipe` the settings for VMMs. `headings` groups the options in the help, `mistakes` describes the mistakes
+//! on a command line, `version` says which build this is.
 
 mod confinement;
 mod control;
@@ -286,7 +286,7 @@ fn beside_config(matches: &ArgMatches) -> Option<&str> {
 /// Options of every child.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Child {
-    /// The channel to whoever started it, unless that is standard input
+    /// The channel to the parent process, unless that is standard input
     #[arg(long)]
     pub channel_fd: Option<RawFd>,
     #[arg(long, default_value = "warn", value_parser = log_level())]

@@ -1,12 +1,12 @@
-//! The options that bound what a guest may take.
+//! The options that bound the memory and objects that a guest may take.
 
 use config::time;
 use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
 use daemon::sandbox::GroupLimits;
 use std::time::Duration;
 
-/// The quotas of a VM, which bound what its guest may take. Each program of the guest gets at most seven eighths, so that another finds
-/// something left.
+/// The quotas of a VM, which bound the memory and objects that its guest may take. Each program of the guest gets at most seven eighths, so that
+/// another finds something left.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Quotas {
     /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's

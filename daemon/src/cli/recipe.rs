@@ -1,4 +1,4 @@
-//! `recipe`: finds the socket of a VM, and prints what its VMM has to be told.
+//! `recipe`: finds the socket of a VM, and prints the settings for its VMM.
 
 use super::control::Control;
 use super::serve::Serve;
@@ -85,7 +85,7 @@ struct Named {
 }
 
 impl Recipe {
-    /// Prints the text: what is to be pasted on standard output, and what people have to know on standard error.
+    /// Prints the text: the part to paste on standard output, and advice for people on standard error.
     ///
     /// # Errors
     ///

@@ -72,7 +72,7 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
     let serve = Serve::from_arg_matches(&cli).unwrap();
     assert_eq!((serve.quotas.device_memory, serve.hangs.strikes), (Some(Amount::Bytes(4 << 30)), Some(2)));
     assert_eq!(serve.gpu, ["01:00.0", "NVIDIA H200"]);
-    // What is new on the command line is a key at once; whoever adds it decides here whether it makes sense.
+    // A new option of the command line is a key at once; its author decides here whether it makes sense.
     let keys = all.lines().filter(|line| line.contains('=')).count();
     assert_eq!(vm.arguments.len(), keys + 2, "{:?}", vm.arguments);
     let unknown = super::tests::settings("[vm.a]\nsocket-path = \"/run/a\"\nnone = 1").unwrap_err();

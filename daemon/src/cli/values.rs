@@ -7,7 +7,7 @@ use daemon::serve::WINDOW_MAX;
 use log::LevelFilter;
 use std::path::PathBuf;
 
-/// Returns a parser for the values of a type, by their names. The help of the option tells what each does; there is none beside the names.
+/// Returns a parser for the values of a type, by their names. The help of the option explains each; the names have no help of their own.
 pub(super) fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let all = T::value_variants().iter().filter_map(T::to_possible_value);
     let names = all.map(|value| value.help(None::<&'static str>));
@@ -31,7 +31,7 @@ pub(super) fn memory() -> impl TypedValueParser<Value = Memory> {
     })
 }
 
-/// Reads a level of the log, of which the most severe come first.
+/// Reads a level of the log, the most severe first.
 pub(super) fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .try_map(|name| name.parse::<LevelFilter>())

@@ -1,7 +1,7 @@
 //! Host blobs: shared memory made here (`blob_id` 0) and memory objects exported by a worker (VIRTIO 1.3, 5.7.6.10).
 //!
-//! An export is asked for and answered later. Until then, commands about its memory wait for it, in their order; other contexts that
-//! it is attached to are told to expect it, because what they submit next may name it.
+//! An export is asked for and answered later. Until then, commands about its memory wait for it, in their order; other contexts that it is attached
+//! to are told to expect it, because their next commands may name it.
 
 use super::command::{BlobRequest, Outcome};
 use super::quota::Owner;
@@ -144,8 +144,8 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory`
-    /// that the worker holds. [`Effects::blob_gone`] will say when it may be freed, if it is `lent`, or used for something else.
+    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory` that the worker
+    /// holds. [`Effects::blob_gone`] will tell the worker when it may free the memory, if that is `lent`, or reuse it.
     pub(crate) fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
@@ -185,7 +185,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// A successor has to be shown what its predecessor has just exported, and counts as having seen.
+    /// A successor has to be shown a blob that its predecessor has just exported, and counts as having seen it.
     fn show_export<E: Effects<Ticket = T>>(
         &mut self,
         creator: ContextId,
@@ -200,7 +200,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker could not export the blob of a [`Self::pending_export`], or what it sent was refused.
+    /// A worker could not export the blob of a [`Self::pending_export`], or the device process refused its export.
     pub(crate) fn blob_refused<E: Effects<Ticket = T>>(&mut self, resource_id: ResourceId, effects: &mut E) {
         if self.blob_mut(resource_id).is_none_or(|blob| blob.is_ready()) {
             return;
@@ -289,7 +289,7 @@ impl<T> Device<T> {
         self.quotas.give_back_map(owner, size);
         let unmapped = effects.unmap_blob(resource_id, offset, size);
         if unmapped.is_err() && blob.lent().is_some() {
-            // It may still be mapped: it is never given back.
+            // The blob may still be mapped, so its memory is never given back.
             blob.state = State::Revoked { seems_mapped: false };
         } else if unmapped.is_err()
             && let State::Exported(_, creator) = &mut blob.state
@@ -300,14 +300,14 @@ impl<T> Device<T> {
         Ok(true)
     }
 
-    /// A worker is gone or about to go, so nobody may have its memory mapped any more.
+    /// A worker is gone or about to go, so the frontend may have no memory of it mapped any more.
     pub(super) fn revoke<E: Effects<Ticket = T>>(
         &mut self,
         resources: impl IntoIterator<Item = ResourceId>,
         effects: &mut E,
     ) {
         for resource_id in resources {
-            // If it fails, the performer of effects has logged it, and keeps what it can.
+            // If it fails, the performer of effects has logged it, and keeps the memory if it can.
             let seems_mapped = !matches!(self.unmap(resource_id, effects), Ok(false));
             let Some(blob) = self.blob_mut(resource_id) else { continue };
             let lent = blob.lent();

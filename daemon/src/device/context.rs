@@ -1,4 +1,4 @@
-//! A context: what it can do, what it sees, and its fences that are due (VIRTIO 1.3, 5.7.6.9).
+//! A context: its abilities, the resources that it sees, and its fences that are due (VIRTIO 1.3, 5.7.6.9).
 
 use super::quota::Owner;
 use config::{MemoryId, PerHeap};
@@ -32,12 +32,12 @@ pub(crate) enum Obstacle {
     Exports,
 }
 
-/// The successor of a context's worker, from when it is shown what the context sees.
+/// The successor of a context's worker, from when it is shown the context's resources.
 #[derive(Debug)]
 pub(super) struct Successor {
     /// The owner that holds the pieces it was shown.
     pub(super) owner: Owner,
-    /// The pieces that it says it holds from its predecessor, and how often.
+    /// The pieces that it says it holds from its predecessor, each with a count.
     pub(super) takes: FxHashMap<MemoryId, u64>,
     /// The credit that it says its predecessor was granted.
     pub(super) credit: PerHeap<u64>,

@@ -1,4 +1,4 @@
-//! This file declares what the device asks of the world.
+//! This file declares the requests of the device to the world.
 
 use super::error::{EffectFailed, GuestError};
 use config::{MemoryCount, MemoryId, PerHeap};
@@ -31,7 +31,7 @@ impl Shown {
     }
 }
 
-/// Performs what the device decides. Calls take effect in their order; none may wait for a worker.
+/// Performs the decisions of the device. Calls take effect in their order; none may wait for a worker.
 pub(crate) trait Effects {
     /// Identifies a command whose answer is due.
     type Ticket;
@@ -79,7 +79,7 @@ pub(crate) trait Effects {
     /// Refuses a worker memory: because of this limit, or without one because it has withdrawn the request.
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>);
 
-    /// Nobody holds this piece any more.
+    /// Forgets a piece that no worker and no resource holds any more.
     fn forget_memory(&mut self, memory: MemoryId);
 
     /// Makes zeroed shared memory and keeps it under `resource_id`.
@@ -100,13 +100,13 @@ pub(crate) trait Effects {
     /// no other worker.
     fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId);
 
-    /// Lets go of the memory kept under `resource_id`, which is not mapped, and keeps in mind that there was some.
+    /// Lets go of the memory kept under `resource_id`, which is not mapped, and remembers that there was some.
     fn revoke_blob(&mut self, resource_id: ResourceId);
 
     /// Lets go of the memory kept under `resource_id`, if it is still there.
     fn drop_blob(&mut self, resource_id: ResourceId);
 
-    /// Shows the memory kept under `resource_id` to a context's worker, and to the worker's successor if it was shown what the context sees.
+    /// Shows the memory kept under `resource_id` to a context's worker, and to the worker's successor if it was shown the context's resources.
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
 
     /// Shows it to the successor of a context's worker only.

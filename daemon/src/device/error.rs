@@ -1,4 +1,4 @@
-//! This file names what a guest did wrong, or asked for in vain, and how it is answered.
+//! This file names the mistakes of a guest, the requests that it made in vain, and the answers to both.
 
 use protocol::ids::{ContextId, ResourceId, ScanoutId};
 use protocol::virtio_gpu::{CommandError, ResponseType};
@@ -41,7 +41,7 @@ pub(crate) enum GuestError {
     Host,
 }
 
-/// An effect could not take place; the performer of effects has logged why.
+/// An effect could not take place; the performer of effects has logged the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EffectFailed;
 

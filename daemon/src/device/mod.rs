@@ -1,8 +1,8 @@
 //! The virtio-gpu device as a state machine (VIRTIO 1.3, 5.7): commands and worker events in, effects out.
 //!
-//! Knows no socket, process, thread, clock or Vulkan. What happens outside is asked for through [`Effects`] and reported back
-//! by [`Device::blob_exported`] and its neighbours. A command's answer is due through the command's ticket: a value the
-//! device only keeps and hands back with the answer, exactly once.
+//! Knows no socket, process, thread, clock or Vulkan. The device asks for actions outside through [`Effects`]; [`Device::blob_exported`] and its
+//! neighbours report their results. A command's answer is due through the command's ticket: a value the device only keeps and hands back with the
+//! answer, exactly once.
 
 mod blob;
 mod command;

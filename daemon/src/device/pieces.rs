@@ -37,7 +37,7 @@ pub(super) struct Piece {
 /// The pieces that one worker holds.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    /// Pieces, and how often it was given each.
+    /// Pieces, each with the number of times that it was given.
     pub(super) pieces: FxHashMap<MemoryId, u64>,
     pub(super) credit: PerHeap<u64>,
     /// Rings, each with a thread.
@@ -68,7 +68,7 @@ impl Pieces {
         }
     }
 
-    /// A successor of the worker that sees a piece was given it. It is no other than that worker will be.
+    /// The successor of a worker that sees a piece was given the piece. That does not share the piece, as the successor takes the worker's place.
     pub(super) fn given_to_successor(&mut self, memory: MemoryId, successor: Owner) {
         if let Some(piece) = self.table.get_mut(&memory) {
             piece.holders += 1;
@@ -106,7 +106,7 @@ impl Pieces {
         true
     }
 
-    /// A worker does not hold a piece any more that counts for it: it counts for another worker that does.
+    /// A worker no longer holds a piece that counts for it: the piece counts for another worker that holds it.
     pub(super) fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
         let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
         if let Some((&to, _)) = holders.next() {

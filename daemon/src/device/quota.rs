@@ -1,8 +1,8 @@
-//! Quotas: what the contexts of a VM hold of something there is only so much of. Arithmetic, and nothing else.
+//! Quotas: the amounts that the contexts of a VM hold of something that is limited. Arithmetic, and nothing else.
 //!
-//! No context is promised a fixed part, since it is not known how many will come. Instead a context that takes must leave something:
-//! an owner may come to hold at most [`SHARE`] times what is free afterwards. One owner alone gets seven eighths, the next seven
-//! eighths of the rest, and so on; the one that comes after any number of hogs still finds some.
+//! No context is promised a fixed part, since it is not known how many will come. Instead a context that takes must leave something: an owner may
+//! come to hold at most [`SHARE`] times the amount that is free afterwards. One owner alone gets seven eighths, the next seven eighths of the rest,
+//! and so on; one that comes after any number of hogs still finds some.
 
 use config::SHARE;
 use rustc_hash::FxHashMap;
@@ -23,7 +23,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// A quota of `total`, of which nothing is taken; `name` is that of the limit.
+    /// An unused quota of `total`; `name` is that of the limit.
     pub(crate) fn new(name: &'static str, total: u64) -> Self {
         Self { name, total, each: None, used: 0, held: FxHashMap::default() }
     }
@@ -33,7 +33,7 @@ impl Quota {
         Self { each: Some((name, each)), ..self }
     }
 
-    /// Sets the total. What is taken beyond it stays taken.
+    /// Sets the total. Amounts that were taken beyond it stay taken.
     pub(crate) fn limit(&mut self, total: u64) {
         self.total = total;
     }
@@ -47,7 +47,7 @@ impl Quota {
         self.take_as_if_gone(owner, amount, &[])
     }
 
-    /// Does the same as [`Self::take`], as if the owners in `gone` had given back what they hold: until they do, more than the total may be taken.
+    /// Does the same as [`Self::take`], as if the owners in `gone` had given all back: until they do, more than the total may be taken.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// The name of the limit that is in the way.
+    /// The name of the limit that the amount would exceed.
     pub(crate) fn check(&self, owner: Owner, amount: u64, gone: &[Owner]) -> Result<(), &'static str> {
         let coming: u64 = gone.iter().map(|owner| self.held(*owner)).sum();
         let used = self.used - coming;
@@ -81,7 +81,7 @@ impl Quota {
         {
             return Err(name);
         }
-        // One more than is left: of a handful there is no share to leave.
+        // One more than the remaining amount counts: a very small total has no share to leave.
         if held > SHARE.saturating_mul(left.saturating_add(1)) {
             return Err(self.name);
         }
@@ -91,16 +91,16 @@ impl Quota {
     /// Returns how much more an owner could take now.
     pub(crate) fn room(&self, owner: Owner) -> u64 {
         let (held, left) = (self.held(owner), self.total.saturating_sub(self.used));
-        // What an owner may hold is SHARE times what it leaves, and one more.
+        // An owner may hold SHARE times the amount that it leaves, and one more.
         let share = SHARE.saturating_mul(left.saturating_add(1)).saturating_sub(held) / (SHARE + 1);
         let own = self.each.map_or(u64::MAX, |(_, each)| each.saturating_sub(held));
         left.min(share).min(own)
     }
 
-    /// Gives back what was taken.
+    /// Gives back an amount that was taken.
     pub(crate) fn give_back(&mut self, owner: Owner, amount: u64) {
         let Some(held) = self.held.get_mut(&owner) else { return };
-        // An owner gives back what it has and no more, whatever a worker claims.
+        // An owner gives back the amount that it has and no more, even if a worker claims more.
         let amount = amount.min(*held);
         *held -= amount;
         self.used -= amount;
@@ -109,14 +109,14 @@ impl Quota {
         }
     }
 
-    /// Counts what is given to one owner as another's from now on, whatever the limits say.
+    /// Counts an amount of one owner as another's from now on, regardless of the limits.
     pub(crate) fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
         let amount = amount.min(self.held(from));
         self.give_back(from, amount);
         self.hold(to, amount);
     }
 
-    /// Counts what an owner holds already, whatever the limits say.
+    /// Counts an amount that an owner holds already, regardless of the limits.
     pub(crate) fn hold(&mut self, owner: Owner, amount: u64) {
         if amount > 0 {
             *self.held.entry(owner).or_default() += amount;
@@ -124,12 +124,12 @@ impl Quota {
         }
     }
 
-    /// Returns what an owner holds.
+    /// Returns the amount that an owner holds.
     pub(crate) fn held(&self, owner: Owner) -> u64 {
         self.held.get(&owner).copied().unwrap_or(0)
     }
 
-    /// Returns what all hold.
+    /// Returns the amount that all hold together.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(hog(&mut quota, A), most(400));
         assert_eq!(hog(&mut quota, B), 44);
         assert_eq!(hog(&mut quota, Owner(3)), 6);
-        // What is not shared is what comes last.
+        // The whole amount is taken now.
         assert_eq!(quota.take(A, 1), Err("maps"));
         quota.give_back(A, 350);
         assert_eq!((quota.used(), quota.held(A)), (50, 0));

@@ -1,11 +1,11 @@
-//! This file counts what contexts share.
+//! This file counts the amounts that contexts hold of shared limits.
 
 use super::error::GuestError;
 use super::model::DeviceOptions;
 use super::quota::{Owner, Quota};
 use config::PerHeap;
 
-/// The quotas that contexts share. Resources and what they hold count for the context that made them, even when it is gone.
+/// The quotas that contexts share. Resources and their memory count for the context that made them, even when it is gone.
 #[derive(Debug)]
 pub(super) struct Quotas {
     /// By the name of the guest's program.

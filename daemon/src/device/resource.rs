@@ -1,4 +1,4 @@
-//! A resource: where its memory is, and how it stands (VIRTIO 1.3, 5.7.6.8).
+//! A resource: the place of its memory, and its state (VIRTIO 1.3, 5.7.6.8).
 
 use super::Shown;
 use super::quota::Owner;
@@ -44,8 +44,7 @@ pub(super) enum HostBlobState<T> {
     Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
     /// Shared memory.
     Shmem,
-    /// Exported by the worker of this context, which may use the memory for something else once it is mapped nowhere; by none if it may
-    /// still be mapped.
+    /// Exported by the worker of this context, which may reuse the memory once it is mapped nowhere; without a context if it may still be mapped.
     Exported(MapCache, Option<ContextId>),
     /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
     Lent(MapCache, ContextId),
@@ -59,7 +58,7 @@ impl<T> HostBlob<T> {
         !matches!(self.state, HostBlobState::Pending { .. })
     }
 
-    /// Returns what a worker is shown of it.
+    /// Returns the view of it that a worker is shown.
     pub(super) fn shown(&self) -> Shown {
         match self.state {
             HostBlobState::Pending { .. } => Shown::Expected,
@@ -67,14 +66,14 @@ impl<T> HostBlob<T> {
             HostBlobState::Exported(..) => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: self.memory }
             }
-            // For nobody else to import.
+            // No other context may import it.
             HostBlobState::Lent(..) | HostBlobState::Revoked { .. } => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: None }
             }
         }
     }
 
-    /// The context whose worker lends it, and what it lends.
+    /// The context whose worker lends it, and the lent piece.
     pub(super) fn lent(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Lent(_, lender) => Some((lender, self.memory?)),
@@ -82,7 +81,7 @@ impl<T> HostBlob<T> {
         }
     }
 
-    /// The context whose worker exported it, and what.
+    /// The context whose worker exported it, and the piece.
     pub(super) fn exported(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Exported(_, creator) => Some((creator?, self.memory?)),
@@ -107,7 +106,7 @@ impl<T> Resource<T> {
         Self { size, kind, owner, uuid: None }
     }
 
-    /// The context whose worker is to export it, and how many requests wait for that.
+    /// The context whose worker is to export it, and the number of requests that wait for that.
     pub(super) fn awaits_export(&self) -> Option<(ContextId, usize)> {
         match &self.kind {
             Kind::HostBlob(HostBlob {
@@ -122,7 +121,7 @@ impl<T> Resource<T> {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
     }
 
-    /// Returns what a worker is shown of it: nothing of memory in the guest.
+    /// Returns the view of it that a worker is shown: nothing of memory in the guest.
     pub(super) fn shown(&self) -> Option<Shown> {
         match &self.kind {
             Kind::Guest => None,

@@ -1,6 +1,6 @@
-//! Resources (VIRTIO 1.3, 5.7.6.8): their table and what holds for all kinds of them.
+//! Resources (VIRTIO 1.3, 5.7.6.8): their table and the rules for all kinds of them.
 //!
-//! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so nobody looks at their contents.
+//! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so no display shows their contents.
 
 use super::quota::Owner;
 use super::resource::{HostBlob, Kind, Resource};
@@ -120,7 +120,7 @@ impl<T> Device<T> {
     }
 }
 
-/// Scanouts: none is ever connected, so what a driver shows on them is only noted.
+/// Scanouts: none is ever connected, so the resources that a driver shows on them are only noted.
 impl<T> Device<T> {
     pub(super) fn get_display_info(&self) -> Response {
         let off = DisplayMode { r: Rect { x: 0, y: 0, width: 0, height: 0 }, enabled: false };

@@ -1,4 +1,4 @@
-//! Scanouts: what a driver shows on them, which is only noted.
+//! Scanouts: the resources that a driver shows on them are only noted.
 
 use super::GuestError;
 use protocol::ids::{ResourceId, ScanoutId};

@@ -145,7 +145,7 @@ impl Effects for World {
     }
     fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         let at = self.mapped.iter().position(|range| *range == (offset, offset + size));
-        self.mapped.remove(at.expect("unmapping exactly what is mapped"));
+        self.mapped.remove(at.expect("a mapping of exactly this range"));
         self.ask(Asked::Unmap(resource_id.0, offset, size))
     }
     fn random(&mut self) -> Result<[u8; 16], EffectFailed> {
@@ -466,7 +466,7 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
         rig.asked(),
         [
             Asked::Map(5, 0, 4096),
-            // To the creator it was attached with the export.
+            // The creator's worker has the resource since the export.
             Asked::Detach(1, 5),
             Asked::Unmap(5, 0, 4096),
             Asked::Drop(5),
@@ -491,7 +491,7 @@ fn a_pending_blob_is_expected_by_other_contexts_before_what_they_submit_next() {
         [Asked::Attach(2, 5, 4096, Shown::DeviceMemory { mappable: true, memory: None })]
     );
 
-    // What is detached in time, or refused, is expected no longer.
+    // A blob that is detached in time, or refused, is expected no longer.
     rig.start(header(1, None), blob(6, 77, 4096));
     rig.asked();
     assert_eq!(rig.call(2, attach(6)), OK);
@@ -538,7 +538,7 @@ fn fences_are_answered_in_order_per_timeline() {
     let other_context = rig.submit(2, 3, 14);
     rig.signal(1, 4, 12);
     assert_eq!(rig.answer(other_ring), Some(OK));
-    // What was never submitted there, is nobody's.
+    // A fence that was never submitted there answers no command.
     for (ctx_id, ring_idx, fence_id) in [(1, 3, 12), (2, 3, 10), (1, 9, 10), (7, 3, 10)] {
         rig.signal(ctx_id, ring_idx, fence_id);
     }
@@ -607,13 +607,13 @@ fn a_lost_context_answers_its_fences_and_refuses_more() {
     let late = rig.submit(1, 5, 12);
     assert_eq!(rig.answer(late), Some(lost.clone()), "a fence always retires");
     assert_eq!(rig.call(1, blob(6, 0, 4096)), lost);
-    // Nothing reaches the worker any more, but the bookkeeping goes on.
+    // The worker gets no message any more, but the bookkeeping goes on.
     assert_eq!(rig.call(1, attach(4)), OK);
     assert_eq!(rig.call(1, detach(4)), OK);
     assert_eq!(rig.call(0, unref(4)), OK);
     assert_eq!(rig.call(1, Command::CtxDestroy), OK);
     assert_eq!(rig.asked(), [Asked::Unmap(4, 0, 4096), Asked::Drop(4)]);
-    // Its neighbour does not notice.
+    // The neighbouring context does not notice.
     let other = rig.submit(2, 0, 13);
     rig.signal(2, 0, 13);
     assert_eq!(rig.answer(other), Some(OK));
@@ -628,7 +628,7 @@ fn the_context_whose_worker_owes_most_answers_is_known() {
     assert_eq!(most(&rig), Some((2, 1)));
     rig.submit(1, 0, 11);
     assert_eq!(most(&rig), Some((1, 1)), "the older of two");
-    // An export, and what others want to do with it.
+    // An export, and commands of other contexts about it.
     rig.start(header(2, None), blob(5, 77, 4096));
     rig.start(header(0, None), map(5, 4096));
     assert_eq!(most(&rig), Some((2, 3)));

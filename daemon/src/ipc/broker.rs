@@ -44,8 +44,8 @@ pub enum FromBroker {
         /// Their GPUs.
         placement: Placement,
     },
-    /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two
-    /// ([`super::ToSuccessor`]). Both are told: the one that serves passes its state on, unless something is in the way, and ends.
+    /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two ([`super::ToSuccessor`]). Both
+    /// are told: the one that serves passes its state on, unless something prevents that, and ends.
     HandOn,
     /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which also comes at each change from then on.
     Room(RoomOrder),
@@ -56,9 +56,9 @@ pub enum FromBroker {
 pub struct RoomOrder {
     /// The number of this order among those of the VM, from 1.
     pub number: u64,
-    /// Bytes. What contexts hold beyond them is to be given up: they are swapped out.
+    /// Bytes. The excess that contexts hold is to be given up: they are swapped out.
     pub most: u64,
-    /// Contexts that do something are swapped out as well; otherwise only those that do nothing.
+    /// Busy contexts are swapped out as well; otherwise only idle ones.
     pub forced: bool,
     /// Bytes that all VMs may hold together. A request of a context that wants more is refused at once.
     pub total: u64,
@@ -75,7 +75,7 @@ pub struct Placement(pub Vec<u8>);
 pub struct GpuChange {
     /// The GPU that the context is on.
     pub from: u8,
-    /// The one that is to take its place.
+    /// The GPU that is to take its place.
     pub to: u8,
 }
 
@@ -86,7 +86,7 @@ impl Placement {
         Self((0..).take(gpus).collect())
     }
 
-    /// Returns the same with one GPU in another's place; nothing if that other is not there, or the one is already.
+    /// Returns the same with one GPU in another's place; nothing if that other is not there, or the new one is already.
     #[must_use]
     pub fn changed(&self, GpuChange { from, to }: GpuChange) -> Option<Self> {
         let mut changed = self.clone();
@@ -101,14 +101,14 @@ impl Placement {
     }
 }
 
-/// Device process to broker. A guest that took over a device process can say what it likes: it speaks for its own VM only.
+/// Device process to broker. A guest that took over a device process can send any message: it speaks for its own VM only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToBroker {
     /// The device process waits for a frontend from now on.
     Ready {
         /// The GPUs of the device process: those that guests see, in their order, and then spare ones.
         gpus: Vec<SharedGpu>,
-        /// The most memory that the VM may hold; `u64::MAX` of what has no bound.
+        /// The most memory that the VM may hold; `u64::MAX` for an unbounded amount.
         limits: HeldMemory,
         /// The settings to which the options and the GPUs have led.
         in_force: InForce,
@@ -170,7 +170,7 @@ pub enum ToBroker {
     Restarted {
         /// The context.
         ctx_id: ContextId,
-        /// The time that it took, or why the context stays with its worker.
+        /// The time that it took, or the reason why the context stays with its worker.
         outcome: Result<RestartTook, String>,
     },
     /// A file that the device process depends on was replaced.
@@ -209,7 +209,7 @@ pub struct RoomState {
 pub enum RestartStage {
     /// The successor starts.
     Starts,
-    /// The successor makes what it can while the context goes on.
+    /// The successor builds the parts that it can while the context goes on.
     Prepares,
     /// The worker comes to rest.
     Rests,
@@ -308,7 +308,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Returns what holds for these GPUs of a VM, with a window of so many bytes.
+    /// Returns the settings for these GPUs of a VM, with a window of so many bytes.
     #[must_use]
     pub fn new(gpus: &[GpuChoice], window_size: u64) -> Self {
         let first = gpus.first();
@@ -344,7 +344,7 @@ mod tests {
     /// The context of the samples.
     const CONTEXT: ContextId = ContextId(300);
 
-    /// Returns the bytes of all these messages, each of which can be read again.
+    /// Returns the bytes of all these messages, after checking that each can be read again.
     fn bytes<M: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(messages: &[M]) -> String {
         let encoded = messages.iter().map(|message| {
             let bytes = encode(message).unwrap();

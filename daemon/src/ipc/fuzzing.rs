@@ -8,7 +8,7 @@ use super::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
-/// A packet that is a message of any kind is the same message after encoding and decoding it again. Answers of how many kinds it is.
+/// A packet that is a message of any kind is the same message after encoding and decoding it again. Returns the number of its kinds.
 pub fn fuzz_message(packet: &[u8]) -> usize {
     let checks = [
         check::<ToDevice>,

@@ -14,7 +14,7 @@ pub enum ChildRole {
     Probe,
 }
 
-/// The host driver that a child is to load, which decides what the child can see and which system calls it may make.
+/// The host driver that a child is to load, which decides the files that the child can see and the system calls that it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum DriverFamily {
     /// Any driver that there is: for the probe, and for workers whose GPUs have drivers of several families.
@@ -41,12 +41,12 @@ pub enum ToLauncher {
         /// The driver it is to load.
         family: DriverFamily,
     },
-    /// Kill a child, if it still runs, and whatever it started.
+    /// Kill a child, if it still runs, and all processes that it started.
     Kill {
         /// The child's number, as given at its start.
         child: u32,
     },
-    /// The process that may have mapped what is kept from now on. Descriptor: of that process (`pidfd`); none if nobody knows it.
+    /// The process that may have mapped the kept memory from now on. Descriptor: of that process (`pidfd`); none if it is not known.
     Frontend,
     /// Keep a descriptor, one of a set. Descriptor: that one. The launcher keeps it until it is told otherwise, and when the device process
     /// is gone for as long as the frontend's process lives.
@@ -64,8 +64,8 @@ pub enum ToLauncher {
         /// The set.
         set: u64,
     },
-    /// The daemon is set up, with drivers of this family. From now on, tell when the files of these drivers, or the VM's socket file of
-    /// [`Self::RemoveAtEnd`], are not what they were when the launcher started, once each.
+    /// The daemon is set up, with drivers of this family. From now on, tell once each when the files of these drivers, or the VM's socket file of
+    /// [`Self::RemoveAtEnd`], have changed since the launcher started.
     Watch {
         /// The family of the drivers.
         family: DriverFamily,
@@ -84,35 +84,35 @@ pub enum ToLauncher {
 /// Launcher to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromLauncher {
-    /// First message: what of the sandbox cannot be had here, in words; nothing if it is complete.
+    /// First message: the parts of the sandbox that cannot be had here, in words; nothing if it is complete.
     Ready {
         /// One entry for each part.
         lacks: Vec<String>,
     },
-    /// The launcher has done what it was told to do with a set: the device process may close its own descriptors.
+    /// The launcher has carried out its order about a set: the device process may close its own descriptors.
     Released {
         /// The set.
         set: u64,
     },
-    /// A file is not any more what it was.
+    /// A file has been replaced or changed.
     Replaced(Replaced),
     /// A child is gone.
     Ended {
         /// The child's number, as given at its start.
         child: u32,
-        /// The child's status as `wait` tells it, or why it was not started.
+        /// The child's status as `wait` tells it, or the reason why it was not started.
         status: Result<i32, String>,
         /// The child was killed because the workers' control group has no memory left.
         out_of_memory: bool,
     },
 }
 
-/// A file that a device process depends on, and that is another now or gone.
+/// A file that a device process depends on, and that was replaced or is gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replaced {
     /// A manifest or a library of the GPU's driver: processes that start now load another driver than those that run.
     Driver(PathBuf),
-    /// The socket file: nobody can connect any more.
+    /// The socket file: no frontend can connect any more.
     Socket(PathBuf),
     /// This program: processes that run, and those that they start, go on with the old one.
     Program(PathBuf),

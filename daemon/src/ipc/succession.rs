@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The form of what is passed on. It rises with each change of these messages and of what [`ToSuccessor::State`] holds.
+/// The form of the state that is passed on. It rises with each change of these messages and of the content of [`ToSuccessor::State`].
 pub const SUCCESSION: u32 = 1;
 
 /// From the device process that serves to its successor. The first two keep their places in all forms, as programs of other forms read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToSuccessor {
-    /// First message: what follows has this form.
+    /// First message: the next messages have this form.
     Begins {
         /// [`SUCCESSION`] of its program.
         form: u32,

@@ -12,7 +12,7 @@ pub enum DomainError {
     /// The text is no XML.
     #[error("no XML: {0}")]
     Xml(#[from] roxmltree::Error),
-    /// The text is something else.
+    /// The text is no domain.
     #[error("<{0}> is no whole domain: give what `virsh dumpxml --inactive` prints")]
     NoDomain(String),
     /// The domain has another hypervisor than QEMU.
@@ -26,7 +26,7 @@ pub enum DomainError {
         "a NUMA cell of the domain has memAccess='private': remove that, for the daemon has to map the guest's memory"
     )]
     Private,
-    /// The domain uses our prefix for something else.
+    /// The domain uses the prefix for another namespace.
     #[error("the domain uses the prefix qemu for another namespace than {NAMESPACE}")]
     Prefix,
     /// The socket's path cannot be used.
@@ -39,11 +39,11 @@ pub enum DomainError {
 pub struct Given {
     /// The domain.
     pub domain: String,
-    /// The sentences that tell an administrator what its machine type lacks, and what its other devices need.
+    /// The sentences that tell an administrator of the features that its machine type lacks, and of changes to its other devices.
     pub advice: Vec<String>,
 }
 
-/// Returns the domain with the device at `socket`; as it is if it has that. Memory that is private is made shared. `window` is that of
+/// Returns the domain with the device at `socket`; unchanged if it has the device. Private memory is made shared. `window` is that of
 /// [`super::qemu()`].
 ///
 /// # Errors
@@ -97,7 +97,7 @@ fn machine<'a>(domain: Node<'a, '_>) -> Option<&'a str> {
     child(child(domain, "os")?, "type")?.attribute("machine")
 }
 
-/// Returns what an administrator has to know of a machine without PCI Express, which QEMU starts with the device all the same.
+/// Returns advice for the administrator of a machine without PCI Express, which QEMU starts with the device all the same.
 fn advice_for(machine: &str) -> String {
     format!(
         "the machine type {machine} has no PCI Express, and the device was tried with q35 only: here the guest may not let go of the device, which plugging it again needs, and suspend to memory is not hidden from the guest. A new machine with <type arch='x86_64' machine='q35'> in <os> has both"
@@ -156,7 +156,7 @@ fn append(text: &str, node: Node<'_, '_>, lines: &str) -> Edit {
         let name = raw_name(text, node);
         return Edit(range.start + opening.len()..range.end, format!(">\n{lines}  </{name}>"));
     }
-    // An element that is not empty ends so.
+    // An element that is not empty ends with a closing tag.
     let end = range.start + element.rfind("</").unwrap_or(element.len());
     let line = text[..end].rfind('\n').map_or(0, |newline| newline + 1);
     match text[line..end].trim().is_empty() {
@@ -199,7 +199,7 @@ mod tests {
         given.map(|given| given.domain).map_err(|error| error.to_string())
     }
 
-    /// Adds the device, and checks that everything is there, once, and that it is not added again.
+    /// Adds the device, and checks that every part is there once, and that a second call adds nothing.
     #[track_caller]
     fn added(text: &str) -> String {
         let result = add(text).unwrap();

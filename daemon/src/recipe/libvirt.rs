@@ -44,7 +44,7 @@ pub(super) fn arguments(socket: &Path, window: u64) -> Result<String, Unfit> {
         .collect())
 }
 
-/// Returns what an administrator has to do where libvirt confines QEMU: libvirt does not know of sockets in arguments that it passes on.
+/// Returns advice for an administrator where libvirt confines QEMU: libvirt does not know of sockets in arguments that it passes on.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
 //! Recipes: the text that gives a VM its GPU when it is pasted into its definition: QEMU's arguments (`qemu`), libvirt's XML (`libvirt`, and `domain`
-//! for a whole definition, with advice about its other devices from `neighbours`), crosvm's option (`crosvm`). Knows no files and no broker: from a socket's path and a size follows a text.
+//! for a whole definition, with advice about its other devices from `neighbours`), crosvm's option (`crosvm`). Knows no files and no broker: it makes
+//! a text from a socket's path and a size.
 
 mod crosvm;
 mod domain;

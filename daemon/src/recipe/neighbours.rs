@@ -1,9 +1,9 @@
-//! The devices of a libvirt domain that the device does not go well with, and what helps: other vhost back ends, which have to take as many memory
+//! The devices of a libvirt domain that do not go well with the GPU, and the remedies: other vhost back ends, which have to take as many memory
 //! regions as the VM has mappings (docs/maps.md, "Other back ends of the VM"), and a display that is a virtio-gpu device as well.
 
 use roxmltree::Node;
 
-/// A kind of device, and what an administrator has to know who adds the GPU beside it.
+/// A kind of device, and the advice for an administrator who adds the GPU beside it.
 struct Neighbour {
     is: fn(Node<'_, '_>) -> bool,
     advice: &'static str,
@@ -32,7 +32,7 @@ const NEIGHBOURS: [Neighbour; 5] = [
     },
 ];
 
-/// Returns what an administrator has to know about other devices of a domain, in sentences: each once.
+/// Returns the advice about other devices of a domain, in sentences: each once.
 pub(super) fn advice(domain: Node<'_, '_>) -> Vec<&'static str> {
     let devices = domain.children().find(|child| child.has_tag_name("devices"));
     let has = |neighbour: &&Neighbour| devices.is_some_and(|devices| devices.children().any(neighbour.is));

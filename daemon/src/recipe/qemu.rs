@@ -3,7 +3,7 @@
 use super::{CHARDEV, DEVICE_ID, MEMORY, PORT_ID, Unfit, word};
 use std::path::Path;
 
-/// QEMU's device for whatever a vhost-user socket offers.
+/// QEMU's device for any device that a vhost-user socket offers.
 const DEVICE: &str = "vhost-user-test-device-pci";
 /// The properties of a virtio-gpu device (virtio 1.3, section 5.7: device 16 with two queues).
 const PROPERTIES: [(&str, Value<'_>); 4] = [
@@ -12,7 +12,7 @@ const PROPERTIES: [(&str, Value<'_>); 4] = [
     ("vq_size", Value::Number(1024)),
     ("config_size", Value::Number(16)),
 ];
-/// A port of its own, from which the device can be unplugged while the VM runs, as it has to be when the daemon was started anew below a VM. The
+/// A port of its own, from which the device can be unplugged while the VM runs. That is necessary when the daemon was started anew below a VM. The
 /// number of a chassis must be another one than those of the VM's other ports; libvirt counts its own from 1.
 const PORT: (&str, [(&str, Value<'_>); 2]) =
     ("pcie-root-port", [("id", Value::Word(PORT_ID)), ("chassis", Value::Number(240))]);

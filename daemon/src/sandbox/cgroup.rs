@@ -1,5 +1,5 @@
-//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`), so that what the workers of a VM take of the machine's memory and
-//! threads is taken from that VM alone.
+//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`), so that memory and threads of the machine that the workers of a VM take are
+//! taken from that VM alone.
 //!
 //! Below the group that the system *delegates* to the daemon lie `broker` and `vm-NAME` for each VM, or nothing of these for a daemon of
 //! one VM; and below a VM's group `device` with the device process and its launcher, and `workers` with everything that a guest can make
@@ -45,12 +45,12 @@ pub struct GroupLimits {
 
 /// The controllers that limits are made with.
 const CONTROLLERS: &[&str] = &["memory", "pids", "cpu"];
-/// The extended attributes that mark groups which may be divided: systemd sets the first for everybody, older versions the second for root.
+/// The extended attributes that mark groups which may be divided: systemd sets the first for every user, older versions the second for root.
 const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
 /// Below a VM's group, the one of its device process and launcher.
 pub const DEVICE: &str = "device";
 const WORKERS: &str = "workers";
-/// Part of the memory, one of so many, that is kept for the broker and device processes.
+/// The part of the memory, one of this many, that is kept for the broker and device processes.
 const MEMORY_RESERVE: u64 = 16;
 /// Processes and threads that are kept for the broker and for each VM's device process and launcher.
 const TASKS_RESERVE: u64 = 16;
@@ -58,7 +58,7 @@ const TASKS_RESERVE: u64 = 16;
 const TASKS: u64 = 16_384;
 
 impl GroupLimits {
-    /// Returns these where there are some, and `others` elsewhere.
+    /// Returns these limits where there are some, and `others` elsewhere.
     #[must_use]
     pub fn or(self, others: &Self) -> Self {
         Self { memory: self.memory.or(others.memory), tasks: self.tasks.or(others.tasks) }
@@ -66,11 +66,11 @@ impl GroupLimits {
 }
 
 impl Delegated {
-    /// Does what [`Self::claim`] does; if there is no group, logs that once, with advice.
+    /// Does the same as [`Self::claim`]; if there is no group, logs that once, with advice.
     ///
     /// # Errors
     ///
-    /// There is none, though there has to be.
+    /// There is no group, though the options require one.
     pub fn claim_or_say(mode: CgroupMode, leaf: &str) -> io::Result<Option<Self>> {
         match (Self::claim(mode, leaf), mode) {
             (Ok(delegated), _) => {
@@ -99,7 +99,7 @@ impl Delegated {
     ///
     /// # Errors
     ///
-    /// Why there is none, and what helps.
+    /// The reason why there is none, and a remedy.
     pub fn claim(mode: CgroupMode, leaf: &str) -> Result<Self, String> {
         if mode == CgroupMode::Off {
             return Err("--cgroup=off".into());
@@ -135,7 +135,7 @@ impl Delegated {
         if lacks.len() == CONTROLLERS.len() {
             return Err(io::Error::other(format!("{} has no controllers", path.display())));
         }
-        // All processes wait for the one that decides; this is the most that can be said.
+        // All other processes wait for this process's decisions; this is the largest weight.
         let _ = write(&path.join(leaf), "cpu.weight", 10_000);
         Ok(Self { path, lacks })
     }
@@ -159,8 +159,8 @@ impl Delegated {
         GroupLimits { memory: least("memory.max"), tasks: least("pids.max") }
     }
 
-    /// Returns the limits of each VM that has none of its own, given those that the others have: an equal part of what is available,
-    /// less a reserve for the processes that serve the VMs, and seven eighths of the machine's memory at most.
+    /// Returns the limits of each VM that has none of its own, given those that the others have: an equal part of the available amounts, less a
+    /// reserve for the processes that serve the VMs, and seven eighths of the machine's memory at most.
     pub fn part_of_each(&self, own: &[GroupLimits]) -> GroupLimits {
         let GroupLimits { memory, tasks } = self.available();
         let memory = part(memory.map(|all| all - all / MEMORY_RESERVE), own.iter().map(|own| own.memory));
@@ -193,7 +193,7 @@ impl Delegated {
     }
 }
 
-/// Returns what is left of `all` for each of those that have no limit of their own. It is at least 1, because the kernel reports too small a limit better
+/// Returns the part of `all` for each of those that have no limit of their own. It is at least 1, because the kernel reports too small a limit better
 /// than a refusal here would.
 fn part(all: Option<u64>, own: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
     let left = own.clone().flatten().fold(all?, u64::saturating_sub);
@@ -290,8 +290,8 @@ fn kills(events: &str) -> u64 {
     events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Makes this process, and those that it starts, the first to go when memory runs out: a worker is one guest's program, and what serves
-/// others is spared. Everybody may raise this number.
+/// Makes this process, and those that it starts, the first to go when memory runs out: a worker is one guest's program, and processes that serve
+/// others are spared. Any process may raise this number.
 ///
 /// # Errors
 ///
@@ -362,7 +362,7 @@ fn read(group: &Path, name: &str) -> io::Result<String> {
 
 fn write(group: &Path, name: &str, value: impl Display) -> io::Result<()> {
     let path = group.join(name);
-    // Never made by us: what is not there is no file of a group.
+    // Opened and never created: a file that is missing is no file of a group.
     let file = File::options().write(true).open(&path);
     let written = file.and_then(|mut file| file.write_all(value.to_string().as_bytes()));
     written.map_err(|error| failed(&path, &error))
@@ -407,7 +407,7 @@ mod tests {
             assert_eq!(limit_in(&workers, "pids.max").unwrap(), 9);
             limit_in(&workers, "memory.max").unwrap()
         };
-        // The values are equally long, as an ordinary file keeps what lies behind a write.
+        // The values are equally long, as an ordinary file keeps the bytes behind a write.
         assert_eq!(after("200", Some(100), true), 200);
         assert_eq!(after("200", Some(300), true), 300);
         assert_eq!(after("max", Some(300), true), u64::MAX);

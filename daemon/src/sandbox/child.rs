@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The program of all children, what each is told, and how each is isolated.
+/// The program of all children, their arguments, and their isolation.
 #[derive(Debug)]
 pub struct Program {
     file: OwnedFd,
@@ -42,8 +42,8 @@ const FAMILIES: &[DriverFamily] =
     &[DriverFamily::Any, DriverFamily::Software, DriverFamily::Mesa, DriverFamily::Nvidia];
 
 impl Program {
-    /// This program, or the one at `path`, for children in this group, each with at most so many bytes of private memory. Tries out what of the
-    /// isolation works here.
+    /// This program, or the one at `path`, for children in this group, each with at most so many bytes of private memory. Tries out which parts of
+    /// the isolation work here.
     pub fn new(
         path: Option<PathBuf>,
         options: Options,
@@ -114,7 +114,7 @@ impl Program {
 impl Surroundings {
     fn new(family: DriverFamily, confined: bool) -> io::Result<Self> {
         let policy = Policy::of(family).map_err(io::Error::other)?;
-        // A child's standard error is not the journal's, and nobody but us writes there.
+        // A child's standard error is not the journal's: only the device process writes there.
         let all = || std::env::vars_os().filter(|(name, _)| name != JOURNAL_STREAM);
         let kept = if confined { policy.environment() } else { all().collect() };
         let pair = |(mut name, value): (OsString, OsString)| {
@@ -127,7 +127,7 @@ impl Surroundings {
     }
 }
 
-/// The whole isolation, or as much of it as this system allows; what lacks is named with the reason.
+/// The whole isolation, or as much of it as this system allows; missing parts are named with the reason.
 fn find_isolation(view: &View, lacks: &mut Vec<String>) -> Isolation {
     let none = Isolation::none();
     let all = PARTS.iter().fold(none, |isolation, (_, part)| isolation.with(*part));
@@ -173,8 +173,8 @@ fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
     }
 }
 
-/// Starts a child in a process group of its own, with a channel, and with a socket for what it prints; it is killed when the launcher ends. The reader tells, at its end, how it went
-/// ([`reported`]).
+/// Starts a child in a process group of its own, with a channel, and with a socket for its output; the child is killed when the launcher ends. The
+/// reader tells, at its end, how it went ([`reported`]).
 pub(super) fn start(
     program: &Program,
     role: ChildRole,
@@ -204,9 +204,9 @@ fn become_child(
 ) -> io::Error {
     let Program { file, isolation, options, data, group, .. } = program;
     let prepare = || {
-        // Ours are the daemon's, which nobody of a guest's is to have: not for a moment in a namespace with the program.
+        // The standard streams here are the daemon's. No process of a guest may have those: not for a moment in a namespace with the program.
         sys::print_to(output.as_fd())?;
-        // While the file systems that this is done through are there.
+        // Before the new root hides the file systems that this needs.
         if let Some(group) = group {
             group.enter().map_err(|error| io::Error::other(format!("its control group: {error}")))?;
         }
@@ -217,7 +217,7 @@ fn become_child(
         if options.sandbox != SandboxMode::None {
             isolation.enter(&surroundings.view)?;
         }
-        // After the user has changed, for then it would be forgotten.
+        // After the user has changed, as that change clears the setting.
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if isolation.namespaces.contains(UnshareFlags::NEWPID)
             && let sys::Fork::Parent(pid) = sys::fork(UnshareFlags::empty()).map_err(no_process)?
@@ -244,14 +244,14 @@ fn no_process(error: io::Error) -> io::Error {
     ))
 }
 
-/// The life of the first process of a namespace: signals do not end such a process as they end others, so the program runs in a second
-/// one. When this one ends the kernel kills all that is left in the namespace.
+/// The life of the first process of a namespace: signals do not end such a process as they end others, so the program runs in a second one. When this
+/// one ends the kernel kills all other processes in the namespace.
 fn represent(program: Pid, writer: &PipeWriter, options: &Options) -> ! {
     sys::close_all_but(writer.as_fd());
     if options.seccomp == SeccompMode::Kill
         && let Ok(Policy { syscalls, .. }) = Policy::of_init()
     {
-        // One that lacks is named when the launcher begins.
+        // A filter that cannot be had is named when the launcher begins.
         let _ = seccomp::confine(&syscalls, SeccompMode::Kill);
     }
     loop {
@@ -278,16 +278,16 @@ pub(super) fn wait_status(status: &rustix::process::WaitIdStatus) -> i32 {
     }
 }
 
-/// First byte of a report: the program was not started, and why; it has ended, and how.
+/// First byte of a report: the program was not started, with the reason; it has ended, with the status.
 const FAILED: u8 = b'f';
 const ENDED: u8 = b'e';
 
 fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
-    // A zero ends it, for the first process of a namespace reports after the program that it stands for. If nobody hears it, nobody waits for it.
+    // A zero ends it, for the first process of a namespace reports after the program that it stands for. A report that is not read is not needed.
     let _ = writer.write_all(&[&[kind], what, &[0]].concat());
 }
 
-/// Reads a child's report: how the program ended, or why it was not started. The report is empty if the child became the program.
+/// Reads a child's report: how the program ended, or the reason why it was not started. The report is empty if the child became the program.
 pub(super) fn reported(report: &[u8]) -> Option<Result<i32, String>> {
     match report.split_first()? {
         (&FAILED, rest) => {

@@ -1,6 +1,6 @@
 //! The way of a fresh process into isolation: namespaces of its own, a root of its own, a user without rights.
 //!
-//! With the right to administrate the system, everything is set up before the process becomes nobody; it can then show what only root
+//! With the right to administrate the system, everything is set up before the process becomes the user nobody; it can then show files that only root
 //! may look up. Without it, a user namespace comes first and gives the right to the rest; the process stays the user that it was.
 
 use super::policy::{Use, View};
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-/// The user and group that stand for nobody, in the kernel as in every distribution's list of users.
+/// The user and group `nobody`, in the kernel as in every distribution's list of users.
 const NOBODY: u32 = 65534;
 
 /// The parts of isolation that are to be set up.
@@ -30,7 +30,7 @@ pub(super) struct Isolation {
     group: Gid,
 }
 
-/// The parts, in words, and what each adds.
+/// The parts, in words, and the flags that each adds.
 pub(super) const PARTS: &[(&str, UnshareFlags)] = &[
     ("user namespace", UnshareFlags::NEWUSER),
     ("mount namespace and root of its own", UnshareFlags::NEWNS),
@@ -69,9 +69,9 @@ impl Isolation {
     ///
     /// # Errors
     ///
-    /// The system refuses; the message says what.
+    /// The system refuses; the message names the step.
     pub(super) fn enter(&self, view: &View) -> io::Result<()> {
-        // Held open, for there is no path to it from the new root.
+        // Opened before, as no path leads to it from the new root.
         let itself =
             openat(CWD, "/proc/self", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if !self.privileged && self.namespaces.contains(UnshareFlags::NEWUSER) {
@@ -96,8 +96,7 @@ impl Isolation {
     }
 }
 
-/// Gives up the user for one that owns nothing; the groups that device nodes of the view are given to stay. Capabilities stay, too, for
-/// what comes next.
+/// Gives up the user for one that owns nothing; the groups that own device nodes of the view stay. Capabilities stay, too, for the next step.
 fn become_nobody(view: &View) -> io::Result<()> {
     let devices = view.shown.iter().filter(|part| part.used == Use::Device);
     let closed =
@@ -117,7 +116,7 @@ fn become_nobody(view: &View) -> io::Result<()> {
 /// Maps one user and one group into the namespace of users that the process is in, under their own numbers. `itself` is its folder in
 /// `/proc`.
 fn map_identity(itself: &OwnedFd, user: Uid, group: Gid) -> io::Result<()> {
-    // Its files in /proc belong to it only if it may be looked into.
+    // The process owns its files in /proc only if it is dumpable.
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     let write = |name: &str, text: String| -> io::Result<()> {
         let file = openat(itself, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;

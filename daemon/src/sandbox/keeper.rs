@@ -1,7 +1,7 @@
-//! Descriptors that the launcher keeps for the device process, in case that is killed.
+//! Descriptors that the launcher keeps for the device process, which may be killed.
 //!
-//! They keep memory alive that a frontend may have mapped (see `serve::lenders`). A launcher that was not told to let go of them keeps them until the
-//! frontend's process has ended: then nobody has anything mapped.
+//! They keep memory alive that a frontend may have mapped (see `serve::blobs::lenders`). A launcher that was not told to let go of them keeps them
+//! until the frontend's process has ended: then no process has it mapped.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
@@ -58,7 +58,7 @@ impl Keeper {
         self.sets.iter().filter(|set| set.waits).filter_map(|set| set.frontend.as_deref())
     }
 
-    /// Closes what waited for a process that has ended.
+    /// Closes the sets whose frontend's process has ended.
     pub(super) fn look(&mut self) {
         self.sets.retain(|set| {
             let Some(process) = set.frontend.as_deref().filter(|_| set.waits) else { return true };
@@ -94,7 +94,7 @@ mod tests {
         (child, pidfd_open(pid, PidfdFlags::empty()).unwrap())
     }
 
-    /// A descriptor, and what tells whether it is open.
+    /// A descriptor, and another that tells whether it is open.
     fn kept() -> (OwnedFd, OwnedFd) {
         let (watched, kept) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         (kept, watched)
@@ -136,7 +136,7 @@ mod tests {
         keeper.frontend(Some(process));
         let ((fd, watched), (stranger, strange)) = (kept(), kept());
         keeper.keep(1, fd);
-        // Of a frontend that nobody knows.
+        // The process of this frontend is not known.
         keeper.frontend(None);
         keeper.keep(2, stranger);
         let waits = std::thread::spawn(move || keeper.wait_for_all());

@@ -29,7 +29,7 @@ pub struct Launcher {
 pub struct Ended {
     /// The number that the child got at its start.
     pub child: u32,
-    /// The status of the process, or why it was not started.
+    /// The status of the process, or the reason why it was not started.
     pub status: Result<ExitStatus, String>,
     /// The kernel killed it, because the workers' control group has no memory left.
     pub out_of_memory: bool,
@@ -40,9 +40,9 @@ pub struct Ended {
 pub enum FromChildren {
     /// A child has ended.
     Ended(Ended),
-    /// The launcher has done what it was told about a set of kept descriptors.
+    /// The launcher has carried out its order about a set of kept descriptors.
     Released(u64),
-    /// A file is not any more what it was.
+    /// A file has been replaced or changed.
     Replaced(Replaced),
 }
 
@@ -80,7 +80,7 @@ impl Launcher {
             command.args(["--max-worker-data", &data.to_string()]);
         }
         let process = Mutex::new(command.spawn()?);
-        // It holds the other end of the channel, which must not outlive the launcher.
+        // The command holds the other end of the channel, which must not outlive the launcher.
         drop(command);
         let mut launcher = Self { channel, lacks: Vec::new(), process };
         match launcher.receive_within(PATIENCE)? {
@@ -92,7 +92,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// A launcher that is played by the holder of the other end of `channel`.
+    /// A launcher that a test plays at the other end of `channel`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn played(channel: Channel) -> io::Result<Self> {
         let process = Mutex::new(std::process::Command::new("/bin/true").spawn()?);
@@ -104,8 +104,8 @@ impl Launcher {
         &self.lacks
     }
 
-    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error, which are both `output`.
-    /// What becomes of it is heard later.
+    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error, which are both `output`. The
+    /// launcher reports its end later.
     pub fn launch(
         &self,
         child: u32,
@@ -121,13 +121,13 @@ impl Launcher {
     /// Kills a child, if it still runs.
     pub fn kill(&self, child: u32) {
         if let Err(error) = self.send(&ToLauncher::Kill { child }, None) {
-            // It takes its children along.
+            // The launcher's children end with it.
             log::debug!(error:%; "the launcher is gone");
         }
     }
 
-    /// Tells the launcher to remove socket files when this process is gone: the VM's, if a device process has made it, and others. What is said later
-    /// does not count.
+    /// Tells the launcher to remove socket files when this process is gone: the VM's, if a device process has made it, and others. Only the first
+    /// call counts.
     pub fn remove_at_end(&self, socket: Option<SocketFile>, others: Vec<PathBuf>) -> io::Result<()> {
         let socket = socket.map(|file| (file.path().to_owned(), file.identity()));
         self.send(&ToLauncher::RemoveAtEnd { socket, others }, None)
@@ -143,7 +143,7 @@ impl Launcher {
         self.send(&ToLauncher::Watch { family }, None)
     }
 
-    /// Tells the launcher which process may have mapped what is kept from now on; `None` if it is not known.
+    /// Tells the launcher which process may have mapped the kept memory from now on; `None` if it is not known.
     pub fn frontend(&self, process: Option<&OwnedFd>) -> io::Result<()> {
         self.send(&ToLauncher::Frontend, process.map(AsFd::as_fd))
     }
@@ -176,7 +176,7 @@ impl Launcher {
         }
     }
 
-    /// A child that has ended, waiting for it.
+    /// Waits up to `limit` for the end of a child, and returns that.
     pub fn ended_within(&self, limit: Duration) -> io::Result<Ended> {
         loop {
             if let FromChildren::Ended(ended) = Self::meaning(self.receive_within(limit)?)? {
@@ -185,7 +185,7 @@ impl Launcher {
         }
     }
 
-    /// Ends it and waits for that: it kills what still runs and removes what it was told to.
+    /// Ends it and waits for that: it kills the children that still run and removes the files of [`Self::remove_at_end`].
     pub fn finish(self) {
         let Self { channel, process, .. } = self;
         drop(channel);

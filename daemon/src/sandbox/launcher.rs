@@ -54,7 +54,7 @@ struct Launcher {
 struct Started {
     number: u32,
     pidfd: OwnedFd,
-    /// The pipe in which the child reports how it went; it reaches its end when nobody holds the other end any more.
+    /// The pipe in which the child reports how it went; it reaches its end when no process holds the other end any more.
     report: io::PipeReader,
 }
 
@@ -86,7 +86,7 @@ impl Launcher {
         }
     }
 
-    /// Tells what was replaced since the last look.
+    /// Tells of the files that were replaced since the last look.
     fn look(&mut self) -> io::Result<()> {
         for what in self.watch.look() {
             self.tell(FromLauncher::Replaced(what))?;
@@ -94,7 +94,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Does what the device process has said; whether it is still there.
+    /// Carries out the orders of the device process. Returns whether that is still there.
     fn obey_all(&mut self, program: &Program) -> io::Result<bool> {
         loop {
             match self.channel.try_receive() {
@@ -106,7 +106,7 @@ impl Launcher {
         }
     }
 
-    /// Waits for something to do: whether the device process says something, and which children have ended.
+    /// Waits for a message of the device process or the end of children. Returns whether there is a message, and which children have ended.
     fn wait(&self) -> io::Result<(bool, Vec<usize>)> {
         let wanted = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut ready = vec![PollFd::new(&self.channel, wanted)];
@@ -137,7 +137,7 @@ impl Launcher {
             }
             ToLauncher::Kill { child } => {
                 for started in self.children.iter().filter(|started| started.number == child) {
-                    // One that has ended already cannot be killed again.
+                    // A child that has ended already cannot be killed again.
                     let _ = pidfd_send_signal(&started.pidfd, Signal::KILL);
                 }
             }
@@ -197,7 +197,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Tells the device process something, now or when it reads again.
+    /// Sends the device process a message, now or when it reads again.
     fn tell(&mut self, message: FromLauncher) -> io::Result<()> {
         match self.outbox.send(&self.channel, message, None, &mut backlog()) {
             // Gone, which the next look at the channel tells as well.
@@ -241,11 +241,11 @@ fn was_killed(status: &Result<i32, String>) -> bool {
     matches!(status, Ok(status) if status & 0x7f == Signal::KILL.as_raw())
 }
 
-/// Returns how a child ended: as it reported, if it was not the program itself, or else as the system tells.
+/// Returns how a child ended: from its report, if it was not the program itself, or else from the system.
 fn status(pidfd: &OwnedFd, mut report: io::PipeReader) -> Result<i32, String> {
     let waited = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let mut said = Vec::new();
-    // It is at its end, for the child held the only other end.
+    // The pipe is at its end, for the child held the only other end.
     let _ = report.read_to_end(&mut said);
     if let Some(reported) = child::reported(&said) {
         return reported;

@@ -1,4 +1,4 @@
-//! Limits on what one child may take of the system (`getrlimit`). Device memory and pinned memory are counted elsewhere.
+//! Limits on the resources of the system that one child may take (`getrlimit`). Device memory and pinned memory are counted elsewhere.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -8,8 +8,8 @@ pub(super) const DESCRIPTORS: u64 = 131_072;
 /// Processes and threads of a child: rings, their helpers and the driver's. Counted in its own user namespace only.
 pub(super) const THREADS: u64 = 2048;
 
-/// Limits this process and what it becomes. `counts_own` says that it is in a user namespace of its own; `data` are the bytes of private memory that
-/// it may have, if they are bounded. Memory files count for nothing there.
+/// Limits this process and the program that it executes. `counts_own` says that it is in a user namespace of its own; `data` are the bytes of private
+/// memory that it may have, if they are bounded. Memory files count for nothing there.
 pub(super) fn set(counts_own: bool, data: Option<u64>) -> io::Result<()> {
     let at_most = |resource, limit: u64| {
         let Rlimit { current, maximum } = getrlimit(resource);

@@ -1,8 +1,10 @@
-//! Starting child processes that hold nothing but what they are given, and confining processes.
+//! Starting child processes that hold nothing but the descriptors that they are given, and confining processes.
 //!
-//! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
-//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process), `watch` (files that must stay what they are), `cgroup` (limits on what a VM's workers take); `policy` with its data files says
-//! what is allowed. `this_program` starts what this program is besides, the device processes of several VMs among that. Knows nothing of contexts.
+//! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation` and `root`
+//! (namespaces, the view of a child), `seal` (the rights that a process gives up itself), `seccomp`, `keeper` (descriptors that outlive the device
+//! process), `watch` (files that must stay the same), `cgroup` (limits on the workers of a VM); `policy` with its data files says which files and
+//! calls are allowed. `this_program` starts the other processes of this program, the device processes of several VMs among them. Knows nothing of
+//! contexts.
 
 mod cgroup;
 mod child;

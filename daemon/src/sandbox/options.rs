@@ -8,19 +8,19 @@ pub enum SandboxMode {
     /// Everything, or the daemon does not start.
     #[default]
     Strict,
-    /// Workers get what the system offers; the daemon warns once of what is missing.
+    /// Workers get the parts that the system offers; the daemon warns once of those that are missing.
     Degraded,
     /// Workers are not confined.
     None,
 }
 
-/// `--seccomp`: what becomes of a process that makes a system call outside of its list.
+/// `--seccomp`: the fate of a process that makes a system call outside of its list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SeccompMode {
     /// The process is killed.
     #[default]
     Kill,
-    /// The call is named in the log and goes on: to learn what a new driver needs. No protection.
+    /// The call is named in the log and goes on: to learn the needs of a new driver. No protection.
     Log,
     /// There is no list.
     Off,

@@ -92,7 +92,7 @@ pub struct Shown {
 /// The view of a child: parts of the host's file system, and symbolic links that lead there.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Parents before what lies in them.
+    /// Parents before their contents.
     pub shown: Vec<Shown>,
     /// The links, each with its target.
     pub links: BTreeMap<PathBuf, PathBuf>,
@@ -110,8 +110,8 @@ impl View {
 }
 
 impl Policy {
-    /// Returns the policy for a driver of a family. The Vulkan loader loads every driver that it finds a manifest of, so every family includes what the
-    /// software driver needs.
+    /// Returns the policy for a driver of a family. The Vulkan loader loads every driver that it finds a manifest of, so every family includes the
+    /// needs of the software driver.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl Policy {
             for (error, calls) in syscalls.refuse {
                 all.syscalls.refuse.entry(error).or_default().extend(calls);
             }
-            // What one driver needs others may be refused.
+            // Calls that one driver needs may be refused to others.
             let Syscalls { allow, refuse, .. } = &mut all.syscalls;
             refuse.values_mut().for_each(|calls| calls.retain(|call| !allow.contains(call)));
             Ok(all)

@@ -1,5 +1,5 @@
-//! The file system of a child: a root that holds what its policy shows, at the places where the host has it, and nothing else. All
-//! of it is read-only, and nothing of the host's own root is left in the namespace.
+//! The file system of a child: a root that holds only the files that its policy shows, at the places where the host has them. All of it is read-only,
+//! and nothing of the host's own root is left in the namespace.
 
 use super::policy::{Shown, Use, View};
 use super::sys;
@@ -22,7 +22,7 @@ const PLACES: &[&str] = &["/tmp", "/run", "/var", "/proc", "/etc"];
 ///
 /// # Errors
 ///
-/// The system refuses; the message says what.
+/// The system refuses; the message names the step.
 pub(super) fn enter(view: &View, own_processes: bool) -> io::Result<()> {
     let refused = |what: &str, error: &dyn Display| io::Error::other(format!("{what}: {error}"));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -79,8 +79,8 @@ fn attach(part: &Shown, tree: &OwnedFd) -> io::Result<()> {
     Ok(move_mount(tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Shows what `/proc` says about the process itself and no more, while other parts of `/proc` may be shown at their places. A system whose
-/// own `/proc` is covered in parts does not allow it; drivers go on without.
+/// Shows the part of `/proc` about the process itself and no more, while other parts of `/proc` may be shown at their places. A system whose own
+/// `/proc` is covered in parts does not allow it; drivers go on without.
 fn show_itself() -> io::Result<()> {
     std::fs::create_dir_all("proc")?;
     std::fs::create_dir(ITSELF)?;

@@ -12,29 +12,29 @@ use landlock::{
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io;
 
-/// Confines a worker or a probe, which has one thread yet, for a driver of this family. What it needs to start with, such as its
-/// channel, is open.
+/// Confines a worker or a probe, which has one thread yet, for a driver of this family. The descriptors that it starts with, such as its channel, are
+/// open.
 ///
 /// # Errors
 ///
-/// The system refuses what it offers.
+/// The system refuses a protection that it offers.
 pub fn seal_child(options: &Options, family: DriverFamily) -> io::Result<()> {
     if options.sandbox == SandboxMode::None {
         return Ok(());
     }
     let policy = Policy::of(family).map_err(io::Error::other)?;
     rustix::thread::set_no_new_privs(true)?;
-    // Nobody with the same user may trace it or open its memory. Programs that are executed begin without.
+    // No process of the same user may trace it or open its memory. Programs that are executed begin without this protection.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     restrict(&policy.view())?;
     lay_filter(policy, options)
 }
 
-/// Confines the device process, which has one thread yet, has opened what it listens to, and has its launcher.
+/// Confines the device process, which has one thread yet, has opened its sockets, and has its launcher.
 ///
 /// # Errors
 ///
-/// The system refuses what it offers.
+/// The system refuses a protection that it offers.
 pub fn seal_device_process(options: &Options) -> io::Result<()> {
     if options.sandbox == SandboxMode::None {
         return Ok(());
@@ -46,7 +46,7 @@ pub fn seal_device_process(options: &Options) -> io::Result<()> {
     lay_filter(policy, options)
 }
 
-/// Gives up every capability for good, whatever is executed.
+/// Gives up every capability for good, even for programs that it executes.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub fn seal_device_process(options: &Options) -> io::Result<()> {
 pub(super) fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets};
     for capability in CapabilitySet::all().iter() {
-        // Without the right to do so there is nothing that could be gained.
+        // A process without the right to do so could gain nothing from the bounding set.
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
     let none = CapabilitySet::empty();

@@ -19,7 +19,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 ///
 /// # Errors
 ///
-/// A list names what is no system call, or the system has no filters.
+/// A list names no known system call, or the system has no filters.
 pub(super) fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> {
     match mode {
         SeccompMode::Off => Ok(()),
@@ -32,7 +32,7 @@ pub(super) fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> 
             name_calls(listener.clone())?;
             let mut programs = programs(syscalls, SeccompAction::Trace(NOTIFY))?;
             for program in &mut programs[..1] {
-                // The library does not know this action; the value of the one that stands for it is used by nobody else.
+                // The library does not know this action, so the programs have a value in its place that no other action uses.
                 let ours = libc::SECCOMP_RET_TRACE | u32::from(NOTIFY as u16);
                 program
                     .iter_mut()
@@ -62,8 +62,8 @@ pub fn names(syscalls: &Syscalls) -> Vec<String> {
 /// Stands for "ask the listener" until the program is finished.
 const NOTIFY: u32 = 0x5b0c;
 
-/// To be laid on last first, since it is the first that forbids further ones: one program that ends at `otherwise` what is on no list,
-/// and one for each error that some calls are answered with. Of what several filters say the kernel takes the strictest.
+/// To be laid on last first, since it is the first that forbids further ones: one program that applies `otherwise` to calls on no list, and one for
+/// each error that some calls are answered with. Of the verdicts of several filters the kernel takes the strictest.
 fn programs(syscalls: &Syscalls, otherwise: SeccompAction) -> io::Result<Vec<BpfProgram>> {
     let mut known = Rules::new();
     for name in syscalls.allow.iter().chain(syscalls.refuse.values().flatten()) {
@@ -147,10 +147,10 @@ fn error_number(name: &str) -> io::Result<u32> {
     }
 }
 
-/// Starts the threads that name what `listener` will hear of. They are there before there is a filter, and so have none.
+/// Starts the threads that name the calls of which `listener` will hear. They are there before there is a filter, and so have none.
 ///
-/// A thread that makes a call may hold any lock of the C library's; the dynamic linker's is held while a driver is loaded. Who lets calls go
-/// on must not need one: it neither logs nor is still starting by then, since both register destructors of thread-local values.
+/// A thread that makes a call may hold any lock of the C library's; the dynamic linker's is held while a driver is loaded. The thread that lets calls
+/// go on must not need one: it neither logs nor is still starting by then, since both register destructors of thread-local values.
 fn name_calls(listener: Arc<OnceLock<OwnedFd>>) -> io::Result<()> {
     let (named, lines) = mpsc::channel::<String>();
     let log = std::thread::Builder::new().name("seccomp log".into());
@@ -165,7 +165,7 @@ fn name_calls(listener: Arc<OnceLock<OwnedFd>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Names each call once, and what tells its kind: the first three arguments.
+/// Names each call once, with the first three arguments, which tell its kind.
 fn let_calls_go_on(listener: &OwnedFd, named: &mpsc::Sender<String>) {
     let mut seen = BTreeSet::new();
     loop {

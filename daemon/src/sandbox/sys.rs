@@ -10,9 +10,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// Takes over the descriptor that is this process's standard input, which is empty from then on, and closes every other above 2: whoever
-/// started this process has libraries that do not mark all of theirs close-on-exec, and guest memory is among them. To be called before
-/// anything is opened.
+/// Takes over the descriptor that is this process's standard input, which is empty from then on, and closes every other above 2: the process that
+/// started this one has libraries that do not mark all of theirs close-on-exec, and guest memory is among them. To be called before anything is
+/// opened.
 pub fn only_standard_input() -> io::Result<OwnedFd> {
     // SAFETY: a system call without pointers; nothing in this process owns a descriptor above 2 yet, as the caller promises.
     if unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) } != 0 {
@@ -39,7 +39,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// Calls `act` while SIGHUP does nothing. A program that `act` executes starts so, and hears SIGHUP as soon as it handles that.
+/// Calls `act` while SIGHUP is ignored. A program that `act` executes starts with that, and hears SIGHUP as soon as it handles the signal.
 pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: zeroes are a value of the structure: no flags, an empty mask, the usual action.
     let (mut ignored, mut before) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
@@ -52,8 +52,8 @@ pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Has writing into a pipe without a reader be an error that ends no process, as the standard library has it at the start of a program and not
-/// any more when it was to execute another.
+/// Makes writing into a pipe without a reader an error that ends no process. The standard library does so at the start of a program, and undoes it
+/// when the program was to execute another.
 pub fn ignore_broken_pipes() {
     // SAFETY: the action is no function.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -127,7 +127,7 @@ pub(super) fn exec(
     io::Error::last_os_error()
 }
 
-/// Closes every descriptor above 2 but this one, whoever owns it. For a process that returns nowhere.
+/// Closes every descriptor above 2 but this one, even those that values of this process own. For a process that does not return to its callers.
 pub(super) fn close_all_but(keep: BorrowedFd<'_>) {
     let keep = keep.as_raw_fd() as u32;
     for (first, last) in [(3, keep.saturating_sub(1)), (keep.saturating_add(1), u32::MAX)] {
@@ -139,7 +139,7 @@ pub(super) fn close_all_but(keep: BorrowedFd<'_>) {
     }
 }
 
-/// The process that connected or made the other end of a Unix socket, if the system can tell (Linux 6.5).
+/// Returns the process that connected or made the other end of a Unix socket, if the system can tell (Linux 6.5).
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let (mut pidfd, mut size): (RawFd, libc::socklen_t) = (-1, size_of::<RawFd>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `size` bytes, which is as much as there is, and its length; both live until the call returns.
@@ -159,7 +159,7 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
 /// `SO_PEERPIDFD` of Linux's `asm-generic/socket.h`.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Ends this process without running what libraries want to run at its end.
+/// Ends this process without running the exit handlers of libraries.
 pub fn end_at_once(code: i32) -> ! {
     // SAFETY: ends the process; nothing is run or touched.
     unsafe { libc::_exit(code) }

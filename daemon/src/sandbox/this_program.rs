@@ -13,10 +13,10 @@ use std::process::{Child, Command};
 /// The file of this program, wherever it is now.
 pub(super) const OWN: &str = "/proc/self/exe";
 
-/// This program with `channel` as its standard input ([`only_standard_input`](super::only_standard_input)), in a process group of its own:
-/// a terminal's signals reach it through whoever started it. The command must stay one that the standard library can start without copying
-/// the memory of this process, which takes as long as the system likes and lets no thread change its mappings meanwhile. What a service manager
-/// says to this process it says to no other.
+/// This program with `channel` as its standard input ([`only_standard_input`](super::only_standard_input)), in a process group of its own: a
+/// terminal's signals reach it through the process that started it. The command must stay one that the standard library can start without copying the
+/// memory of this process, which takes as long as the system likes and lets no thread change its mappings meanwhile. The messages of a service
+/// manager to this process are for no other.
 pub(super) fn this_program(channel: OwnedFd) -> Command {
     let mut command = Command::new(OWN);
     command.arg0("vhost-user-vulkan").stdin(channel).process_group(0);
@@ -24,7 +24,7 @@ pub(super) fn this_program(channel: OwnedFd) -> Command {
     command
 }
 
-/// The path at which this program was when it was started. Another may be there now.
+/// The path of this program when it was started. Another program may be there now.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! Notices that files which a device process depends on are others than when it started: its driver's, its socket's, and the program's.
+//! Notices that files which a device process depends on were replaced since it started: its driver's, its socket's, and the program's.
 //!
-//! Such a file has been replaced if its place leads to another file, or to the same with other content. The kernel wakes the launcher
-//! when something changes in the folders of these files (inotify), so nobody looks while nothing happens. Where the user's inotify instances are used
+//! Such a file has been replaced if its place leads to another file, or to the same with other content. The kernel wakes the launcher when something
+//! changes in the folders of these files (inotify), so the launcher does not look while nothing happens. Where the user's inotify instances are used
 //! up (`fs.inotify.max_user_instances`), the launcher looks when it starts a worker.
 
 use super::this_program::{OWN, program_path};
@@ -25,13 +25,13 @@ pub(super) struct Watch {
     socket: Option<File>,
     /// The file that this program was started from.
     program: Option<File>,
-    /// Events of their folders, once somebody wants to hear of them.
+    /// Events of their folders, once the device process wants to hear of them.
     events: Option<OwnedFd>,
     /// The driver counts from now on.
     is_wanted: bool,
 }
 
-/// A file, and what it was.
+/// A file, and its identity at the start.
 #[derive(Debug)]
 struct File {
     path: PathBuf,
@@ -45,7 +45,7 @@ type Identity = (u64, u64, u64, i64, i64);
 const NVIDIA: &str = "nvidia";
 
 impl Watch {
-    /// Notes what the drivers' files are, before anything loads them.
+    /// Notes the identities of the drivers' files, before anything loads them.
     pub(super) fn of_drivers() -> Self {
         let files = manifests::files(&System::below(Path::new("/"))).into_iter();
         let drivers =
@@ -66,17 +66,17 @@ impl Watch {
         }
     }
 
-    /// Returns what to wait for.
+    /// Returns the descriptor to wait for.
     pub(super) fn awaited(&self) -> Option<&OwnedFd> {
         self.events.as_ref()
     }
 
-    /// Returns the files that are found to be others than they were, each once.
+    /// Returns the files that were replaced, each once.
     pub(super) fn look(&mut self) -> Vec<Replaced> {
         if let Some(events) = &self.events {
             let mut buffer = [MaybeUninit::uninit(); 4096];
             let mut reader = Reader::new(events, &mut buffer);
-            // What they say is seen by looking.
+            // Their content does not matter: the files themselves are looked at.
             while reader.next().is_ok() {}
         }
         if !self.is_wanted {
@@ -99,7 +99,7 @@ impl Watch {
     fn watch_folders(&self) -> Result<OwnedFd, Errno> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let files = self.drivers.iter().chain(&self.socket).chain(&self.program);
-        // Both where a symbolic link lies and where it leads.
+        // Both the place of a symbolic link and that of its target.
         let places =
             files.flat_map(|file| [Some(file.path.clone()), file.path.canonicalize().ok()]).flatten();
         let folders: BTreeSet<PathBuf> =
@@ -114,7 +114,7 @@ impl Watch {
             | WatchFlags::ONLYDIR;
         for folder in folders {
             match inotify::add_watch(&events, &folder, changes) {
-                // It is gone, which a look tells.
+                // The folder is gone, which a look at its files tells.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -140,7 +140,7 @@ impl File {
     }
 }
 
-/// The place of the program that runs, and what it is, which may be another file than the one that is there now.
+/// The place of the running program, and its identity, which may be another than that of the file that is there now.
 fn program() -> Option<File> {
     Some(File { path: program_path().ok()?, was: identity(Path::new(OWN)) })
 }
@@ -216,7 +216,7 @@ mod tests {
         let own = program().unwrap();
         assert_eq!((&own.path, own.is_replaced()), (&std::env::current_exe().unwrap(), false));
         let path = folder.path().join("program");
-        // As it was when another came, also if that came before this one looked for the first time.
+        // The program as it was when another took its place, even if that came before the first look.
         watch.program = Some(File { path: path.clone(), ..own });
         fs::write(&path, "another").unwrap();
         watch.begin(DriverFamily::Any, None);
@@ -240,6 +240,6 @@ mod tests {
         fs::write(folder.path().join("lvp_icd.json"), "another").unwrap();
         assert!(wakes());
         assert_eq!(watch.look().len(), 1);
-        assert!(!wakes(), "what was said is said again");
+        assert!(!wakes(), "a change is reported twice");
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct World {
     pub idle: Option<Idle>,
     /// The GPU memory that the broker lets the VM hold.
     pub room: Room,
-    /// The checkpoints of contexts, and the time at which rings are to be marked ALIVE whose workers are dead.
+    /// The checkpoints of contexts, and the time at which the rings of dead workers are to be marked ALIVE.
     pub checkpoints: Checkpoints,
     pub alive_at: Option<Instant>,
     pub strikes: Strikes,
@@ -65,15 +65,15 @@ pub(super) struct World {
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
-    /// The service manager, and what it was told.
+    /// The service manager, and the last message to it.
     pub told: Told,
     /// Contexts whose workers were killed; the device thread tells the guest.
     pub lost: Vec<ContextId>,
-    /// The VM was told what to do about its maps running out.
+    /// The VM was advised on the exhaustion of its maps.
     pub advised: bool,
-    /// The log says that a program of the VM asked for what `--queues` denies.
+    /// The log says that a program of the VM asked for queues that `--queues` denies.
     pub advised_on_queues: bool,
-    /// The broker wants to know what memory is held.
+    /// The broker wants a report of the held memory.
     pub report_due: bool,
     /// The files that were replaced under this process.
     pub outdated: Outdated,
@@ -91,18 +91,18 @@ impl World {
         }
     }
 
-    /// Returns when the driver is to be told about answers that nobody waits for.
+    /// Returns when the driver is to be told about answers that no thread of the guest waits for.
     pub(super) fn next_call(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         (0..QUEUES).filter_map(|index| session.vring(index).deadline()).min()
     }
 
-    /// Logs what the guest or a worker caused, within limits.
+    /// Logs an event that the guest or a worker caused, within limits.
     pub(super) fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
         self.log(Level::Warn, kind, message);
     }
 
-    /// Does the same as [`Self::warn`] at another level. A guest can reset its device as often as it likes, and a frontend connect.
+    /// Does the same as [`Self::warn`] at another level. A guest can reset its device any number of times, and a frontend connect.
     pub(super) fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
         self.limiter.log(level, kind, Subject::Vm, message);
     }
@@ -135,7 +135,7 @@ impl World {
         self.limiter.log(Level::Warn, kind, Subject::Context(context, Some(program)), message);
     }
 
-    /// Logs that a program asks for what `--queues` denies: once for each VM, as most programs that ask for it do without.
+    /// Logs that a program asks for queues that `--queues` denies: once for each VM, as most programs that ask for them do without.
     pub(super) fn advise_on_queues(&mut self, ctx_id: ContextId) {
         if std::mem::replace(&mut self.advised_on_queues, true) {
             return;
@@ -152,7 +152,7 @@ impl World {
         log::info!(context = ctx_id.0, program = self.workers.name_of(ctx_id); "context {ctx_id} {what}");
     }
 
-    /// Tells the launcher what it is to keep of what workers lend.
+    /// Passes on to the launcher which descriptors of lending workers it is to keep.
     pub(super) fn order_keeper(&mut self) {
         for order in self.lenders.take_orders() {
             let launcher = self.workers.launcher();
@@ -161,12 +161,12 @@ impl World {
                 Order::LetGo(set) => launcher.let_go(*set),
                 Order::KeepOn(set) => launcher.keep_on(*set),
             };
-            // It is gone, then, which the loop hears of.
+            // The launcher is gone, then, which the loop hears of.
             let _ = told.inspect_err(|error| log::debug!("not told to the launcher: {error}"));
         }
     }
 
-    /// Returns what to do about maps that have run out, which depends on the frontend.
+    /// Returns advice on maps that have run out, which depends on the frontend.
     fn advice_on_maps(&self) -> String {
         let session = self.session.as_ref().filter(|session| session.announces_maps());
         let bound = session.map_or("raise --max-maps".to_owned(), |session| {
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Tells the broker that a context is over, and why if it was lost.
+    /// Tells the broker that a context is over, and the reason if it was lost.
     pub(super) fn tell_end(&mut self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
         self.hand_over_ends(ctx_id);
         self.checkpoints.ends(ctx_id);
@@ -217,7 +217,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Why not: a name for the log, and in words.
+    /// The reason why not: a name for the log, and the text.
     pub(super) fn may_start(&self, ctx_id: ContextId, program: &str) -> Result<(), (&'static str, String)> {
         if let Some(barred) = self.strikes.held(program, Instant::now()) {
             return Err(("strikes", self.barred(ctx_id, barred)));
@@ -228,7 +228,7 @@ impl World {
         })
     }
 
-    /// Says why a context is refused after too many strikes, and what helps.
+    /// Says why a context is refused after too many strikes, and names a remedy.
     fn barred(&self, ctx_id: ContextId, barred: Barred) -> String {
         let free = self.strikes.free().unwrap_or_default();
         format!(
@@ -237,7 +237,8 @@ impl World {
         )
     }
 
-    /// Returns whether the frontend has done what it was asked for. That it was not asked, while it has stopped the device, is no line in the log.
+    /// Returns whether the frontend has met a request. A request that was not sent, because the frontend has stopped the device, is no line in the
+    /// log.
     fn answered_with(
         &mut self,
         what: &'static str,
@@ -399,7 +400,7 @@ impl Effects for World {
     }
 
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
-        // Not through `send`: the file is borrowed from a neighbour of what that borrows.
+        // Not through `send`, as the file is borrowed from a field beside those that `send` borrows.
         let file = self.blobs.get(resource_id);
         let sent = self.workers.show(ctx_id, &attached(resource_id, size, shown), file);
         self.note_overflow(ctx_id, sent);
@@ -417,7 +418,7 @@ impl Effects for World {
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
-        // The frontend takes its time; what is answered already should not wait.
+        // The frontend may take long; answers that are ready should not wait for it.
         self.signal();
         let (Some((file, lender)), Some(session)) = (self.blobs.for_frontend(resource_id), &self.session)
         else {

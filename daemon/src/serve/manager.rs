@@ -1,10 +1,10 @@
-//! The device process tells the service manager how it stands, and that its loop turns.
+//! The device process tells the service manager its state, and that its loop turns.
 
 use super::effects::World;
 use crate::service::Manager;
 use std::time::Instant;
 
-/// The service manager, and what it was told last.
+/// The service manager, and the last message to it.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     manager: Manager,
@@ -49,7 +49,7 @@ impl Told {
     }
 }
 
-/// Returns how a device process stands, in words.
+/// Returns the state of a device process, in words.
 fn status(place: &str, contexts: Option<usize>) -> String {
     match contexts {
         None => format!("waiting for a frontend on {place}"),
@@ -59,7 +59,7 @@ fn status(place: &str, contexts: Option<usize>) -> String {
 }
 
 impl World {
-    /// The device thread turns, or waits for a frontend that takes its time, as while its guest is paused.
+    /// The device thread turns, or waits for a slow frontend, for example while its guest is paused.
     pub(super) fn turns(&mut self, now: Instant) {
         let contexts = self.session.as_ref().map(|_| self.workers.count());
         self.told.turns(now, contexts);

@@ -1,13 +1,12 @@
-//! The frontend maps into the window, and unmaps there: when it is asked for that, and when it is done.
+//! The frontend maps into the window, and unmaps there: how it is asked to, and when that is done.
 //!
 //! QEMU (11.1) has two ways of its own, which the specification allows or leaves open:
 //!
-//! - It acknowledges a request *before* it does what was asked: a guest that hears of a mapping at once reaches nothing there yet, so that what it
-//!   writes first is lost, and what it reads first is zero; and memory that is acknowledged as unmapped can be reached for milliseconds. It changes the
-//!   memory table behind the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when
-//!   the table has changed.
-//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So what is
-//!   to be unmapped meanwhile is owed until the device goes on.
+//! - It acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are
+//!   lost, and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table
+//!   behind the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
+//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So requests to unmap are
+//!   kept meanwhile, until the device goes on.
 
 use super::effects::World;
 use super::patience::Patience;
@@ -18,7 +17,7 @@ use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The longest time for which a change of the memory table is waited for that must come, unless the system stands still.
+/// The longest wait for a change of the memory table that must come, unless the system stands still.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
 impl World {
@@ -52,11 +51,11 @@ impl World {
         Ok(())
     }
 
-    /// Has the frontend unmap something, and waits until guests do not reach it any more.
+    /// Has the frontend unmap a range, and waits until guests do not reach it any more.
     ///
     /// # Errors
     ///
-    /// It has not. It will be asked again if the reason is that it has stopped the device.
+    /// The frontend has not. It will be asked again if the reason is that it has stopped the device.
     pub(super) fn unmap(&mut self, offset: u64, size: u64) -> Result<(), SessionError> {
         if matches!(self.frontend(), Err(SessionError::Stopped)) {
             self.window.owed.push((offset, size));
@@ -74,7 +73,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the number of regions at this offset of the window is as it should be, if the frontend tells of them.
+    /// Waits until the number of regions at this offset of the window is the expected one, if the frontend tells of them.
     fn changed(&mut self, offset: u64, size: u64, is_as_it_should: impl Fn(usize) -> bool) {
         let mut patience = Patience::new(CHANGE_MAX, Instant::now());
         while self.window.table != Table::Stays {
@@ -102,12 +101,12 @@ impl World {
         self.warn("memory table", message);
     }
 
-    /// Returns whether the frontend can be asked for what it owes, unless the driver has reset the device.
+    /// Returns whether the frontend can be asked for the mappings that it still has to remove, unless the driver has reset the device.
     pub(super) fn can_unmap_owed(&self) -> bool {
         !self.window.owed.is_empty() && self.session.as_ref().is_some_and(|session| !session.is_stopped())
     }
 
-    /// Has the frontend unmap what it could not while it had stopped the device.
+    /// Has the frontend remove the mappings that it could not while it had stopped the device.
     pub(super) fn unmap_owed(&mut self) {
         for (offset, size) in std::mem::take(&mut self.window.owed) {
             match self.unmap(offset, size) {
@@ -119,7 +118,7 @@ impl World {
         }
     }
 
-    /// The frontend has dropped by itself what it had mapped before it stopped the device for a reset: what it has mapped since is unmapped.
+    /// The frontend has dropped by itself the mappings that it made before it stopped the device for a reset; the later ones are unmapped.
     pub(super) fn window_was_reset(&mut self) {
         let Window { late, owed, .. } = &mut self.window;
         owed.clear();

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `frontend` | the frontend's messages, which it hands to the device thread |
 //! | `signals` | signals that end the process |
-//! | `progress` | the device thread, and ends the process if that stands still at what a frontend gave it |
+//! | `progress` | the device thread, and ends the process if that thread stands still at a descriptor of the frontend |
 //! | `closer` | the kernel, while it closes files that take long |
 //! | `checkpoint` | a successor that reads a checkpoint, one thread for each |
 

@@ -1,8 +1,8 @@
 //! Files that this process depends on have been replaced under it: its GPU's driver, its socket file, or the program.
 //!
-//! Contexts that run keep what they have loaded. A new one would load another driver than the one that was tried out when the process started,
-//! whose kernel module, memory types or GPUs may be others; so it is refused. What helps is another device process. Where somebody would start
-//! it (a broker, a service manager), the process ends as soon as no frontend is connected.
+//! Contexts that run keep the files that they have loaded. A new one would load another driver than the one that was tried out when the process
+//! started, and its kernel module, memory types or GPUs may be others; so the context is refused. The remedy is another device process. Where a
+//! broker or a service manager would start it, this process ends as soon as no frontend is connected.
 
 use super::effects::World;
 use crate::ipc::{Replaced, ToBroker};
@@ -10,7 +10,7 @@ use crate::ipc::{Replaced, ToBroker};
 /// The reason why a device process has ended in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Somebody wanted it to, or the only frontend has gone.
+    /// The broker, an operator or a signal ended it, or the only frontend has gone.
     Asked,
     /// Files that it depends on were replaced: it is to be started again.
     Outdated,
@@ -22,29 +22,29 @@ pub(super) struct Outdated {
     driver: Option<Replaced>,
     /// No frontend can connect any more.
     pub(super) has_lost_socket: bool,
-    /// The process should end when nobody needs it.
+    /// The process should end when no frontend needs it.
     is_old: bool,
 }
 
-/// The remedy where nobody starts the process anew by himself.
+/// The remedy where no broker or service manager starts the process again.
 const BY_HAND: &str = "start the daemon anew when the VM does not need it";
 /// The remedy, besides, with a driver that has a part in the kernel.
 const KERNEL: &str = "where a driver's kernel module has another version than its libraries, as NVIDIA's after an upgrade, load the new module or start the machine anew (vhost-user-vulkan doctor says whether it is so)";
 
 impl Outdated {
-    /// Returns what keeps new contexts from starting.
+    /// Returns the replaced driver that keeps new contexts from starting.
     pub(super) fn driver(&self) -> Option<&Replaced> {
         self.driver.as_ref()
     }
 }
 
 impl World {
-    /// Returns whether somebody starts this process again when it ends.
+    /// Returns whether a broker or a service manager starts this process again when it ends.
     fn is_started_again(&self) -> bool {
         self.broker.as_ref().is_some_and(|broker| broker.is_parent) || self.told.is_managed()
     }
 
-    /// Notes that a file was replaced, and says what becomes of that.
+    /// Notes that a file was replaced, and logs the consequence.
     pub(super) fn replaced(&mut self, what: Replaced) {
         let again = match self.is_started_again() {
             true => "the device process is started anew as soon as no frontend is connected",
@@ -60,7 +60,7 @@ impl World {
                 );
                 self.outdated.driver = Some(what);
             }
-            // Workers are started from the old one as well, so nothing is missing. A broker that is another process says it for all VMs.
+            // Workers are started from the old one as well, so nothing is missing. A broker that is another process logs it for all VMs.
             Replaced::Program(_) if self.broker.as_ref().is_some_and(|broker| broker.is_parent) => return,
             Replaced::Program(_) => {
                 log::info!("{what}: the daemon goes on with the old one; to upgrade it, {BY_HAND}");

@@ -1,7 +1,7 @@
-//! The device process ends contexts, at an operator's word or when a submission hangs, also while it waits for the frontend to map or unmap.
+//! The device process ends contexts, on an operator's order or when a submission hangs, also while it waits for the frontend to map or unmap.
 //!
-//! A frontend takes its time, and a hostile one all of it. While it is waited for, the broker is heard, hangs are looked at, and workers are
-//! killed; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.
+//! A frontend may be slow, and a hostile one may never answer. While the device process waits for it, it hears the broker, looks for hangs and kills
+//! workers; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.
 
 use super::broker::Broker;
 use super::effects::World;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at what has no event.
+/// Time between two looks at a state without an event.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The time for which the frontend was waited for, and its limit.
@@ -32,8 +32,8 @@ impl Patience {
         Self { limit, waited: Duration::ZERO, looked: now }
     }
 
-    /// Returns whether the patience is at an end. Time counts while the queues run, as some frontends answer nothing while they do not; and
-    /// not if nobody looked, as this process was stopped itself then.
+    /// Returns whether the patience is at an end. Time counts only while the queues run, as some frontends answer nothing while they do not. It also
+    /// does not count while this process did not look, as this process was stopped itself then.
     pub(super) fn is_over(&mut self, now: Instant, counts: bool) -> bool {
         let passed = now.saturating_duration_since(self.looked).min(4 * LOOK);
         self.looked = now;
@@ -43,11 +43,11 @@ impl Patience {
 }
 
 impl World {
-    /// Waits until the frontend has done what it was asked for.
+    /// Waits until the frontend has met the request.
     ///
     /// # Errors
     ///
-    /// It has not, and why.
+    /// The frontend has not; the error says why.
     pub(super) fn answered(&mut self, mut asked: Asked) -> Result<(), SessionError> {
         let mut patience = Patience::new(self.frontend_timeout, Instant::now());
         while !asked.advance()? {
@@ -69,10 +69,10 @@ impl World {
         Ok(())
     }
 
-    /// Waits a moment for something of the frontend's, and does what is due.
+    /// Waits a moment for an event of the frontend's descriptor, and does the work that is due.
     pub(super) fn look_around(&mut self, awaited: BorrowedFd<'_>, events: PollFlags) {
         self.progress.waits();
-        // It could not answer otherwise.
+        // A frontend that is halted for a successor could not answer.
         self.call_halt_off();
         let broker = self.broker.as_ref().map(AsFd::as_fd);
         let mut fds: Vec<_> = [PollFd::from_borrowed_fd(awaited, events)]
@@ -87,7 +87,7 @@ impl World {
             std::thread::sleep(LOOK);
         }
         if said && self.hear_broker().is_err() {
-            // The loop hears of it again, and ends; what it ends with is not waited for.
+            // The loop hears of it again, and ends. Nothing else is to be waited for.
             if let Some(session) = &self.session {
                 session.close();
             }
@@ -97,11 +97,12 @@ impl World {
         self.turns(now);
     }
 
-    /// Does what the broker says, as far as it can be done here. Without one that is a thread of this process, the VM goes on as before.
+    /// Carries out the broker's messages, as far as it can be done here. If a broker that is a thread of this process is gone, the VM goes on as
+    /// before.
     ///
     /// # Errors
     ///
-    /// The broker that has started this process is gone. Without it nothing would be granted any more.
+    /// The broker that has started this process is gone. Without it no submission would be granted any more.
     pub(super) fn hear_broker(&mut self) -> Result<(), ReceiveError> {
         let heard = match self.broker.as_ref().map_or(Ok(None), Broker::hear) {
             Err(error) if self.broker.take_if(|broker| !broker.is_parent).is_some() => {
@@ -116,7 +117,7 @@ impl World {
         match heard {
             FromBroker::Kill { ctx_id } => self.kill(ctx_id, "an operator ended it"),
             FromBroker::Hung { ctx_id } => self.kill_hung(ctx_id, Reached::Contended),
-            // As soon as the frontend has answered.
+            // Carried out as soon as the frontend has answered.
             FromBroker::Restart { ctx_id, change } => self.restarts_wanted.push((ctx_id, change)),
             FromBroker::SwapOut { ctx_id } => self.swaps_wanted.push(ctx_id),
             FromBroker::Place { placement } => {
@@ -126,7 +127,7 @@ impl World {
             }
             FromBroker::Room(order) => self.room.limit(order),
             FromBroker::Report => self.report_due = true,
-            // As soon as the loop is there.
+            // The loop follows it as soon as it runs.
             FromBroker::HandOn => {
                 self.succession = file.map(Channel::from_socket).map_or(Succession::None, Succession::Wanted);
             }

@@ -1,8 +1,8 @@
-//! This file keeps where the rings of each context have their status words, and writes these for a worker that has died by itself.
+//! This file records where the rings of each context have their status words, and writes these for a worker that has died by itself.
 //!
-//! Drivers look for FATAL whenever they submit and while they wait. A worker sets and they clear ALIVE; without FATAL they would wait
-//! until ALIVE was missing for ten seconds. Workers are not believed: only a resource that the context sees is written to, and only a word
-//! that drivers take bits away from.
+//! Drivers look for FATAL whenever they submit and while they wait. A worker sets ALIVE and drivers clear it; without FATAL they would wait until
+//! ALIVE was missing for ten seconds. Workers are not believed: only a resource that the context sees is written to, and only a word that drivers
+//! take bits away from.
 
 use super::blobs::Blobs;
 use protocol::ids::{ContextId, ResourceId};
@@ -29,7 +29,7 @@ impl Rings {
         Self { per_context, contexts: FxHashMap::default() }
     }
 
-    /// A worker says that a ring begins. One too many, or with a status that no driver could read, is left out.
+    /// A worker says that a ring begins. A ring beyond the limit, or with a status that no driver could read, is left out.
     pub(super) fn begins(&mut self, ctx_id: ContextId, ring: u64, resource_id: ResourceId, offset: u64) {
         let rings = self.contexts.entry(ctx_id).or_default();
         if rings.len() < self.per_context && offset.is_multiple_of(4) {
@@ -73,7 +73,7 @@ impl Status {
         sees: &impl Fn(ResourceId) -> bool,
     ) {
         let memory = blobs.get(self.resource_id).filter(|_| sees(self.resource_id));
-        // The worker is dead, and the driver only takes bits away. Beyond the end nothing is written: the file cannot grow.
+        // The worker is dead, and the driver only takes bits away. Nothing is written beyond the end: the file cannot grow.
         let written = memory.map(|memory| rustix::io::pwrite(memory, &flags.0.to_le_bytes(), self.offset));
         if !matches!(written, Some(Ok(_))) {
             log::debug!(context = ctx_id.0; "status of a ring of context {ctx_id} not written: {written:?}");

@@ -27,7 +27,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers whether it was not a deadline that ended the wait.
+    /// Returns whether an event, and not a deadline, ended the wait.
     fn wait_for(&mut self, awaited: Awaited, begin: Instant, events: &mut Reported) -> io::Result<bool> {
         let deadline = self.deadline();
         let left = |now: Instant| deadline.map(|deadline| deadline.saturating_duration_since(now));
@@ -60,7 +60,7 @@ impl Server {
         Ok(events.fetch(&self.epoll, left(Instant::now()))? || self.has_requests())
     }
 
-    /// Watches for events and requests for so long; answers whether there are some.
+    /// Watches for events and requests for so long; returns whether there are some.
     fn look(&self, limit: Duration, events: &mut Reported) -> io::Result<bool> {
         if limit.is_zero() {
             return Ok(false);
@@ -77,7 +77,7 @@ impl Server {
         failed.take().map_or(Ok(seen), Err)
     }
 
-    /// Sleeps until there are events, for a moment that may be shorter than a millisecond; answers whether there are some.
+    /// Sleeps until there are events, for a moment that may be shorter than a millisecond; returns whether there are some.
     fn doze(&self, limit: Duration, events: &mut Reported) -> io::Result<bool> {
         match readiness::within(&self.epoll, PollFlags::IN, limit) {
             Ok(none) if none.is_empty() => Ok(false),
@@ -98,7 +98,7 @@ impl Server {
         self.sound_queues().any(|vring| vring.has_requests())
     }
 
-    /// Asks for kicks; answers whether there is a request.
+    /// Asks for kicks; returns whether there is a request.
     fn arm(&self, ask: fn(&Vring) -> bool) -> bool {
         self.sound_queues().fold(false, |came, vring| came | ask(vring))
     }

@@ -1,12 +1,12 @@
 //! The state in which the frontend has the window.
 
-/// The window, apart from what the device knows of it.
+/// The window, apart from the device's record of it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
     pub late: Vec<(u64, u64)>,
-    /// Offset and bytes of what the frontend is to unmap as soon as it does not have the device stopped any more.
+    /// Offset and bytes of mappings that the frontend is to remove as soon as it does not have the device stopped any more.
     pub owed: Vec<(u64, u64)>,
     pub table: Table,
 }
@@ -19,12 +19,12 @@ pub(super) enum Table {
     Unknown,
     /// The frontend has changed the table for a mapping, so it does so for each, however late.
     Follows,
-    /// The frontend has changed the table for no mapping, though it announces some there: it is not waited for.
+    /// The frontend has changed the table for no mapping, though it announces some there: this process does not wait for it.
     Stays,
 }
 
 impl From<Option<bool>> for Table {
-    /// The table of which it is known whether it follows.
+    /// The table, if it is known whether it follows.
     fn from(follows: Option<bool>) -> Self {
         match follows {
             None => Self::Unknown,
@@ -40,7 +40,7 @@ impl Table {
         (self != Self::Unknown).then_some(self == Self::Follows)
     }
 
-    /// Returns what is known after the table was waited for, and has changed or not.
+    /// Returns the state after a wait for the table, which has changed or not.
     pub(super) fn after(self, has_changed: bool) -> Self {
         match self {
             _ if has_changed => Self::Follows,

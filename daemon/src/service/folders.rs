@@ -9,7 +9,7 @@ pub fn runtime_folder() -> Option<PathBuf> {
     first("RUNTIME_DIRECTORY")
 }
 
-/// Returns the folder for what survives a restart (`StateDirectory=`), if there is one.
+/// Returns the folder for state that survives a restart (`StateDirectory=`), if there is one.
 #[must_use]
 pub fn state_folder() -> Option<PathBuf> {
     first("STATE_DIRECTORY")

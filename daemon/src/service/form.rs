@@ -1,4 +1,4 @@
-//! The form of what is logged, the same everywhere:
+//! The form of log lines, the same everywhere:
 //!
 //! ```text
 //! 2026-11-27T17:39:23Z WARN  vm=web program=train context 3 is lost: an operator ended it (2 more like it)
@@ -128,7 +128,8 @@ impl Display for Line<'_> {
     }
 }
 
-/// A time of day in seconds since 1970, in UTC; shown as RFC 3339 has it. People read it, and nothing is decided by it, as it jumps when the clock is set.
+/// A time of day in seconds since 1970, in UTC; shown as in RFC 3339. It is for people only: no code decides by it, as it jumps when the clock is
+/// set.
 pub(super) struct Time(u64);
 
 impl Time {

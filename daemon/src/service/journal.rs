@@ -1,6 +1,6 @@
 //! The log of a process: lines on standard error; or, where that is the journal's (`JOURNAL_STREAM`), records with fields.
 //!
-//! Key-values of a record become fields in upper case. The text has them as well, for readers of the log who ask for no fields: `form` says where.
+//! Key-values of a record become fields in upper case. The text has them as well, for readers of the log that ask for no fields: `form` says where.
 //! The socket is opened before a process confines itself.
 
 use super::form::{Complete, Line, Text, Time};
@@ -12,7 +12,7 @@ use std::fmt::Arguments;
 use std::io::stderr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Libraries that log whatever a guest causes, without limit.
+/// Libraries that log every event that a guest causes, without limit.
 const NOISY: [&str; 3] = ["virtio_queue", "vhost", "vm_memory"];
 /// The beginning of this program's own modules, which begin like one of the libraries.
 const OWN: &str = "vhost_user_vulkan";
@@ -64,7 +64,7 @@ impl Log for Logger {
 }
 
 impl Way {
-    /// Writes a record whose key-values are complete, or drops it: a reader that stands still must not stop what serves VMs.
+    /// Writes a record whose key-values are complete, or drops it: a reader that stands still must not stop a process that serves VMs.
     fn put(&self, record: &Record<'_>, vm: Option<&str>) {
         match self {
             Self::Journal(records) => records.put(record, vm),
@@ -115,7 +115,7 @@ fn noticed<T>(text: Arguments<'_>, vm: Option<&str>, put: impl FnOnce(&Record<'_
     put(&Record::builder().level(Level::Warn).target("daemon").args(text).key_values(&complete).build())
 }
 
-/// Starts the log: of this program's modules from `level` on, and of libraries, without those that log whatever a guest causes.
+/// Starts the log: of this program's modules from `level` on, and of libraries, without those that log every event that a guest causes.
 pub fn start_logging(level: LevelFilter, reader: Reader<'_>) {
     let to_journal = is_journal(stderr());
     let (vm, have_times) = match reader {
@@ -127,7 +127,7 @@ pub fn start_logging(level: LevelFilter, reader: Reader<'_>) {
         opened => (Way::Lines { lines: Mutex::new(Lines::to_stderr()), have_times }, opened.err()),
     };
     log::set_max_level(level);
-    // No other was set.
+    // No other logger was set.
     let _ = log::set_boxed_logger(Box::new(Logger { level, vm, way }));
     if let Some(problem) = problem {
         log::warn!("the journal's socket cannot be used: {problem}; log lines have no fields");

@@ -1,8 +1,9 @@
 //! Standard error as a place for lines for which no process waits.
 //!
-//! The reader of standard error may stand still: a pipe is full, a terminal is stopped. A process that serves VMs must not stand still with it, so
-//! it drops a line for which there is no room, and the next one for which there is some comes behind one that says how many were dropped. A flag of the
-//! descriptor would avoid the wait but change the descriptor for each process that has the same file open; hence an open file of our own, or a flag of each call.
+//! The reader of standard error may stand still: a pipe is full, a terminal is stopped. A process that serves VMs must not stand still with it. So it
+//! drops a line for which there is no room; before the next line that has room it writes how many were dropped. A flag of the descriptor would avoid
+//! the wait but change the descriptor for each process that has the same file open. So this process opens the file itself, or sets a flag for each
+//! call.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -30,7 +31,7 @@ enum Way {
     Socket,
     /// A file, which has room or fails.
     File,
-    /// A pipe of another user, of which one asks before whether there is room.
+    /// A pipe of another user; this process asks before each write whether there is room.
     Asked,
 }
 
@@ -38,7 +39,7 @@ enum Way {
 const PIPE_ROOM: usize = 4096;
 
 impl Lines {
-    /// Looks at what standard error is. To be called before the process confines itself.
+    /// Finds out the kind of standard error. To be called before the process confines itself.
     pub(super) fn to_stderr() -> Self {
         let stderr = stderr();
         let kind = fstat(&stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));
@@ -58,8 +59,8 @@ impl Lines {
         Self { way: Way::Own(file), stderr: stderr(), dropped: 0, is_cut: false }
     }
 
-    /// Writes a whole line, or drops it. The `notice` that so many were dropped is written with it or not at all, so that it takes no room that a line
-    /// could have.
+    /// Writes a whole line, or drops it. The `notice` of dropped lines is written with it or not at all, so that it takes no room that a line could
+    /// have.
     pub(super) fn put_line(&mut self, line: &str, notice: impl FnOnce(u64) -> String) {
         let written = match self.dropped {
             0 => self.put(line.as_bytes()),
@@ -71,7 +72,7 @@ impl Lines {
         self.dropped = if written.is_ok() { 0 } else { self.dropped + 1 };
     }
 
-    /// Writes all of it at once, or says why nothing, or less, was written.
+    /// Writes all of it at once, or returns the reason why nothing, or less, was written.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let written = loop {
             let written = match &self.way {

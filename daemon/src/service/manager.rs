@@ -1,7 +1,7 @@
-//! This module tells the service manager how this process stands (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
+//! This module tells the service manager the state of this process (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
 //!
-//! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each
-//! turn; nobody else says that it turns. What a guest can cause, the text of the status, is sent once a second at most.
+//! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each turn;
+//! no other code says that it turns. The text of the status, which a guest can change, is sent once a second at most.
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -21,7 +21,7 @@ pub struct Manager {
     is_ready: bool,
 }
 
-/// The way to a manager that is there.
+/// The connection to a manager.
 #[derive(Debug)]
 struct Link {
     socket: UnixDatagram,
@@ -53,7 +53,7 @@ const STATUS_PAUSE: Duration = Duration::from_secs(1);
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Manager {
-    /// Connects to the manager that the environment names. One that cannot be reached is logged and left alone.
+    /// Connects to the manager that the environment names. If that cannot be reached, this is logged and the process goes on without it.
     #[must_use]
     pub fn of_environment() -> Self {
         let Some(place) = env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else {
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// A manager that whoever has the other end of the socket plays.
+    /// A manager that a test plays at the other end of the socket.
     #[cfg(test)]
     pub(crate) fn played() -> (Self, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
@@ -98,8 +98,7 @@ impl Manager {
         self.is_ready
     }
 
-    /// Tells the manager that this process serves, or serves again after [`Self::reloading`], and how things stand. From now on the watchdog
-    /// counts.
+    /// Tells the manager that this process serves, or serves again after [`Self::reloading`], with its status. From now on the watchdog counts.
     pub fn ready(&mut self, status: String) {
         self.is_ready = true;
         self.tell(&[NotifyState::Ready, NotifyState::Status(&status)], SendFlags::empty());
@@ -127,7 +126,7 @@ impl Manager {
         self.link.iter_mut().for_each(|link| link.status.is_stale = true);
     }
 
-    /// The loop turns: tells the manager so if that is due, and how things stand if that has changed. To be called by the loop only.
+    /// The loop turns: tells the manager so if that is due, and the status if it has changed. To be called by the loop only.
     pub fn turns(&mut self, now: Instant, status: impl FnOnce() -> String) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.next_beat()) {
@@ -140,7 +139,7 @@ impl Manager {
         if is_due(self.next_status()) {
             let text = status();
             let is_shown = self.link.as_ref().is_some_and(|link| link.status.shown == text);
-            // One that is not taken is due again after the pause.
+            // A status that the manager does not take is due again after the pause.
             let is_stale = !is_shown && !self.tell(&[NotifyState::Status(&text)], SendFlags::DONTWAIT);
             if let Some(link) = &mut self.link {
                 let shown = if is_stale { std::mem::take(&mut link.status.shown) } else { text };
@@ -149,7 +148,7 @@ impl Manager {
         }
     }
 
-    /// Returns when [`Self::turns`] has something to tell, whatever happens until then.
+    /// Returns when [`Self::turns`] has something to tell, even if nothing happens until then.
     #[must_use]
     pub fn next_turn(&self) -> Option<Instant> {
         self.next_beat().into_iter().chain(self.next_status()).min()
@@ -235,7 +234,7 @@ mod tests {
         assert!(rig.turns(SECOND, "").is_empty() && rig.manager.next_turn().is_none(), "not ready");
         rig.manager.ready("up".into());
         assert_eq!(rig.heard(), ["READY=1\nSTATUS=up\n"]);
-        // However long nobody turns, nothing is said.
+        // While the loop does not turn, the manager is told nothing.
         assert_eq!(rig.turns(100 * SECOND, ""), ["WATCHDOG=1\n"]);
         assert_eq!(rig.manager.next_turn(), Some(rig.begin + 105 * SECOND));
         let busy = (0..4_000).flat_map(|at| rig.turns(100 * SECOND + at * SECOND / 1_000, ""));
@@ -282,7 +281,7 @@ mod tests {
             rig.manager.turns(rig.begin + at * SECOND, String::new);
         }
         assert!(rig.manager.is_there());
-        // It is asked again before its patience is at an end.
+        // The manager hears of the next turn before its patience is at an end.
         assert_eq!(rig.manager.next_turn(), Some(rig.begin + 1_999 * SECOND + SECOND / 8));
         drop(rig.theirs);
         // A child that another test starts has the socket as well until it executes its program.

@@ -2,7 +2,7 @@
 //!
 //! | file | is | follows |
 //! | --- | --- | --- |
-//! | `manager` | what the manager is told: readiness, status, that the loop turns | sd_notify(3), sd_watchdog_enabled(3) |
+//! | `manager` | the messages to the manager: readiness, status, that the loop turns | sd_notify(3), sd_watchdog_enabled(3) |
 //! | `activation` | the socket that the manager listens at for this process | sd_listen_fds(3) |
 //! | `folders` | the folders that the manager has made for this process | systemd.exec(5), `RuntimeDirectory=` |
 //! | `journal` | the log, as lines or as records with fields | systemd.exec(5), `$JOURNAL_STREAM` |

@@ -1,7 +1,7 @@
 //! Records of the journal, as its native protocol has them (systemd's "Native Journal Protocol"), sent by a socket that waits a moment at most.
 //!
-//! The libraries for this wait for the journal when it does not read, and with it would all VMs. A record that is larger than a datagram may be
-//! (some hundred KiB; lines of guests are shorter by far) is not sent.
+//! The libraries for this wait for the journal when it does not read, and all VMs would wait with them. A record that is larger than a datagram may
+//! be (some hundred KiB; lines of guests are shorter by far) is not sent.
 
 use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, Record};
@@ -54,9 +54,9 @@ impl Journal {
         Ok(Self { socket, fields })
     }
 
-    /// Says whether the journal is waited for at all: one that stood still is not, until it has taken a record.
+    /// Sets whether to wait for the journal at all: not for one that stood still, until it has taken a record.
     pub(super) fn wait(&self, waits: bool) {
-        // It can only fail for what is no socket.
+        // It can only fail for a file that is no socket.
         let _ = self.socket.set_nonblocking(!waits);
     }
 
@@ -84,12 +84,12 @@ impl Fields {
         record.file().into_iter().for_each(|file| fields.put("CODE_FILE", file));
         record.module_path().into_iter().for_each(|module| fields.put("CODE_MODULE", module));
         record.line().into_iter().for_each(|line| fields.put("CODE_LINE", line));
-        // It visits without failing.
+        // The visitor does not fail.
         let _ = record.key_values().visit(&mut fields);
         fields
     }
 
-    /// Adds a field. Its value, of which a length is told, can hold anything; its name becomes one that the journal takes.
+    /// Adds a field. Its value follows a length, so it can hold anything; its name becomes one that the journal takes.
     fn put(&mut self, name: &str, value: impl Display) {
         let Self(bytes) = self;
         let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };

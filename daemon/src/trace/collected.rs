@@ -35,7 +35,7 @@ pub(super) struct Context {
     pub(super) name: String,
 }
 
-/// A time in which a GPU was busy for something else than a submission of the VM.
+/// A time in which a GPU was busy with other work than a submission of the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Busy {
     pub(super) gpu: usize,
@@ -90,7 +90,7 @@ impl Collected {
         }
     }
 
-    /// Keeps what a line says.
+    /// Keeps the event of a line.
     pub(super) fn keep(&mut self, event: TraceEvent) -> Kept {
         match event {
             TraceEvent::Gpu { gpu, name } => self.gpus.push((gpu, name)),
@@ -145,7 +145,7 @@ impl Collected {
         self.end.map_or(self.last, |end| end.at)
     }
 
-    /// Returns what is missing in the trace, in words.
+    /// Returns the parts that are missing in the trace, in words.
     pub(super) fn lacks(&self) -> Vec<String> {
         let End { lost, refused, dropped, .. } =
             self.end.unwrap_or(End { at: 0, lost: 0, refused: 0, dropped: 0 });

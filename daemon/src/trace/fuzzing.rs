@@ -1,4 +1,4 @@
-//! Entry point for fuzzing the way of a trace: what workers note, what the broker sends of it, what an operator's client keeps, and the file.
+//! Entry point for fuzzing the way of a trace: notes of workers, events of the broker, the client's copy of these, and the file.
 
 use super::collected::{Collected, Kept};
 use super::{LINE_BYTES, format, picture, rules};
@@ -14,9 +14,9 @@ const ENTRIES_PER_EVENT: usize = 19;
 /// A day after the machine has started.
 const BEGIN: u64 = 86_400_000_000_000;
 
-/// Bytes that begin as an object does are the lines of a broker, which may say anything. Others are what workers note; then everything that
-/// the broker sends is kept as far as there is room, and the file follows the rules of its format. In both cases the file can be read, and
-/// has no more in it than what was sent makes it. Returns how many lines or notes there were.
+/// Bytes that begin as an object does are the lines of a broker, which may say anything. Others are notes of workers; then every event that the
+/// broker sends is kept as far as there is room, and the file follows the rules of its format. In both cases the file can be read, and has no more in
+/// it than the sent lines account for. Returns how many lines or notes there were.
 pub fn fuzz_trace(bytes: &[u8]) -> usize {
     if bytes.starts_with(b"{") {
         let lines = bytes.split(|byte| *byte == b'\n').filter(|line| line.len() as u64 <= LINE_BYTES);

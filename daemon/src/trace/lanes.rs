@@ -1,4 +1,4 @@
-//! Rows of a track: slices of a row may not overlap, so what does is on different ones.
+//! Rows of a track: slices of a row may not overlap, so overlapping slices are on different rows.
 
 /// Rows of one track.
 const LANES_MAX: usize = 32;

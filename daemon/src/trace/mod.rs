@@ -1,12 +1,12 @@
-//! `vhost-user-vulkan trace`: an operator's end of a trace. Reads what the broker tells of a VM's submissions, and writes a file in the Trace
-//! Event Format, which Perfetto and `chrome://tracing` open.
+//! `vhost-user-vulkan trace`: an operator's end of a trace. Reads the broker's events about a VM's submissions, and writes a file in the Trace Event
+//! Format, which Perfetto and `chrome://tracing` open.
 //!
 //! | file | is |
 //! | --- | --- |
-//! | `collected` | what was read, as much of it as is kept |
+//! | `collected` | the events that were read, as many as are kept |
 //! | `lanes` | which of several rows of a track a slice is on |
-//! | `occupancy` | for whom a GPU was busy for how much of some time |
-//! | `picture` | what was read as events of the format |
+//! | `occupancy` | the holders of a GPU, and the part of some time that each held it |
+//! | `picture` | the collected events as events of the format |
 //! | `format` | events of the format, and the file |
 //! | `rules` | the rules of the format, for tests |
 
@@ -28,7 +28,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Events that are kept by default: submissions, what guests were told of them, and work of other VMs. The file has 200 MB at most then.
+/// Events that are kept by default: submissions, the times at which guests learned of their ends, and work of other VMs. The file has 200 MB at most
+/// then.
 pub const EVENTS_MAX: usize = 200_000;
 
 /// Bytes of a line.
@@ -54,7 +55,7 @@ pub struct Wanted {
 /// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// Nobody listens, or the broker refuses or says something else than a trace.
+    /// No broker listens, or the broker refuses or sends something else than a trace.
     #[error(transparent)]
     Broker(#[from] ClientError),
     /// The file cannot be written.
@@ -65,7 +66,7 @@ pub enum TraceError {
     Signals(io::Error),
 }
 
-/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and what was read by then is kept. Progress is told on standard error.
+/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and the events read by then are kept. Progress is told on standard error.
 ///
 /// # Errors
 ///
@@ -82,7 +83,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
         let socket = stream.socket().try_clone().map_err(TraceError::Signals)?;
         signal_hook::low_level::pipe::register(signal, socket).map_err(TraceError::Signals)?;
     }
-    // Before the seconds that it takes.
+    // Made before the seconds of the trace pass.
     let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
     let failed = |error| TraceError::File(path.clone(), error);
     let file = outside::create(&path, Makes::Any).map_err(failed)?;
@@ -95,7 +96,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Reads until there is nothing more. A broker that ends, or says something else, ends the trace and not what was read before.
+/// Reads until nothing more comes. A broker that ends, or sends something else, ends the trace; the events read before stay.
 fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
     let (start, shows) = (Instant::now(), io::stderr().is_terminal());
     let mut shown = Duration::ZERO;
@@ -126,7 +127,7 @@ fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
     }
 }
 
-/// Says what is in the file, and what is missing.
+/// Tells the operator the contents of the file, and the parts that are missing.
 fn say(collected: &Collected, path: &Path) {
     let seconds = |nanoseconds: u64| Duration::from_nanos(nanoseconds).as_secs_f64();
     let sum = |of: fn(&crate::broker::Submission) -> u64| -> f64 {

@@ -1,4 +1,4 @@
-//! For whom a GPU was busy, and for how much of some time.
+//! The VMs and contexts that a GPU was busy for, and the part of some time.
 
 use std::collections::BTreeMap;
 
@@ -55,8 +55,7 @@ impl Occupancy {
         Self { holders, all }
     }
 
-    /// Returns which VM or context held the GPU between two times, and for how long: first the one that held it longest. `None` is the time in which
-    /// none did.
+    /// Returns the VMs or contexts that held the GPU between two times, and for how long, the longest first. `None` is the time in which none did.
     pub(super) fn within(&self, begin: u64, end: u64) -> Vec<(Option<&str>, u64)> {
         let held = self.holders.iter().map(|(holder, times)| (Some(&**holder), times.within(begin, end)));
         let idle = end.saturating_sub(begin).saturating_sub(self.all.within(begin, end));

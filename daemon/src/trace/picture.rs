@@ -26,7 +26,7 @@ struct OnGpu {
     is_over: bool,
 }
 
-/// Makes a picture of what was read.
+/// Makes a picture of the collected events.
 pub(super) fn picture(collected: &Collected) -> Picture {
     let mut draft = Draft { collected, entries: Vec::new(), arrows: 0, tids: 0, rows: FxHashMap::default() };
     draft.name_processes();
@@ -107,7 +107,7 @@ impl Draft<'_> {
         row
     }
 
-    /// Draws what GPUs did.
+    /// Draws the work of the GPUs.
     fn gpus(&mut self) -> Ended {
         let collected = self.collected;
         let mut slices: Vec<OnGpu> = collected.busy.iter().map(|busy| self.others(busy)).collect();
@@ -180,7 +180,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Returns when a submission was over for the guest, or for the worker if nobody knows when the guest learned of it.
+    /// Returns when the guest learned that a submission was over; if that is not known, when its worker noticed the end.
     fn last(&self, submission: &Submission) -> u64 {
         let Submission { key, queue, number, .. } = *submission;
         let told = self.collected.told.get(&(key, queue, number));
@@ -234,7 +234,7 @@ impl Draft<'_> {
         self.arrows(index, row, from, gpu, on_gpus);
     }
 
-    /// Draws the arrow from what was on the GPU when the submission's turn came, and the one to its own place there.
+    /// Draws the arrow from the work that was on the GPU when the submission's turn came, and the one to its own place there.
     fn arrows(&mut self, index: usize, row: Row, from: u64, gpu: usize, on_gpus: &Ended) {
         let submission = &self.collected.submissions[index];
         let Submission { ready, dispatched, begin, .. } = *submission;
@@ -267,7 +267,7 @@ impl Draft<'_> {
         self.entries.extend(Entry::arrow(name, self.arrows, from, to));
     }
 
-    /// Draws how many submissions are where, and the memory.
+    /// Draws the numbers of submissions in each stage, and the memory.
     fn counters(&mut self) {
         let mut changes: Vec<(u64, [i64; 3])> = Vec::new();
         for submission in &self.collected.submissions {

@@ -78,7 +78,7 @@ fn what_overlaps_is_on_rows_of_its_own_however_much_there_is() {
 
 #[test]
 fn odd_nanoseconds_do_not_make_slices_overlap() {
-    // Such that readers which round down have something to round.
+    // A time large enough that readers which round down do so.
     let at = 86_400_000_000_123;
     let many = (0..2000u64).map(|n| {
         let at = at + n * 7001;

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
-/// The part of a chain that is left when its request was copied.
+/// The rest of a chain after its request was copied.
 #[derive(Debug)]
 pub(super) struct Taken {
     /// The first descriptor, by which the chain is returned.
@@ -33,8 +33,8 @@ impl Segment {
     }
 }
 
-/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. What cannot be read ends the
-/// request there; it then is too short for its command.
+/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. Memory that cannot be read ends the request there; it
+/// then is too short for its command.
 pub(super) fn read<M>(
     memory: &M::Target,
     chain: DescriptorChain<M>,
@@ -52,7 +52,7 @@ where
     for descriptor in chain {
         descriptors += 1;
         if descriptor.is_write_only() {
-            // More than the longest answer is never written, so no more segments are kept than that takes.
+            // No answer is longer than the longest, so no more segments are kept than that takes.
             if room < RESPONSE_BYTES_MAX && descriptor.len() > 0 {
                 room = room.saturating_add(descriptor.len() as usize);
                 segments.push(Segment { addr: descriptor.addr(), len: descriptor.len() });

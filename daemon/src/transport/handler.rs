@@ -61,7 +61,7 @@ impl Handler {
 
     fn set_kick(&mut self, index: usize, kick: Option<File>) -> Result<()> {
         if let Some(old) = self.kicks[index].take() {
-            // The frontend holds the same eventfd: closing ours would not unregister it.
+            // The frontend holds the same eventfd: closing this copy would not unregister it.
             let _ = readiness::unwatch(&self.shared.epoll, &old);
         }
         if let Some(kick) = kick {
@@ -79,13 +79,13 @@ impl Handler {
         Frontend { features: self.features, maps: announces.then(|| self.table.len()) }
     }
 
-    /// Changes the memory table. While the queue runs the frontend announces a mapping so: it tracks them.
+    /// Changes the memory table. A frontend that changes it while the queue runs announces its mappings so: it tracks them.
     fn change_table(&mut self, change: impl FnOnce(&mut MemoryTable) -> Result<()>) -> Result<()> {
         let changed = change(&mut self.table);
         self.shared.set_regions(self.table.regions());
         if self.shared.vrings[CONTROLQ].is_started() {
             self.shared.announces_maps.store(true, Ordering::Relaxed);
-            // Of how much it can hold.
+            // The device thread is to look at the number of regions in the table.
             self.shared.ring_doorbell();
         }
         changed
@@ -158,7 +158,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
         let (_, vring) = self.vring(index)?;
         if !vring.set_size(num) {
-            // How sessions end is logged within limits, so it is said there.
+            // The reason for the end of a session is logged elsewhere, within limits.
             return Err(Error::InvalidOperation("a queue size other than a power of two up to 32768"));
         }
         Ok(())
@@ -255,7 +255,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 
     fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // Only `events_clear` can be written, and there never is an event.
+        // Only `events_clear` can be written, and this device never has an event.
         Ok(())
     }
 
@@ -328,8 +328,8 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 }
 
-/// A descriptor for events. Other files could do anything when they are polled or written to; those of the kernel's own kinds, which have no
-/// type of file, do not. Whether it blocks its flags do not say for good: the frontend can change them.
+/// A descriptor for events. Other files could do anything when they are polled or written to; those of the kernel's own kinds, which have no type of
+/// file, do not. Its flags do not say for good whether it blocks, as the frontend can change them.
 fn event(file: File) -> Result<File> {
     let stat = fstat(&file).map_err(|error| Error::ReqHandlerError(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Unknown {

@@ -19,12 +19,11 @@ pub(crate) struct PendingResponse {
 }
 
 impl Vring {
-    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is what the caller
-    /// last heard of.
+    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is the last one that the caller heard of.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The reason why there is none.
     pub(crate) fn pop(
         self: &Arc<Self>,
         generation: u32,
@@ -60,7 +59,7 @@ impl PendingResponse {
         self.vring.complete(self.generation, self.chain, segments, answer, self.is_awaited(response));
     }
 
-    /// Returns whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
+    /// Returns whether a thread of the guest may wait for the answer: not for that of a stream without a fence.
     fn is_awaited(&self, response: &Response) -> bool {
         let is_stream =
             |header: &Header| header.command == CommandType::SUBMIT_3D && header.fence().is_none();

@@ -1,7 +1,7 @@
 //! Requests to the frontend (vhost-user specification, "Back-end message types"): SHMEM_MAP and SHMEM_UNMAP.
 //!
 //! The library's proxy waits for room in the socket and for the answer for as long as the frontend likes. Nothing here waits: a thread that asks
-//! polls [`Asked`] and does meanwhile what cannot wait.
+//! polls [`Asked`], and meanwhile does the work that cannot wait.
 
 use super::error::SessionError;
 use rustix::event::PollFlags;
@@ -83,11 +83,12 @@ impl AsFd for Requests {
 }
 
 impl Asked {
-    /// Goes as far as it can without waiting. Whether the frontend has done it; without acknowledgements, whether it was told.
+    /// Goes as far as it can without waiting. Returns whether the frontend has met the request; without acknowledgements, whether the request was
+    /// sent.
     ///
     /// # Errors
     ///
-    /// It refuses, it is gone, or says what is no answer.
+    /// The frontend refuses, is gone, or sends bytes that are no answer.
     pub(crate) fn advance(&mut self) -> Result<bool, SessionError> {
         if self.sent < self.message.len() && !self.send()? {
             return Ok(false);
@@ -112,7 +113,7 @@ impl Asked {
         if self.sent < self.message.len() { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Sends what is left to send; whether that was all.
+    /// Sends the rest of the request. Returns whether all of it is sent.
     fn send(&mut self) -> Result<bool, SessionError> {
         while self.sent < self.message.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -168,8 +169,8 @@ fn header_bytes(bytes: &[u8]) -> [u32; 3] {
     std::array::from_fn(|at| fields.get(at).map_or(0, |field| u32::from_le_bytes(*field)))
 }
 
-/// A copy of the channel that the frontend's next message carries, if that is SET_BACKEND_REQ_FD: the library keeps what it takes to itself.
-/// Waits for the message and leaves it where it is.
+/// A copy of the channel that the frontend's next message carries, if that is SET_BACKEND_REQ_FD: the library does not give away the one that it
+/// takes. Waits for the message and leaves it in the socket.
 pub(super) fn next_channel(connection: &UnixStream) -> Option<OwnedFd> {
     let mut head = [0; HEADER_BYTES];
     // Without room for descriptors none is copied.
@@ -207,7 +208,7 @@ mod tests {
         )
     }
 
-    /// Returns what the other end reads.
+    /// Returns the header that the other end reads.
     fn head(socket: &mut UnixStream) -> [u32; 3] {
         let mut bytes = [0; REQUEST_BYTES];
         socket.read_exact(&mut bytes).unwrap();

@@ -1,7 +1,7 @@
-//! A stop of the queues, told as a pause or as a reset of the device.
+//! A stop of the queues, and the evidence that it is a pause or a reset of the device.
 //!
 //! No message in use announces a reset. For a reset as for a pause the frontend stops each queue (GET_VRING_BASE) and starts it again
-//! (SET_VRING_BASE, SET_VRING_KICK), so the difference is in what it says in between:
+//! (SET_VRING_BASE, SET_VRING_KICK), so the difference is in its messages in between:
 //!
 //! | evidence | verdict | why |
 //! | --- | --- | --- |
@@ -103,7 +103,7 @@ mod tests {
         between: impl FnOnce(&mut Stops),
     ) -> Verdict {
         let mut stops = Stops::default();
-        // Reads before the stop say nothing.
+        // Reads before the stop are no evidence.
         stops.config_read();
         stops.stopped(0, at, then);
         stops.stopped(1, 0, then);

@@ -1,7 +1,7 @@
 //! A session between two messages of its frontend, written down for another process that serves the frontend from then on, and built up there.
 //!
-//! The frontend notices nothing: its connection is the same, and it is sent nothing. Descriptors travel beside what is written down, in the order
-//! in which they are taken here.
+//! The frontend notices nothing: its connection is the same, and it is sent nothing. Descriptors travel beside the text, in the order in which they
+//! are taken here.
 
 use super::QUEUES;
 use super::error::SessionError;
@@ -48,7 +48,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Why that cannot be done now.
+    /// The reason why that cannot be done now.
     pub(crate) fn pass_on(&self) -> Result<(PassedSession, Vec<OwnedFd>), String> {
         let copied = |error: io::Error| format!("a descriptor cannot be copied: {error}");
         let handler = self.handler().ok_or("the frontend is gone")?;
@@ -82,11 +82,11 @@ impl Session {
         Ok((passed, files))
     }
 
-    /// Builds a session up that another process has written down. Its frontend is listened to when [`Self::go_on`] is called.
+    /// Builds up a session that another process has written down. Its frontend is heard once [`Self::go_on`] is called.
     ///
     /// # Errors
     ///
-    /// What was written down is no session, or the system refuses something.
+    /// The text describes no session, or the system refuses something.
     pub(crate) fn resume(
         passed: PassedSession,
         files: &mut Files<'_>,

@@ -177,7 +177,7 @@ fn pieces_and_indirect_tables_make_one_request() {
     assert_eq!(rig.used(), (1, 0, 24));
 }
 
-/// A queue of 16 descriptors, of which the requests of one context may hold 14.
+/// A queue of 16 descriptors: the requests of one context may hold 14 of them.
 #[test]
 fn a_queue_is_crowded_when_open_requests_hold_nearly_all_descriptors() {
     let rig = Rig::new(false);
@@ -189,7 +189,7 @@ fn a_queue_is_crowded_when_open_requests_hold_nearly_all_descriptors() {
     open.remove(0).respond(&Response::OkNodata);
     assert!(!rig.vring.is_crowded());
 
-    // Of a table that the driver brings along, the queue's takes one descriptor.
+    // A table of the driver's own takes one descriptor of the queue's table.
     let rig = Rig::new(false);
     rig.vring.set_indirect(true);
     for (at, (addr, len, flags)) in SIMPLE.iter().enumerate() {

@@ -42,7 +42,7 @@ struct State {
     enabled: bool,
     /// Resets so far.
     generation: u32,
-    /// The driver may put the descriptors of a chain into a table of its own, of which the queue's takes one (VIRTIO 1.3, 2.7.5.3).
+    /// The driver may put the descriptors of a chain into a table of its own, which takes one of the queue's (VIRTIO 1.3, 2.7.5.3).
     indirect: bool,
     /// Descriptors of the queue's table that open requests hold.
     held_descriptors: u32,
@@ -67,7 +67,7 @@ struct Held {
     head: u16,
     segments: Vec<Segment>,
     answer: Vec<u8>,
-    /// Somebody may wait for it.
+    /// A thread of the guest may wait for it.
     awaited: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum NoRequest {
     Empty,
     /// The driver broke the queue's rules; nothing can be taken until it resets the device.
     Broken,
-    /// The queue was reset: this is its generation from now on. Whatever was taken before is void.
+    /// The queue was reset: this is its generation from now on. Requests that were taken before are void.
     Reset(u32),
 }
 
@@ -115,7 +115,7 @@ impl Vring {
         Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
     }
 
-    /// Takes the next chain, and the memory that it names. `generation` is what the caller last heard of.
+    /// Takes the next chain, and the memory that it names. `generation` is the last one that the caller heard of.
     pub(super) fn next_chain(
         &self,
         generation: u32,
@@ -136,7 +136,7 @@ impl Vring {
         }
         let next = state.queue.iter(memory.clone()).map_err(|_| NoRequest::Broken)?.next();
         match next {
-            // What is available and cannot be read.
+            // A request is available, but cannot be read.
             None if has_requests => Err(NoRequest::Broken),
             None => Err(NoRequest::Empty),
             Some(chain) => {
@@ -146,7 +146,7 @@ impl Vring {
         }
     }
 
-    /// Returns whether [`Self::pop`] would find a request. Kicks are not needed while somebody asks again and again.
+    /// Returns whether [`Self::pop`] would find a request. Kicks are not needed while the device thread asks again and again.
     pub(crate) fn has_requests(&self) -> bool {
         self.state.lock().has_requests(&self.memory.memory())
     }
@@ -167,7 +167,7 @@ impl Vring {
         let mut state = self.state.lock();
         state.runs() && {
             let (memory, next) = (self.memory.memory(), state.queue.next_avail());
-            // The queue asks for a kick with what it takes for the next request.
+            // The queue asks for a kick at the index that it takes for the next request's.
             state.queue.set_next_avail(next.wrapping_add(1));
             let armed = state.queue.enable_notification::<Regions>(&memory);
             state.queue.set_next_avail(next);
@@ -175,7 +175,7 @@ impl Vring {
         }
     }
 
-    /// Notes what a request holds that was taken.
+    /// Notes the descriptors that a taken request holds.
     pub(super) fn holds(&self, head: u16, descriptors: u32) -> Chain {
         let mut state = self.state.lock();
         let descriptors = if state.indirect { 1 } else { descriptors };
@@ -195,8 +195,8 @@ impl Vring {
         self.state.lock().calls.are_open()
     }
 
-    /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation. Somebody may wait for it
-    /// if it is `awaited`.
+    /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation. A thread of the guest may wait for
+    /// it if it is `awaited`.
     pub(super) fn complete(
         &self,
         generation: u32,
@@ -225,7 +225,7 @@ impl Vring {
         state.calls.deadline().filter(|_| state.started && state.call.is_some())
     }
 
-    /// Tells the driver about used buffers, if it wants to know, and it is time. What was used before a pause is told after it.
+    /// Tells the driver about used buffers, if it wants to know, and it is time. Buffers used before a pause are told after it.
     pub(crate) fn signal(&self) {
         let mut state = self.state.lock();
         if !state.calls.is_due() || !state.started || state.call.is_none() {
@@ -260,13 +260,13 @@ impl Vring {
         self.state.lock().started
     }
 
-    /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of ours.
+    /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of this program.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn unanswered(&self) -> u64 {
         self.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that was dropped, and returns how many that makes; none if the queue was reset behind it.
+    /// Counts a request that was dropped, and returns the count; none if the queue was reset behind the request.
     pub(super) fn count_unanswered(&self, generation: u32) -> Option<u64> {
         let is_current = self.state.lock().generation == generation;
         is_current.then(|| self.unanswered.fetch_add(1, Ordering::Relaxed) + 1)
@@ -275,7 +275,7 @@ impl Vring {
     fn put(&self, state: &mut State, answer: &Held) {
         let memory = self.memory.memory();
         let written = chain::write(&*memory, &answer.segments, &answer.answer);
-        // The ring's addresses were checked when the queue was started; a head out of range is the driver's own loss.
+        // The ring's addresses were checked when the queue was started; a head out of range harms only the driver.
         if state.queue.add_used::<Regions>(&memory, answer.head, written).is_ok() {
             state.calls.put(answer.awaited);
         }
@@ -284,7 +284,7 @@ impl Vring {
 
 /// Another process serves it.
 impl Vring {
-    /// Writes the queue down, and copies what signals used buffers to the driver; none while an answer is owed.
+    /// Writes the queue down, and copies the descriptor that signals used buffers to the driver; none while an answer is owed.
     pub(super) fn pass_on(&self) -> io::Result<Option<(PassedVring, Option<OwnedFd>)>> {
         let state = self.state.lock();
         if state.calls.are_open() || !state.held.is_empty() {
@@ -303,7 +303,7 @@ impl Vring {
         Ok(Some((passed, call.transpose()?)))
     }
 
-    /// Goes on where another process was. Returns whether that is possible.
+    /// Goes on where another process stopped. Returns whether that is possible.
     pub(super) fn resume(&self, passed: &PassedVring) -> bool {
         let mut state = self.state.lock();
         let [descriptors, available, used] = passed.places.map(GuestAddress);

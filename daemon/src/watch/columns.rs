@@ -1,4 +1,4 @@
-//! The columns that have room in a width, and what is in them.
+//! The columns that have room in a width, and their contents.
 
 use super::moment::{Column, Id, Memory, Row};
 use super::screen::{Line, Style, Tone, left, right};
@@ -22,7 +22,7 @@ const OF_BYTES: usize = 2 * BYTES + 4;
 /// Characters of the shortest bar.
 const BAR: usize = 8;
 
-/// A column, and the widths that it has a use for: the least, what it needs to be good, and the most.
+/// A column, and three widths: the least, the one that it needs to be good, and the most that it has a use for.
 struct Need(Column, usize, usize, usize);
 
 /// The columns by their importance.
@@ -42,7 +42,7 @@ const IMPORTANT: [Need; 11] = [
 /// The width from which on names have a little more, and device memory a bar beside the number.
 const ROOMY: usize = 60;
 
-/// Returns the columns that have room, as they stand beside each other.
+/// Returns the columns that have room, from left to right.
 pub(super) fn rooms(width: usize) -> Vec<Room> {
     let mut rooms: Vec<(Room, &Need)> = Vec::new();
     let mut left = width;
@@ -66,7 +66,7 @@ pub(super) fn rooms(width: usize) -> Vec<Room> {
     rooms
 }
 
-/// Makes columns wider in turn, by what is left and up to what each is to have.
+/// Makes columns wider in turn, up to the width `to` of each, as far as `left` lasts.
 fn grow(rooms: &mut [(Room, &Need)], left: &mut usize, to: fn(&Need) -> usize) {
     let mut grows = true;
     while grows {
@@ -195,10 +195,10 @@ fn memory(memory: Memory, width: usize) -> Line {
     line
 }
 
-/// A bar of which a part, from 0 to 1, is full, with a mark at another part.
+/// A bar that is full up to `part`, from 0 to 1, with a mark at another part.
 pub(super) fn bar(width: usize, part: f64, mark: Option<f64>, style: Style) -> Line {
     let halves = (part.clamp(0.0, 1.0) * width as f64 * 2.0).round() as usize;
-    // Something is more than nothing.
+    // A part above 0 is shown as at least one half.
     let halves = if part > 0.0 { halves.max(1) } else { halves };
     let mark = mark.map(|mark| ((mark.clamp(0.0, 1.0) * width as f64) as usize).min(width.saturating_sub(1)));
     let mut line = Line::default();

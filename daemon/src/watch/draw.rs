@@ -1,4 +1,4 @@
-//! The picture: what the broker said and the operator chose, on a screen of a size.
+//! The picture: the broker's status and the operator's choices, on a screen of a size.
 
 use super::columns::{Room, bar, cells, headings, rooms};
 use super::moment::Moment;
@@ -11,7 +11,7 @@ const GPUS_MAX: usize = 4;
 /// Characters of the bar of a GPU at most, and at least where its memory is told beside it.
 const BAR_MAX: usize = 34;
 const BAR_MIN: usize = 8;
-/// The keys and what they do, the most important first.
+/// The keys and their effects, the most important first.
 const KEYS: [(&str, &str); 7] = [
     ("q", "quit"),
     ("↑↓", "choose"),
@@ -40,7 +40,7 @@ pub(super) fn draw(moment: &Moment, view: &View, size: Size) -> Vec<Line> {
     lines.into_iter().map(|line| line.fitted(size.width)).collect()
 }
 
-/// Returns what is about all VMs: a line, and one for each GPU. On a low screen VMs are more important.
+/// Returns the lines about all VMs: one, and one for each GPU. On a low screen VMs are more important.
 fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let status = &moment.status;
     let mut first = Line::default();
@@ -81,17 +81,17 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     lines
 }
 
-/// The rows that have room, among them the one that is chosen, and which that is.
+/// The rows that have room, each with whether it is the chosen one, which is among them.
 fn rows(moment: &Moment, view: &View, rooms: &[Room], height: usize) -> Vec<(Line, bool)> {
     let rows = view.rows(moment);
     let chosen = rows.iter().position(|row| Some(&row.id) == view.chosen.as_ref());
-    // The one that is chosen stays in the middle where more rows are than have room.
+    // The chosen row stays in the middle where not all rows have room.
     let first = chosen.unwrap_or(0).saturating_sub(height / 2).min(rows.len().saturating_sub(height));
     let shown = rows.iter().enumerate().skip(first).take(height);
     shown.map(|(at, row)| (cells(rooms, row), Some(at) == chosen)).collect()
 }
 
-/// The last line: a question, or something to tell, or what keys do.
+/// The last line: a question, a notice, or the effects of keys.
 fn foot(view: &View, width: usize) -> Line {
     let mut line = Line::default();
     if let Some(asked) = &view.question {

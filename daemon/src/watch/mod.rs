@@ -1,15 +1,15 @@
 //! `status --watch` on a terminal: a view of a broker's VMs that renews itself, sorts, unfolds, and ends contexts.
 //!
-//! `draw` makes the screen, as a pure function of what the broker said (`moment`), what the operator chose (`view`), and the size of the
-//! terminal. Only `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` lets nothing of
-//! them through that commands a terminal.
+//! `draw` makes the screen, as a pure function of the broker's status (`moment`), the operator's choices (`view`), and the size of the terminal. Only
+//! `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` removes the characters from them that
+//! command a terminal.
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |
-//! | `moment` | what a broker said, as rows | |
-//! | `view` | what the operator chose, and what a key does | moment |
+//! | `moment` | the broker's status, as rows | |
+//! | `view` | the operator's choices, and the effects of keys | moment |
 //! | `screen` | lines of styled text of an exact size | |
-//! | `columns` | which columns have room, and what is in them | moment, screen |
+//! | `columns` | which columns have room, and their contents | moment, screen |
 //! | `draw` | the picture | moment, view, screen, columns |
 //! | `terminal` | the terminal, and how it is given back | screen |
 //! | `run` | the loop | moment, view, columns, draw, terminal |

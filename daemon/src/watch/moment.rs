@@ -48,7 +48,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// All of them, as they stand beside each other.
+    /// All of them, from left to right.
     pub(super) const ALL: [Self; 11] = [
         Self::Name,
         Self::State,
@@ -63,7 +63,7 @@ impl Column {
         Self::Kills,
     ];
 
-    /// Returns whether it has words, which are sorted from A to Z, and not numbers, of which the largest comes first.
+    /// Returns whether it has words, which are sorted from A to Z, and not numbers, which are sorted from the largest.
     pub(super) fn has_words(self) -> bool {
         matches!(self, Self::Name | Self::State | Self::Class)
     }
@@ -82,7 +82,7 @@ pub(super) struct Row {
     pub(super) share: f64,
     /// GPUs that this is a part of: the most that the share can be.
     pub(super) gpus: usize,
-    /// The part that is the VM's if all VMs have work.
+    /// The VM's part if all VMs have work.
     pub(super) entitled: Option<f64>,
     pub(super) device_memory: Memory,
     pub(super) host_memory: Memory,
@@ -117,7 +117,7 @@ impl Moment {
         if let Some((before, time)) = before {
             let then = waiting_seconds(before);
             for (id, seconds) in waiting_seconds(&status) {
-                // What began since then began at 0.
+                // A context that began since then began at 0.
                 let lately = seconds - then.get(&id).copied().unwrap_or(0.0);
                 waits.insert(id, (lately / time.as_secs_f64().max(0.001)).max(0.0));
             }
@@ -202,8 +202,8 @@ fn waiting_seconds(status: &Status) -> BTreeMap<Id, f64> {
     all.collect()
 }
 
-/// Returns the part of its GPUs that a VM gets if all VMs on them have work: its weight's part, and no more than its ceiling. A VM in the
-/// background is entitled to nothing, and a VM whose GPUs are not known yet to nothing that could be said.
+/// Returns the part of its GPUs that a VM gets if all VMs on them have work: its weight's part, and no more than its ceiling. Returns none for a VM
+/// in the background, which is entitled to nothing, and for a VM whose GPUs are not known yet.
 fn entitled(status: &Status, vm: &VmStatus) -> Option<f64> {
     let competes = |vm: &VmStatus| vm.class != "background";
     let part = |uuid: &str, ceiling: Option<f64>| {
@@ -215,7 +215,7 @@ fn entitled(status: &Status, vm: &VmStatus) -> Option<f64> {
     (competes(vm) && !vm.gpus.is_empty()).then(|| parts.sum())
 }
 
-/// Compares what two rows have in a column, from A to Z and from the smallest.
+/// Compares the cells of two rows in a column, from A to Z and from the smallest.
 fn by(column: Column, one: &Row, other: &Row) -> Ordering {
     let of_vm = |value: fn(OfVm) -> u64| one.vm.map(value).cmp(&other.vm.map(value));
     match column {

@@ -44,8 +44,8 @@ enum Happening {
     Signal(i32),
 }
 
-/// Shows how things are at the broker that listens at `socket`, until the operator has seen enough. A signal ends the program as if nobody
-/// had handled it, when the terminal is what it was before.
+/// Shows the state of the broker that listens at `socket`, until the operator has seen enough. A signal ends the program as it would without a
+/// handler, once the terminal is as before.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn watch(socket: &Path) -> Result<(), WatchError> {
     let (kills, wanted) = bounded(1);
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let terminal = Terminal::take()?;
-    // None of them has to end before the process does.
+    // No thread has to end before the process does.
     std::thread::spawn({
         let happens = happens.clone();
         move || signals.forever().try_for_each(|signal| happens.send(Happening::Signal(signal)))

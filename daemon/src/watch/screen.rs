@@ -1,4 +1,4 @@
-//! Lines of styled text of an exact size: what a terminal shows.
+//! Lines of styled text of an exact size, for a terminal.
 
 use outside::visible;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -10,7 +10,7 @@ pub(super) struct Size {
     pub(super) height: usize,
 }
 
-/// The look of a text. Without colours the terminal shows only what is bold or reversed.
+/// The look of a text. Without colours the terminal shows only bold and reversed text as such.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) tone: Tone,
@@ -56,7 +56,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Appends text. What would command the terminal is replaced.
+    /// Appends text. Characters that would command the terminal are replaced.
     pub(super) fn push(&mut self, text: &str, style: Style) -> &mut Self {
         let text: String = text.chars().map(seen).collect();
         if !text.is_empty() {
@@ -65,7 +65,7 @@ impl Line {
         self
     }
 
-    /// Appends what another line has.
+    /// Appends the spans of another line.
     pub(super) fn append(&mut self, other: Self) -> &mut Self {
         self.spans.extend(other.spans);
         self
@@ -125,7 +125,7 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take_while(fits).collect()
 }
 
-/// Returns a text of an exact width that begins on the left. The end of a longer one is left out, which a mark says.
+/// Returns a text of an exact width that begins on the left. A mark stands for the end of a longer one.
 pub(super) fn left(text: &str, width: usize) -> String {
     let text: String = text.chars().map(seen).collect();
     let mut fitted =

@@ -1,4 +1,4 @@
-//! The terminal: its alternate screen while the view is shown, and how it is given back, whatever happens.
+//! The terminal: its alternate screen while the view is shown, and its restoration in any case.
 
 use super::screen::{Line, Size, Style, Tone};
 use crossterm::cursor::{Hide, MoveTo, Show};
@@ -55,7 +55,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns how large the terminal is.
+    /// Returns the size of the terminal.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Makes the terminal what it was, if it is taken. What fails then cannot be helped.
+/// Makes the terminal as before, if it is taken. A failure of that cannot be helped.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let mut bytes = Vec::new();
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(settings(&kept), before);
         drop((kept, child));
         let mut written = Vec::new();
-        // When nobody has it open any more, reading is an error, behind all that was written.
+        // When no process has it open any more, reading is an error, behind all that was written.
         let _ = File::from(master).read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("no {what:?} in {written:?}"));

@@ -1,4 +1,4 @@
-//! The choices of the operator, and what a key does to them.
+//! The choices of the operator, and the effects of keys on them.
 
 use super::moment::{Column, Id, Moment, Row};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -10,7 +10,7 @@ pub(super) struct View {
     /// The row that is chosen.
     pub(super) chosen: Option<Id>,
     pub(super) sorted: Column,
-    /// The order is the other way round.
+    /// The order is reversed.
     pub(super) reversed: bool,
     /// VMs whose contexts are shown.
     pub(super) unfolded: BTreeSet<String>,
@@ -35,9 +35,9 @@ pub(super) enum Wish {
     None,
     /// The operator wants to leave.
     Quit,
-    /// The operator wants what Ctrl-C does at other programs.
+    /// The operator wants the effect that Ctrl-C has in other programs.
     Interrupt,
-    /// The operator wants what Ctrl-Z does at other programs.
+    /// The operator wants the effect that Ctrl-Z has in other programs.
     Suspend,
     /// The operator wants a context killed, and has said so twice.
     Kill(Question),
@@ -62,7 +62,7 @@ impl View {
         moment.rows(self.sorted, self.reversed, |vm| self.unfolded.contains(vm))
     }
 
-    /// Lets the choices fit what there is now. An operator who is asked about a context that has ended is asked no more.
+    /// Lets the choices fit the present VMs. A question to the operator about a context that has ended is withdrawn.
     pub(super) fn settle(&mut self, moment: &Moment) {
         let rows = self.rows(moment);
         let there = |id: &Id| rows.iter().any(|row| row.id == *id);
@@ -82,7 +82,7 @@ impl View {
         }
     }
 
-    /// Does what a key means. `columns` are those that have room.
+    /// Carries out a key. `columns` are those that have room.
     pub(super) fn press(&mut self, key: KeyEvent, moment: &Moment, columns: &[Column]) -> Wish {
         self.notice.clear();
         if key.modifiers.contains(KeyModifiers::CONTROL) {

@@ -67,7 +67,7 @@ impl Fences {
         }
     }
 
-    /// Sent under the lock, which keeps the order. If the peer is gone nobody waits.
+    /// Sent under the lock, which keeps the order. If the peer is gone no process waits for it.
     fn answer(&self, fence: Fence) {
         let _ = self.channel.send(&ToDevice::FenceSignalled(fence), None);
     }

@@ -54,7 +54,7 @@ struct State {
     queue: VecDeque<Letter>,
     /// The executor is blocked, or about to be.
     away: bool,
-    /// The helper reads the socket, so nobody else may.
+    /// The helper reads the socket, so no other thread may.
     helping: bool,
     closed: bool,
     dropped: bool,
@@ -128,7 +128,7 @@ impl Inbox {
         received.take().unwrap_or(Err(ReceiveError::Closed))
     }
 
-    /// Runs something that may block for long, while the helper reads.
+    /// Runs `block`, which may take long, while the helper reads.
     pub(super) fn while_away<R>(&self, block: impl FnOnce() -> R) -> R {
         self.shared.state.lock().away = true;
         self.shared.changed.notify_all();
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// The helper's loop; answers whether it saw the channel end.
+    /// The helper's loop; returns whether it saw the channel end.
     fn help(&self) -> bool {
         let mut state = self.state.lock();
         while !state.dropped {
@@ -175,7 +175,7 @@ impl Shared {
                 state.closed |= letter.is_none();
                 state.queue.extend(letter.flatten());
             } else if state.away {
-                // Nothing more is read, but an end must be noticed all the same.
+                // No more messages are read, but the end of the channel must be noticed all the same.
                 self.changed.wait_for(&mut state, Duration::from_millis(100));
                 state.closed |= self.hung_up();
             } else {

@@ -1,7 +1,7 @@
-//! The thread that tells drivers we are alive, however long a ring's thread is busy inside the host's driver.
+//! The thread that tells drivers that this worker is alive, however long a ring's thread is busy inside the host's driver.
 //!
-//! Wakes rings as well that have slept through a notification. Shares no lock with the execution of a ring: its own is taken only here and
-//! when a ring comes or goes.
+//! Also wakes rings that have slept through a notification. Shares no lock with the execution of a ring: it takes its own only here and when a ring
+//! comes or goes.
 
 use super::ring::Ring;
 use parking_lot::{Condvar, Mutex};
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Monitor {
-    /// Reports this ring alive at once and from now on at least every `period`, which is what its driver tolerates.
+    /// Reports this ring alive at once and from now on at least every `period`, as its driver tolerates no longer gap.
     pub(super) fn watch(&self, ring: Arc<Ring>, period: Duration) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if !state.running {
@@ -80,7 +80,7 @@ impl Shared {
 /// A thread that sleeps for so much longer than it wanted to was given no processor.
 const LATE_MIN: Duration = Duration::from_secs(1);
 
-/// Mesa ends a program that sees no report for 3.5 s and says nothing about it, so the operator has to hear why.
+/// Mesa ends a program that sees no report for 3.5 s and gives no reason, so the operator has to hear it from this process.
 fn warn_if_late(slept: Duration, period: Duration) {
     if let Some(late) = slept.checked_sub(period).filter(|late| *late >= LATE_MIN) {
         let late = late.as_secs_f32();
@@ -90,7 +90,7 @@ fn warn_if_late(slept: Duration, period: Duration) {
     }
 }
 
-/// Bounds on the time between two reports, whatever drivers ask for.
+/// Bounds on the time between two reports, for any request of a driver.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 const PERIOD_MAX: Duration = Duration::from_secs(1);
 

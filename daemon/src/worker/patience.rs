@@ -1,8 +1,8 @@
-//! The bounds on the waits of a worker for other processes, and for threads of its own that have something to finish.
+//! The bounds on the waits of a worker for other processes, and for threads of its own that have work to finish.
 
 use std::time::Duration;
 
-/// A bound of so many seconds on such a wait. Tests play the other side on a machine that may stand still for a while, and are waited for longer.
+/// A bound of so many seconds on such a wait. Tests play the other side on a machine that may stand still for a while, and get more time.
 pub(super) const fn patience(seconds: u64) -> Duration {
     Duration::from_secs(if cfg!(test) { 600 } else { seconds })
 }

@@ -1,8 +1,8 @@
 //! The resources attached to this context. An id of any other resource of the VM means nothing here.
 //!
-//! A driver may name a resource on a ring as soon as the device process has answered it, and then the message about it is only
-//! on its way to this process. So messages attach resources on arrival, and a ring that misses one waits for it. What is detached
-//! is detached in turn with the virtqueue's streams, which may still name it; numbers of messages tell which came first.
+//! A driver may name a resource on a ring as soon as the device process has answered it, and then the message about it is only on its way to this
+//! process. So messages attach resources on arrival, and a ring that misses one waits for it. Resources are detached in turn with the virtqueue's
+//! streams, which may still name them; numbers of messages tell which came first.
 //!
 //! Shared memory carries rings and streams; device memory can be imported, and nothing else.
 
@@ -62,8 +62,8 @@ enum Memory {
 }
 
 impl Resources {
-    /// Attaches a resource, by message `number`: its first `size` bytes. Attaching an id again replaces what it stood for. If it
-    /// should be shared memory but cannot be mapped, it is attached all the same, only not usable for anything.
+    /// Attaches a resource, by message `number`: its first `size` bytes. Attaching an id again replaces the resource that it stood for. If it should
+    /// be shared memory but cannot be mapped, it is attached all the same, only not usable for anything.
     pub(super) fn attach(
         &self,
         id: ResourceId,
@@ -86,13 +86,13 @@ impl Resources {
         result
     }
 
-    /// Attaches device memory of this context's own, or what nobody can use.
+    /// Attaches device memory of this context's own, or a resource that no command can use.
     pub(super) fn attach_memory(&self, id: ResourceId, memory: Option<ResourceMemory>, number: u64) {
         let what = memory.map_or(Memory::Opaque, |memory| Memory::Device(Arc::new(memory)));
         self.insert(id, Attached { what, number });
     }
 
-    /// Forgets what was attached before message `number`. Rings and reply streams that use it keep their pages.
+    /// Forgets a resource that was attached before message `number`. Rings and reply streams that use it keep their pages.
     pub(super) fn detach(&self, id: ResourceId, number: u64) {
         let mut table = self.table.lock();
         if table.get(&id).is_some_and(|attached| attached.number < number) {
@@ -106,7 +106,7 @@ impl Resources {
         shared(self.table.lock().get(&ResourceId(id)), id)
     }
 
-    /// Does the same for streams that can overtake the message about it: waits for it, but not for ever.
+    /// Does the same for streams that can overtake the message about the resource: waits for that message, but not for ever.
     pub(super) fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
         let table = self.table.lock();
         shared(self.wait(table, ResourceId(id), cancel)?.get(&ResourceId(id)), id)
@@ -130,7 +130,7 @@ impl Resources {
         found.map(Arc::clone)
     }
 
-    /// Waits until it is settled what an id stands for.
+    /// Waits until it is settled which resource an id stands for.
     fn wait<'a>(
         &self,
         mut table: Table<'a>,
@@ -183,7 +183,7 @@ fn shared(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextL
 /// A message about a resource that takes longer than this to arrive does not exist. A fuzzer has no patience.
 const ARRIVAL_MAX: Duration = if cfg!(feature = "fuzzing") { Duration::from_millis(1) } else { patience(5) };
 
-/// Nobody waits longer than this for another context to export its memory.
+/// The longest time that a ring waits for another context to export its memory.
 const EXPORT_MAX: Duration = patience(60);
 
 #[cfg(test)]
@@ -288,7 +288,7 @@ mod tests {
             let (exported, opaque, cancelled) = (waits(1), waits(2), waits(3));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!exported.is_finished() && !opaque.is_finished() && !cancelled.is_finished());
-            // Streams do not wait: what is expected is never shared memory.
+            // Streams do not wait: an expected resource is never shared memory.
             assert!(resources.shared_memory(1).is_err());
             let file = shm::create("test", 4096).unwrap();
             resources.attach(ResourceId(1), device_memory(file, false), 4096, 4).unwrap();

@@ -47,7 +47,7 @@ pub(super) fn copy_streams<B: Backend>(state: &State<B>, into: &mut Vec<u8>) -> 
         if !stream.size.is_multiple_of(4) || !mapping.contains(stream.offset, stream.size) {
             return Err(ContextLost::new("command stream outside its resource"));
         }
-        // What a mapping contains fits into this process.
+        // The contents of a mapping fit into this process.
         let (start, bytes) = (into.len(), stream.size as usize);
         counted.add(bytes)?;
         into.resize(start + bytes, 0);
@@ -123,7 +123,7 @@ fn circle() -> ContextLost {
     ContextLost::new("a ring waits for the virtqueue, which waits for that ring")
 }
 
-/// Runs what may block for long; meanwhile messages are still taken from the device process.
+/// Runs `block`, which may take long; meanwhile messages are still taken from the device process.
 fn away<B: Backend, R>(state: &State<B>, block: impl FnOnce() -> R) -> R {
     match &state.place {
         Place::Virtqueue(inbox) => inbox.while_away(block),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of submissions after which the guest's kernel asks for the end of all, as seen last. From Mesa 26.2 on it does so behind each
+/// The number of submissions after which the guest's kernel asks for the end of all, as seen last. From Mesa 26.2 on it asks behind each submission
 /// that has a fence, and the driver is told of no fence.
 #[derive(Debug, Default)]
 pub struct Asks {

@@ -1,9 +1,9 @@
-//! Decides how the device thread waits for what happens next: whether it looks before it sleeps, and when it asks the driver for kicks.
+//! Decides how the device thread waits for the next event: whether it looks before it sleeps, and when it asks the driver for kicks.
 //!
-//! A kick is an exit of the guest, and a thread that sleeps is woken late. What comes next mostly comes soon: the second request of a
-//! submission right behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of it. So the
-//! thread looks for a moment for what it expects soon, if processors are not few, and while it looks no kick is needed. No thread waits for the
-//! second request alone, so it needs no kick in any case.
+//! A kick is an exit of the guest, and a thread that sleeps is woken late. The next event mostly comes soon: the second request of a submission right
+//! behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of it. So the thread looks for a moment
+//! for an event that it expects soon, if processors are not few, and while it looks no kick is needed. No thread waits for the second request alone,
+//! so it needs no kick in any case.
 //!
 //! Knows no queue, no worker and no epoll instance; is told what happened.
 
@@ -31,7 +31,7 @@ pub struct Patience {
     pub look: Duration,
     /// The time to sleep for then, without asking for a kick for the next request, but with one for that behind it.
     pub doze: Duration,
-    /// The plan for what follows, with kicks; after that the thread waits until something happens.
+    /// The plan for the wait after that, with kicks; the thread then waits until something happens.
     pub then: Plan,
 }
 
@@ -75,7 +75,7 @@ impl Attention {
         self.fenced = header.context().filter(|_| is_stream && has_fence);
     }
 
-    /// Returns what is waited for, given whether a worker `owes` an answer.
+    /// Returns the awaited events, given whether a worker `owes` an answer.
     pub fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,
@@ -190,7 +190,7 @@ mod tests {
                     Awaited::FollowUp | Awaited::Request => 2,
                 };
                 assert_eq!(looked, expected, "{awaited:?} with {processors} processors");
-                assert_eq!(attention.patience(awaited).then, Plan::default(), "after what took too long");
+                assert_eq!(attention.patience(awaited).then, Plan::default(), "after too long a wait");
             }
         }
     }

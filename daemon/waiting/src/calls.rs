@@ -1,8 +1,8 @@
 //! This file decides when to call a queue's driver: at once if the guest waits for an answer, otherwise along with the next answer, for a short time.
 //!
 //! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, and waits for the first only: the answer of the second only
-//! gives descriptors back. It is in the used ring at once and is told with the first's, which is the fence, or with the next submission's if that
-//! was told already. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
+//! gives descriptors back. The second answer is in the used ring at once. The driver is told of it with the first answer, which is the fence, or with
+//! the next submission's if the first was told already. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
 
 use super::tunables::CallsTunables;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Makes the state of a queue of which nothing was taken.
+    /// Makes the state of a queue from which no request was taken yet.
     #[must_use]
     pub fn new(tunables: CallsTunables) -> Self {
         Self { tunables, open: 0, urgent: false, quiet: None, told: None }
@@ -106,7 +106,7 @@ mod tests {
         calls.told();
         assert!(!calls.is_due() && calls.deadline().is_none());
         std::thread::sleep(calls.tunables.behind);
-        // Nothing else will come.
+        // No other answer will come.
         calls.put(false);
         assert!(calls.is_due());
     }

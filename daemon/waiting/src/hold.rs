@@ -5,7 +5,7 @@
 //! held for less than that until there is something to tell. Programs that ask now and then and do other things in between are not held
 //! up: a program that does not ask again at once was not waiting.
 //!
-//! Knows no ring and no driver; learns from when state queries came.
+//! Knows no ring and no driver; learns from the times of state queries.
 
 use super::spin::{self, Spun};
 use super::tunables::HoldTunables;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// A query of a guest for the state of an object.
 pub trait Query {
-    /// Returns what the query is about, and how that stood when it was made.
+    /// Returns the object of the query, with its state when the query was made.
     fn about(&self) -> About;
 
-    /// Returns what the query is about, as it stands now.
+    /// Returns the object of the query, with its state now.
     fn told(&self) -> About;
 
-    /// Returns whether the answer is another than "not yet", or none will come any more. It waits for nothing.
+    /// Returns whether the answer is another than "not yet", or none will come any more. Does not wait.
     fn is_answered(&self) -> bool;
 
     /// Returns whether the query is not answered, and will be without the guest's doing.
@@ -65,7 +65,7 @@ struct Open {
 /// The way an answer is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// By a thread that looks all the time, where there are processors for it.
+    /// By a thread that looks all the time, where enough processors are free.
     Closely,
     /// By one that sleeps in between.
     Loosely(Duration),
@@ -78,7 +78,7 @@ impl Holds {
         Self { tunables, open: Vec::with_capacity(OPEN_MAX), answered: None, asks_again: true }
     }
 
-    /// Waits until the query is answered, for as long as that is of use; not longer than until `is_pressed`.
+    /// Waits until the query is answered, for as long as that is of use; no longer than until `is_pressed`.
     pub fn hold(&mut self, query: &impl Query, is_pressed: impl Fn() -> bool) {
         let is_over = || query.is_answered() || is_pressed();
         let hold = self.decide(query.about(), Instant::now());
@@ -127,8 +127,8 @@ impl Holds {
         None
     }
 
-    /// Returns what is known of what a query is about. It is not known what the guest was told of a counter that is asked for the first time: it
-    /// may wait for what the counter is.
+    /// Returns the record of a query's object. It is not known which value the guest was told of a counter that is asked for the first time: it may
+    /// wait for the present one.
     fn open(&mut self, about: About, now: Instant) -> &mut Open {
         match self.open.iter().position(|open| open.told.id == about.id) {
             Some(at) => self.open[..=at].rotate_right(1),

@@ -32,7 +32,7 @@ impl Guest {
         self.asks_about(about, pause, finally.then_some(about))
     }
 
-    /// Asks for something after a pause, and is told how it stands when the hold is over, if that is another answer.
+    /// Asks for a state after a pause, and returns the hold. `told` is the state when the hold is over, if it is another answer.
     fn asks_about(&mut self, about: About, pause: Duration, told: Option<About>) -> Option<Hold> {
         self.now += pause;
         let hold = self.holds.decide(about, self.now);
@@ -80,7 +80,7 @@ fn who_does_other_things_in_between_is_held_once() {
     let mut guest = Guest::new();
     assert_eq!(guest.asks(1, MS, false), Some(Hold::Closely));
     for round in 0..1000_u64 {
-        // Neither for one fence nor for always another.
+        // Neither a query for the same fence nor one for another each time is held.
         assert_eq!(guest.asks(1, at_once() + US, false), None);
         assert_eq!(guest.asks(round, at_once() + (1 + round as u32) * US, false), None);
     }
@@ -122,11 +122,11 @@ fn who_waits_for_several_is_held() {
 fn a_counter_that_has_moved_since_it_was_told_is_told_at_once() {
     let mut guest = Guest::new();
     let counter = |value| About { id: 7, counter: Some(value) };
-    // It may wait for this very value.
+    // The guest may wait for this very value.
     assert_eq!(guest.asks_about(counter(4), MS, None), None);
     assert_eq!(guest.asks_about(counter(4), 5 * US, None), Some(Hold::Closely));
     assert_eq!(guest.asks_about(counter(4), 5 * US, Some(counter(5))), Some(Hold::Closely));
-    // It waits for the next.
+    // The guest waits for the next value.
     assert_eq!(guest.asks_about(counter(5), MS, None), Some(Hold::Closely));
     assert_eq!(guest.asks_about(counter(6), 5 * US, None), None);
     assert_eq!(guest.asks_about(counter(8), MS, None), None);

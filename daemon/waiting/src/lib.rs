@@ -1,5 +1,4 @@
-//! Waiting: the decisions of threads that wait for what may happen soon. Each decides by what happened before and knows nothing of what is
-//! waited for.
+//! Waiting: the decisions of threads that wait for events that may come soon. Each decides by the past and knows nothing of the events.
 //!
 //! | file | decides |
 //! | --- | --- |
@@ -13,7 +12,7 @@
 //! | `asks` | whether the end of a submission will be asked for next |
 //! | `tunables` | the numbers of all of them, and how to turn one off |
 //!
-//! `docs/performance.md` says what each one gains on its own, as measured.
+//! `docs/performance.md` has the measured gain of each one on its own.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +31,7 @@ pub use tunables::{Heuristic, Tunables};
 
 static TUNABLES: OnceLock<Tunables> = OnceLock::new();
 
-/// Sets the numbers for this process, with some heuristics turned off. They must not have been asked for before.
+/// Sets the numbers for this process, with some heuristics turned off. To be called before anything asks for them.
 pub fn start(off: &[Heuristic]) {
     let tunables =
         off.iter().fold(Tunables::among(processors::processors()), |tunables, off| tunables.without(*off));

@@ -1,5 +1,5 @@
-//! Looking before sleeping: whether a thread looks for what it waits for, and for how long it sleeps first, from the time that the last
-//! wait of the same kind took.
+//! Looking before sleeping: whether a thread looks for its event, and for how long it sleeps first, from the time that the last wait of the same kind
+//! took.
 
 use super::spin::{Spun, within};
 use super::tunables::LookTunables;
@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 /// The time that waits of one kind have taken, from which the time of the next is expected.
 ///
-/// A thread that is put to sleep is woken some microseconds after the event, and the later the longer it slept. So a thread that waits for
-/// what happens soon does not sleep, and one that waits for what takes longer sleeps for most of the time that it took last, and then
-/// looks.
+/// A thread that is put to sleep is woken some microseconds after the event, and the later the longer it slept. So a thread that waits for an event
+/// that comes soon does not sleep. One that waits for a later event sleeps for most of the time that the last wait took, and then looks.
 #[derive(Debug)]
 pub struct Habit {
     /// Waits that are longer are slept through, and all of them if this is zero.
@@ -29,7 +28,7 @@ pub struct Plan {
 }
 
 impl Habit {
-    /// A habit of which nothing is known yet. What takes longer than `longest` is not looked for.
+    /// A habit without a record yet. A thread does not look for events that take longer than `longest`.
     #[must_use]
     pub fn new(longest: Duration, tunables: LookTunables) -> Self {
         Self { longest, tunables, expected: None }
@@ -51,7 +50,7 @@ impl Habit {
         self.expected = (waited <= self.longest && !self.longest.is_zero()).then_some(waited);
     }
 
-    /// Waits until `done`. `sleep` sleeps until then, or for no longer than it is told; when it returns without having been told, it is done.
+    /// Waits until `done`. `sleep` sleeps until then, for no longer than its argument; when `sleep(None)` returns, it is done.
     pub fn wait(&mut self, done: impl Fn() -> bool, mut sleep: impl FnMut(Option<Duration>)) {
         let (begin, plan) = (Instant::now(), self.plan());
         if !plan.sleep.is_zero() {

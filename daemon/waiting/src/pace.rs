@@ -1,5 +1,5 @@
-//! This file decides how a ring's thread waits for its driver: for how long it spins, how often it looks while it dozes, and after what time it is idle,
-//! so that the driver has to notify it. Learns from when work came; knows no ring.
+//! This file decides how a ring's thread waits for its driver: for how long it spins, how often it looks while it dozes, and after what time it is
+//! idle, so that the driver has to notify it. Learns from the times at which work came; knows no ring.
 //!
 //! A notification is a way through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second
 //! shall need none of them, and one that has nothing to submit shall cost nothing.
@@ -47,7 +47,7 @@ impl Pace {
         (waited / step_part).clamp(step_min, step_max)
     }
 
-    /// After what time without work to be idle.
+    /// Returns the time without work after which the thread is idle.
     pub fn awake(&self) -> Duration {
         self.awake
     }
@@ -102,7 +102,7 @@ mod tests {
             (0..10).for_each(|_| pace.was_notified(50 * MS));
         }
         assert_eq!((few.awake(), enough.awake()), (MS / 5, MS));
-        // What comes at shorter intervals has the time it asked for at once.
+        // Work that comes at shorter intervals has the time it asked for at once.
         few.was_notified(MS / 5);
         assert_eq!(few.awake(), MS);
     }

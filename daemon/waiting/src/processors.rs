@@ -19,8 +19,8 @@ pub fn processors() -> usize {
     *PROCESSORS
 }
 
-/// Counts the processors that this process may use. What limits a control group sets is in files, so a process that will see none has to
-/// count before.
+/// Counts the processors that this process may use. The limits of a control group are in files, so a process that will not see these has to count
+/// before.
 pub fn count_processors() {
     LazyLock::force(&PROCESSORS);
 }

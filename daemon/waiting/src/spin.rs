@@ -1,4 +1,4 @@
-//! Short busy waiting for what is about to happen anyway: how to wait, and whether at all.
+//! Short busy waiting for an event that is about to happen anyway: how to wait, and whether at all.
 
 use super::tunables;
 use super::tunables::SpinTunables;
@@ -16,16 +16,15 @@ pub enum Spun {
     Crowded,
 }
 
-/// Watches `done` for a moment and answers whether it became true.
+/// Watches `done` for a moment and returns whether it became true.
 pub fn until(done: impl Fn() -> bool) -> bool {
     within(tunables().spin.moment, done) == Spun::Seen
 }
 
 /// Watches `done` for no longer than `limit`.
 ///
-/// Sleeping and being woken costs more than a moment, but a core that is needed elsewhere costs more still: at most a quarter
-/// of the cores spins at once, one where there are two or three, and none where there is only one; and a thread that finds that another was
-/// waiting for the core stops.
+/// Sleeping and being woken costs more than a moment, but a core that other threads need costs more still. At most a quarter of the cores spins at
+/// once, one where there are two or three, and none where there is only one. A thread that finds that another was waiting for the core stops.
 pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
     if done() {
         return Spun::Seen;

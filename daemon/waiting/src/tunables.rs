@@ -1,21 +1,21 @@
-//! The numbers of the heuristics of waiting, and how to turn a heuristic off.
+//! The numbers of the heuristics of waiting, and the means to turn a heuristic off.
 //!
-//! Where processors are few, programs and a software driver need them: a thread that looks there instead of sleeping takes one from a program that
-//! computes.
+//! Where processors are few, programs and a software driver need them: a thread that looks there instead of sleeping takes a processor from a program
+//! that computes.
 
 use super::processors::few;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A heuristic that can be turned off, to measure what it gains.
+/// A heuristic that can be turned off, to measure its gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Heuristic {
-    /// No thread looks for anything without sleeping.
+    /// No thread looks for an event without sleeping.
     Spin,
     /// The threads of queues and the worker's main thread sleep at once.
     Look,
-    /// A ring's thread does not learn how long to spin and to stay awake.
+    /// A ring's thread does not learn the time to spin and to stay awake.
     Pace,
     /// No answer is kept back.
     Hold,
@@ -51,9 +51,9 @@ pub struct Tunables {
 pub struct SpinTunables {
     /// Threads that may spin at once: a quarter of the processors, one of two or three, none where there is only one.
     pub threads: usize,
-    /// The longest time that a wait may spin of which nothing is known: about the cost of being put to sleep and woken on a busy machine.
+    /// The longest time that a wait may spin if nothing is known about it: about the cost of being put to sleep and woken on a busy machine.
     pub moment: Duration,
-    /// The interval at which a spinning thread offers the processor to others.
+    /// The interval at which a spinning thread offers the processor to other threads.
     pub offer_every: Duration,
     /// The time after which a thread that offered the processor has seen another use it.
     pub taken: Duration,
@@ -62,9 +62,9 @@ pub struct SpinTunables {
 /// The numbers of looking before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookTunables {
-    /// The longest time until the end of a submission that is looked for: between it and the program that waits are three more threads.
+    /// The longest time for which a thread looks for the end of a submission: three more threads are between it and the program that waits.
     pub queue_max: Duration,
-    /// The longest time until the next message for a worker that is looked for.
+    /// The longest time for which a thread looks for the next message for a worker.
     pub inbox_max: Duration,
     /// Waits that are expected to take no longer are not worth a sleep at first: timers are late by up to 50 us, and waking takes its time.
     pub worth_sleeping: Duration,
@@ -79,19 +79,19 @@ pub struct PaceTunables {
     pub asked_max: Duration,
     /// The longest time for which it stays awake because it was worth it.
     pub awake_max: Duration,
-    /// The time for which it stays awake if it was not worth it, unless the driver asked for less. Where processors are few, this is enough
-    /// for the commands of one submission, as each look takes a processor from a program that computes.
+    /// The time for which it stays awake if that was not worth it, unless the driver asked for less. Where processors are few, this is enough for the
+    /// commands of one submission, as each look takes a processor from a program that computes.
     pub awake_min: Duration,
     /// The multiple of the pause after which a notification came for which it stays awake, as the next pause may be longer.
     pub longer: u32,
-    /// The part of the pause so far that it sleeps until the next look. What comes meanwhile is late by few percent of the pause; looking
-    /// takes few percent of a processor, which is too much where there are few.
+    /// The part of the pause so far that it sleeps until the next look. Work that comes meanwhile is late by few percent of the pause; looking takes
+    /// few percent of a processor, which is too much where there are few.
     pub step_part: u32,
     /// The shortest time between two looks at the tail while it is awake.
     pub step_min: Duration,
     /// The longest time between two looks.
     pub step_max: Duration,
-    /// The shortest time to spin: about what it costs to be put to sleep and woken.
+    /// The shortest time to spin: about the cost of being put to sleep and woken.
     pub spin_min: Duration,
     /// The longest time to spin: the gaps between submissions of programs that are busy.
     pub spin_max: Duration,
@@ -100,7 +100,7 @@ pub struct PaceTunables {
 /// The numbers of holding answers back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldTunables {
-    /// The time for which an answer is held: less than Mesa looks for it without sleeping.
+    /// The time for which an answer is held: less than the time for which Mesa looks for it without sleeping.
     pub hold: Duration,
     /// The time between two looks, for an answer or for something else to do, of a thread that sleeps in between.
     pub slice: Duration,
@@ -115,8 +115,8 @@ pub struct HoldTunables {
     /// The longest time that Mesa sleeps, unless it has waited for longer already. Meanwhile no program is held up: an answer that comes when
     /// it asks next can as well come a little later.
     pub slept_max: Duration,
-    /// From then on an answer is held for this part of the time that Mesa has waited. It sleeps while it waits for the answer, too, but
-    /// always for as short a time as the first; and its time-out, of which it knows only between two queries, is late by no more than that.
+    /// From then on an answer is held for this part of the time that Mesa has waited. It sleeps while it waits for the answer, too, but always for as
+    /// short a time as the first. It checks its time-out only between two queries, so the time-out is late by no more than that.
     pub waited_part: u32,
     /// The shortest of those times.
     pub long_min: Duration,
@@ -126,7 +126,7 @@ pub struct HoldTunables {
     pub looks: bool,
 }
 
-/// The longest waits for which the device thread looks: what takes longer is not looked for.
+/// The longest waits for which the device thread looks: it does not look for an event that takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionTunables {
     /// A second request is right behind the first.
@@ -155,8 +155,8 @@ pub struct CallsTunables {
 pub struct MarkerTunables {
     /// The most submissions in a row that have no marker. They share one measure of how long they run.
     pub run: usize,
-    /// The longest that a submission without a marker lasts by its stamps where there is a scheduler, in nanoseconds. What lasts longer is
-    /// marked: its end is told sooner, and the fence costs nothing to speak of.
+    /// The longest that a submission without a marker lasts by its stamps where there is a scheduler, in nanoseconds. A longer one is marked: its end
+    /// is told sooner, and the cost of the fence is negligible.
     pub short: u64,
 }
 

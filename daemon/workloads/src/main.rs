@@ -1,5 +1,5 @@
-//! Plays one workload on the driver that does nothing, for `cargo instructions` to count what it costs: `instructions NAME LAPS LIVE
-//! [lease]`, with so many laps of it while so many other objects live. Prints how many commands the laps had.
+//! Plays one workload on the driver that does nothing, for `cargo instructions` to count its cost: `instructions NAME LAPS LIVE [lease]`, with so
+//! many laps of it while so many other objects live. Prints how many commands the laps had.
 //!
 //! `instructions` alone lists the workloads. `RUST_LOG=debug` tells why commands do not reach the driver.
 
@@ -40,7 +40,7 @@ fn run(name: &str, laps: &str, live: &str, gated: bool) -> Result<(), String> {
     let (lap, commands) = (workload.lap)();
     let calls =
         play(&Workload { prepare: &prepare, lap: &lap, laps, gated }).map_err(|lost| lost.to_string())?;
-    // What breaks valid usage is left out, and would cost less. What fails ends the run.
+    // A command that breaks valid usage is left out, and would cost less. A command that fails ends the run.
     let wanted = u64::from(laps) * u64::from(commands);
     if workload.reach && calls < wanted {
         return Err(format!("{wanted} commands and only {calls} calls of the driver"));

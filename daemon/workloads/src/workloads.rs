@@ -1,4 +1,4 @@
-//! The workloads: what programs do most, as streams that leave everything as it was.
+//! The workloads: the most frequent work of programs, as streams that leave everything as it was.
 
 use crate::objects::{
     self, ASYNC, BUFFERS, DEVICE, FENCE, LAYOUT, MEMORY_TYPES, QUERIES, QUEUE, READY, RECORDED, REPLY,
@@ -11,9 +11,9 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 pub(crate) struct Kind {
     /// The name of the workload.
     pub name: &'static str,
-    /// Encodes a lap; answers how many commands it has that are counted.
+    /// Encodes a lap; returns how many of its commands are counted.
     pub lap: fn() -> (Vec<u8>, u32),
-    /// The commands reach the driver, rather than find what an earlier one has left.
+    /// The commands reach the driver, and do not end at the result of an earlier one.
     pub reach: bool,
 }
 

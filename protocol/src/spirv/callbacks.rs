@@ -8,7 +8,7 @@ use super::layout::opcode as op;
 pub(super) struct Callback<'u> {
     /// The ids of values, before and behind the function.
     pub values: [&'u [u32]; 2],
-    /// The id of the function, or ids of which the last may be one.
+    /// The id of the function, or several ids, the last of which may be one.
     pub functions: &'u [u32],
     /// The number of arguments that the function gets.
     pub arguments: u32,
@@ -17,7 +17,7 @@ pub(super) struct Callback<'u> {
 }
 
 impl<'u> Callback<'u> {
-    /// Returns what an instruction calls, from the ids that it uses; none if it calls nothing.
+    /// Returns the callback of an instruction, from the ids that it uses; none if it calls nothing.
     pub(super) fn of(opcode: u16, used: &'u [u32]) -> Option<Self> {
         let part = |range: std::ops::Range<usize>| used.get(range).unwrap_or(&[]);
         let more = used.len();
@@ -33,7 +33,7 @@ impl<'u> Callback<'u> {
                 arguments: more as u32 + 1,
                 is_sure: true,
             }),
-            // Pointer, object, layout, then what the masks say: a function that decodes is the last. It gets a pointer and two coordinates.
+            // Pointer, object, layout, then operands by the masks: a function that decodes is the last. It gets a pointer and two coordinates.
             op::COOPERATIVE_MATRIX_LOAD_TENSOR => Some(Self {
                 values: [part(0..3), &[]],
                 functions: part(3..more),

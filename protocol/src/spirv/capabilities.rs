@@ -7,7 +7,7 @@ use super::layout::opcode as op;
 use super::layout::words::Instruction;
 use std::collections::BTreeSet;
 
-/// The capabilities that a module may declare on a device, by their numbers; `has` tells what the device was created with.
+/// The capabilities that a module may declare on a device, by their numbers; `has` tells the features that the device was created with.
 pub fn enabled(has: impl Fn(&Enable) -> bool) -> BTreeSet<u32> {
     let is_enabled = |enabled_by: &[Enable]| enabled_by.iter().any(&has);
     let found = CAPABILITIES.iter().filter(|(_, capability)| is_enabled(capability.enabled_by));
@@ -38,7 +38,7 @@ impl Declared {
         }
     }
 
-    /// Demands what a type needs by its width (SPIR-V 1.6, 2.16.1), beside what the grammar says.
+    /// Demands the capabilities that a type needs by its width (SPIR-V 1.6, 2.16.1), beside those of the grammar.
     pub(super) fn demand_width(&self, instruction: &Instruction<'_>) -> Result<(), ErrorKind> {
         match (instruction.opcode, instruction.operands) {
             (op::TYPE_INT, [_, 8, ..]) => self.demand(INT8),

@@ -19,11 +19,11 @@ use super::workgroups::Workgroups;
 use super::{Device, EntryPoint, Limits, Module};
 use std::collections::HashSet;
 
-/// Checks a module and tells what is in it.
+/// Checks a module and returns its description.
 ///
 /// # Errors
 ///
-/// Why no driver should see it.
+/// The reason why no driver should see it.
 pub fn check(words: &[u32], device: &Device<'_>, limits: &Limits) -> Result<Module, Error> {
     pass(words, device, limits).map_err(|error| error.within(words))
 }
@@ -198,7 +198,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the types of what is computed.
+    /// Checks the types of computed values.
     fn typing(
         &mut self,
         instruction: &Instruction<'_>,
@@ -262,7 +262,7 @@ impl Checker<'_> {
         self.constants.add(&self.ids, self.words, instruction)
     }
 
-    /// Returns of how many parts a value of this type is made, for the usual types; `None` before that is known.
+    /// Returns the number of parts of a value of this type, for the usual types; `None` before that is known.
     fn parts(&self, ty: u32) -> Option<u64> {
         let id = self.ids.defined(ty).ok()?;
         let declared = Instruction::read(self.words, id.at as usize).ok()?;
@@ -295,7 +295,7 @@ impl Checker<'_> {
         };
         *total = total.saturating_add(contents.bytes);
         let limit = match class {
-            // Blocks may lie over each other; then the largest counts, which a driver checks as well.
+            // Blocks may overlap; then the largest counts, which a driver checks as well.
             op::STORAGE_WORKGROUP => {
                 u64::from(self.device.workgroup_bytes).saturating_mul(WORKGROUP_BLOCKS_MAX)
             }
@@ -328,5 +328,5 @@ impl Checker<'_> {
 
 /// The size of the largest variable that a driver lays out itself: drivers count bytes in 32 bits.
 const BYTES_MAX: u64 = u32::MAX as u64;
-/// Workgroup blocks that lie over each other.
+/// Workgroup blocks that overlap.
 const WORKGROUP_BLOCKS_MAX: u64 = 16;

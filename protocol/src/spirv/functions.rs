@@ -29,7 +29,7 @@ enum Place {
     Between,
 }
 
-/// An instruction with what was found out about it.
+/// An instruction with the results of its checks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'s> {
     /// The instruction.
@@ -48,7 +48,7 @@ struct Call {
     arguments: u32,
     /// The callee is a function. Otherwise it may be a value that stands in a function's place.
     is_sure: bool,
-    /// The callee is called for each element of a matrix, with what the instruction does not name.
+    /// The callee is called for each element of a matrix, with arguments that the instruction does not name.
     is_callback: bool,
 }
 
@@ -284,7 +284,7 @@ impl Functions {
         Ok(())
     }
 
-    /// Looks at all calls: that they fit what they call, that none recurs, and what all costs when every call is inlined.
+    /// Looks at all calls: that they fit their callees, that none recurs, and the cost of the whole when every call is inlined.
     pub(super) fn finish(&self, view: &View<'_>, limits: &Limits) -> Result<(), Error> {
         if self.place != Place::Outside {
             return Err(ErrorKind::Order("end").at(0));
@@ -308,7 +308,7 @@ impl Functions {
             callers[function as usize].push(call.caller);
             pending[call.caller as usize] += 1;
         }
-        // Callees before callers; what is never ready takes part in a cycle.
+        // Callees before callers; a function that is never ready takes part in a cycle.
         let mut cost: Vec<u64> =
             std::iter::once(0).chain(self.all.iter().map(|function| function.cost)).collect();
         let mut ready: Vec<usize> = (1..=self.all.len()).filter(|function| pending[*function] == 0).collect();
@@ -334,7 +334,7 @@ impl Functions {
     }
 }
 
-/// A variable's storage class, which its pointer must agree on, and the type of its contents, if it has to have one.
+/// A variable's storage class, with which its pointer must agree, and the type of its contents, if it has to have one.
 pub(super) fn variable(
     ids: &Ids,
     words: &[u32],

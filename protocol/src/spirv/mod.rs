@@ -1,12 +1,11 @@
 //! SPIR-V from a guest: checked before a driver parses it, in one pass whose time and memory grow with the module alone.
 //!
-//! Drivers take a module for well-formed: they index tables with its ids, walk its types and blocks recursively, and expand what it
-//! declares. So everything is looked at here that such a parser trusts (SPIR-V 1.6, sections 2.3 to 2.16, and the grammar): the header,
-//! each instruction's length against its operands, every id's bound, definition and scope, the order of the parts, sizes and nesting of
-//! types, the types of what is reached, moved and computed, the blocks of functions and where they branch to, calls, entry points,
-//! capabilities. What a value means is not checked: dominance between blocks that are in order, structured control flow beyond its merge
-//! blocks, what images, atomics and subgroups take. Sizes of workgroups are judged for one entry point when a pipeline is made of it, and
-//! so is whether its layout has the resources that are used.
+//! Drivers take a module for well-formed: they index tables with its ids, walk its types and blocks recursively, and expand its declarations. So this
+//! module checks everything that such a parser trusts (SPIR-V 1.6, sections 2.3 to 2.16, and the grammar): the header, each instruction's length
+//! against its operands, every id's bound, definition and scope, the order of the parts, sizes and nesting of types, the types of values that are
+//! reached, moved and computed, the blocks of functions and their branches, calls, entry points, capabilities. The meaning of a value is not checked:
+//! dominance between blocks that are in order, structured control flow beyond its merge blocks, the operands of images, atomics and subgroups. Sizes
+//! of workgroups are judged for one entry point when a pipeline is made of it, and so is whether its layout has the resources that are used.
 //!
 //! [`zero`] rewrites modules so that workgroup memory starts as zeros.
 
@@ -52,8 +51,8 @@ pub struct Limits {
     pub blocks: u32,
     /// Depth of nested selections and loops.
     pub nesting: u32,
-    /// Numbers that all instructions produce after inlining, and those of all constants. Compilers take time and memory by them: lavapipe's
-    /// some 10 s and 1 GiB for 2^21. Of 1961 shaders of llama.cpp and of the differential suite none has 2^16.
+    /// Numbers that all instructions produce after inlining, and those of all constants. They determine the time and memory of compilers: lavapipe
+    /// takes some 10 s and 1 GiB for 2^21. Of 1961 shaders of llama.cpp and of the differential suite none has 2^16.
     pub cost: u64,
     /// Bytes of all variables of functions, and of all private variables.
     pub variable_bytes: u64,
@@ -89,8 +88,8 @@ pub struct Device<'d> {
     pub workgroup_bytes: u32,
     /// `maxBoundDescriptorSets`.
     pub descriptor_sets: u32,
-    /// Values of specialisation constants, by their id, of a pipeline; others have their defaults. None before there is a pipeline:
-    /// then what depends on them is not judged, as defaults are often unusable.
+    /// Values of specialisation constants, by their id, of a pipeline; others have their defaults. None before there is a pipeline: then sizes that
+    /// depend on them are not judged, as defaults are often unusable.
     pub specialisation: Option<HashMap<u32, u64>>,
 }
 

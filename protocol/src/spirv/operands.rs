@@ -1,4 +1,4 @@
-//! Walks the operands of one instruction along the grammar: every word belongs to one operand, and every id is told.
+//! Walks the operands of one instruction along the grammar: every word belongs to one operand, and every id is passed to the caller.
 
 use super::layout::error::ErrorKind;
 use super::layout::grammar::{self, Enumerant, Kind, Operand, row};
@@ -38,7 +38,7 @@ struct Walk<'o, 'w> {
 }
 
 impl Operands {
-    /// Reads the operands of `instruction`, one of the module `all`, in place of what was there: those of the one list behind those of the
+    /// Reads the operands of `instruction`, one of the module `all`, in place of the earlier contents: those of the one list behind those of the
     /// other.
     pub(super) fn read(
         &mut self,

@@ -1,7 +1,7 @@
 //! Resources: the variables that stand for descriptors, where they are bound, and which an entry point uses (Vulkan, "Shader Resource
 //! Interface").
 //!
-//! Drivers look up in the pipeline's layout what a shader uses, and do not ask whether it is there.
+//! Drivers look up a shader's resources in the pipeline's layout, and do not ask whether they are there.
 
 use super::layout::error::ErrorKind;
 use super::layout::ids::Ids;

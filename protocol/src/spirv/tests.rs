@@ -1,4 +1,4 @@
-//! A small compute module, and what happens to it when any part of it is wrong.
+//! A small compute module, and the errors when any part of it is wrong.
 
 mod constants;
 mod entry_points;
@@ -170,13 +170,13 @@ fn device_with_everything() -> Device<'static> {
     Device { has_capability: &|number| enabled(|_| true).contains(&number), graphics: true, ..device() }
 }
 
-/// Returns what an error says behind the number of its word.
+/// Returns the text of an error behind the number of its word.
 fn said(device: &Device<'_>, words: &[u32]) -> String {
     let error = check(words, device, &LIMITS).expect_err("it is wrong").to_string();
     error.split_once([',', ':']).expect("it begins with the word").1.trim().to_owned()
 }
 
-/// A rule, a module that keeps it, one that breaks it, and what the error says of that one.
+/// A rule, a module that keeps it, one that breaks it, and the error for that one.
 type Twin<'t> = (&'t str, Vec<u32>, Vec<u32>, &'t str);
 
 /// Checks that the device takes the first module of each pair and refuses the second.

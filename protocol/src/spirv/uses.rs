@@ -37,7 +37,7 @@ impl Late {
     }
 }
 
-/// Ids that were named before they are defined: the word, the id, and what it must be.
+/// Ids that were named before they are defined: the word, the id, and the kind that it must be.
 #[derive(Debug, Default)]
 pub(super) struct Uses(Vec<(usize, u32, Late)>);
 

@@ -47,7 +47,7 @@ impl Workgroups {
         self.built_in.insert(target, at);
     }
 
-    /// `OpDecorationGroup`, behind what decorates it.
+    /// `OpDecorationGroup`, behind the instructions that decorate it.
     pub(super) fn group(&mut self, id: u32) {
         if let Some(at) = self.built_in.remove(&id) {
             self.groups.insert(id, at);
@@ -92,7 +92,7 @@ impl Workgroups {
     pub(super) fn vary(&self, constants: &Constants) -> bool {
         let modes = self.modes.values().flatten().map(|(_, size)| *size);
         let mut sizes = modes.chain(self.built_in.keys().map(|id| Size::Vector(*id)));
-        // What is no size is none with other values either.
+        // A value that is no size is none with other values either.
         sizes.any(|size| integers(size, constants).is_ok_and(|size| size.iter().any(|n| n.is_specialised)))
     }
 }

@@ -11,7 +11,7 @@ const BOUND: usize = 3;
 /// Words of `OpConstantNull`.
 const NULL_WORDS: usize = 3;
 
-/// A module, checked before, whose workgroup variables are initialised; none if it has none that is not.
+/// Rewrites a module, checked before, so that its workgroup variables are initialised. Returns none if it has no uninitialised one.
 pub fn workgroup(words: &[u32]) -> Option<Vec<u32>> {
     let mut pointees = BTreeMap::new();
     let mut variables = Vec::new();
@@ -41,7 +41,7 @@ pub fn workgroup(words: &[u32]) -> Option<Vec<u32>> {
     let mut copied = 0;
     for (at, contents) in variables {
         rewritten.extend_from_slice(&words[copied..at]);
-        // A null that the module has already may stand behind the variable; one of our own never does.
+        // A null that the module has already may stand behind the variable; an added one never does.
         let null = *nulls.entry(contents).or_insert_with(|| {
             let id = bound;
             bound += 1;

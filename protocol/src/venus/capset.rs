@@ -1,11 +1,11 @@
-//! The Venus capset (id 4): 168 bytes that tell the guest's driver what this codec decodes.
+//! The Venus capset (id 4): 168 bytes that tell the guest's driver which messages this codec decodes.
 //!
-//! The extension mask comes from the table that is generated together with the decoder, so a set bit means decodable. It
-//! gates what the driver encodes, not what applications see.
+//! The extension mask comes from the table that is generated together with the decoder, so a set bit means decodable. It limits the messages that the
+//! driver encodes, not the features that applications see.
 //!
-//! Behind the 160 bytes that upstream's drivers know lies a word of ours for those of `guest-driver-patches`: it announces what
-//! upstream's protocol does not have. A driver asks for as many bytes as it knows and finds zeros where a host sends fewer, so each works with
-//! any other.
+//! Behind the 160 bytes that upstream's drivers know lies a word of this project's for those of `guest-driver-patches`: it announces features that
+//! upstream's protocol does not have. A driver asks for as many bytes as it knows and finds zeros where a host sends fewer, so each works with any
+//! other.
 
 use super::generated::{EXTENSIONS, REGISTRY_VERSION};
 use crate::cursor::Writer;
@@ -13,7 +13,7 @@ use crate::cursor::Writer;
 /// Size of the capset in bytes.
 pub const SIZE: usize = 168;
 
-/// The number in front of the private features: "VUV1", so that what another host puts there is never taken for them.
+/// The number in front of the private features: "VUV1", so that another host's bytes there are never taken for them.
 pub const PRIVATE_MAGIC: u32 = u32::from_le_bytes(*b"VUV1");
 
 /// Bit 0 of the private features: `VK_NV_cooperative_matrix2`, whose command has the private number of `commands.toml`.

@@ -1,7 +1,7 @@
 //! Entry points for fuzzing the Venus codec and the arithmetic of rings: hostile bytes in, and a panic only where there is a bug.
 //!
-//! `fuzz/` feeds them new bytes, `tests/fuzz_corpus.rs` the committed ones. Nothing here is part of the daemon. Each answers how many
-//! commands it found in its bytes.
+//! `fuzz/` feeds them new bytes, `tests/fuzz_corpus.rs` the committed ones. Nothing here is part of the daemon. Each returns how many commands it
+//! found in its bytes.
 
 use super::generated::{Command, CommandFlagsEXT, Reply, RingCreateInfoMESA};
 use super::ring::{RingLayout, has_reached};
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Room for the values of one command; more than a command of a fuzzer's length needs.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Decodes command after command the way an executor does: each with fresh limits and an arena that is used again.
+/// Decodes one command after another as an executor does: each with fresh limits and an arena that is used again.
 pub fn fuzz_stream(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let mut reader = Reader::new(bytes, arena);
@@ -57,8 +57,8 @@ pub fn fuzz_reply(bytes: &[u8]) -> usize {
     })
 }
 
-/// Checks that every range lies in the resource, whatever a guest writes into a create info and into the counters. The bytes are the
-/// members of `VkRingCreateInfoMESA`, the resource's length, the device's position, the bytes pending, and an extra offset.
+/// Checks that every range lies in the resource, for any create info and counters that a guest writes. The bytes are the members of
+/// `VkRingCreateInfoMESA`, the resource's length, the device's position, the bytes pending, and an extra offset.
 pub fn fuzz_ring_layout(bytes: &[u8]) -> usize {
     let arena = Arena::new(4096);
     usize::from(ring_layout(&mut Reader::new(bytes, &arena)).is_ok())
@@ -94,7 +94,7 @@ fn ring_layout(r: &mut Reader<'_>) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Calls `step` until it finds nothing valid, and counts; it answers how many bytes it used.
+/// Calls `step` until it finds nothing valid, and counts; `step` returns how many bytes it used.
 fn in_turn(mut bytes: &[u8], step: impl Fn(&[u8], &Arena) -> Option<usize>) -> usize {
     let mut arena = Arena::new(ARENA_BYTES);
     let mut found = 0;

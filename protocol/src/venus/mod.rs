@@ -1,7 +1,7 @@
 //! The Venus command stream: bytes to typed values and back.
 //!
-//! `generated` holds one type per Vulkan struct, command and reply; `wire`, `shape` and `chain` hold what they are made of.
-//! `stream` frames commands, `ring` does the arithmetic of rings, `capset` says what is decodable.
+//! `generated` holds one type per Vulkan struct, command and reply; `wire`, `shape` and `chain` hold their parts. `stream` frames commands, `ring`
+//! does the arithmetic of rings, `capset` says which messages are decodable.
 
 pub mod capset;
 pub mod chain;

@@ -45,7 +45,7 @@ pub enum RingError {
     /// The driver claims to have written more than the buffer holds.
     #[error("{0} bytes pending in a smaller buffer")]
     Pending(u32),
-    /// The driver's tail is so many bytes behind what was read: one driver alone only counts it up.
+    /// The driver's tail is so many bytes behind the device's position: one driver alone only counts it up.
     #[error(
         "the tail went back by {0} bytes, as if two processes wrote; a child that a program forks must not use the program's device: see docs/clients.md"
     )]
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::Misaligned("tail")));
     }
 
-    /// The offset and the length of each part, and how to move it.
+    /// The offset and the length of each part, and a function that moves it.
     type Move = fn(&mut RingCreateInfoMESA<'static>, u64);
 
     const PARTS: [(&str, u64, u64, Move); 5] = [
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(found.is_ok(), is_inside, "{offset} of {len}");
             assert!(is_inside || found == Err(RingError::OutsideResource));
         }
-        // It is the place in the resource that is a multiple of 4, not the one in the ring.
+        // The place in the resource is the multiple of 4, not the one in the ring.
         let odd = RingCreateInfoMESA { offset: 2, ..info() };
         assert_eq!(RingLayout::validate(&odd, 1 << 20), Err(RingError::Misaligned("head")));
         // Sums that would wrap.

@@ -15,7 +15,7 @@ pub trait Decode<'a>: Copy + Default + 'a {
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError>;
 }
 
-/// A value with a partial wire form, that of out parameters in requests. What is absent gets its default.
+/// A value with a partial wire form, that of out parameters in requests. Absent parts get their defaults.
 pub trait DecodePartial<'a>: Copy + Default + 'a {
     /// Fewest bytes of one value in partial form; may be 0.
     const MIN_PARTIAL_SIZE: usize;
@@ -35,8 +35,8 @@ pub trait EncodePartial {
     fn encode_partial(&self, w: &mut Writer<'_>);
 }
 
-/// A struct with an `sType`. Its wire form is the sType, the chain and the members, and in a chain other structs' parts come
-/// between (see [`chain`]), so the members are separate here.
+/// A struct with an `sType`. Its wire form is the sType, the chain and the members. In a chain, the parts of other structs come between (see
+/// [`chain`]), so the members are separate here.
 pub trait Structure<'a>: Copy + Default + 'a {
     /// The struct's `VkStructureType`.
     const S_TYPE: i32;
@@ -215,7 +215,7 @@ macro_rules! enumeration {
 }
 pub(crate) use enumeration;
 
-/// An enumeration, of which the selected part of the registry names some values.
+/// An enumeration. The selected part of the registry names some of its values.
 pub trait Enumeration: Copy {
     /// Returns whether the value is one of those that the registry names.
     fn is_known(self) -> bool;

@@ -86,7 +86,7 @@ pub enum Command<'a> {
     CtxCreate {
         /// Bits 0 to 7 of `context_init`; 0 is a context without a capability set.
         capset_id: CapsetId,
-        /// `nlen` bytes of the name, whatever the driver put there.
+        /// `nlen` bytes of the name, in any content that the driver put there.
         debug_name: &'a [u8],
     },
     CtxDestroy,
@@ -116,7 +116,7 @@ pub enum Command<'a> {
     },
 }
 
-/// The form for logs shows only the length of what the guest chose freely.
+/// The form for logs shows only the length of fields that the guest chooses freely.
 impl fmt::Display for Command<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -147,7 +147,7 @@ pub enum CommandError {
     /// A resource id of 0 where one is needed.
     #[error("resource id 0")]
     NoResource,
-    /// A field holds what it may not.
+    /// A field holds a value that it may not.
     #[error("invalid {0}")]
     Invalid(&'static str),
     /// A list or payload exceeds a limit of the device.
@@ -318,7 +318,7 @@ fn submit_3d<'a>(body: &'a [u8], limits: &CommandLimits) -> Result<Command<'a>, 
     Ok(Command::Submit3d { data: data.ok_or(CommandError::TooShort)? })
 }
 
-/// Views the fixed part of a command and returns what follows it.
+/// Views the fixed part of a command and returns the bytes that follow it.
 fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
     body: &[u8],
 ) -> Result<(&T, &[u8]), CommandError> {

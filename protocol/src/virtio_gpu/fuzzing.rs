@@ -5,7 +5,7 @@ use super::{Command, CommandLimits, Header};
 /// Limits that are small enough for a fuzzer to reach them.
 const LIMITS: CommandLimits = CommandLimits { backing_entries: 16, submit_bytes: 256 };
 
-/// A request keeps to the limits and is the same after encoding and decoding it again. Answers whether it was one: 0 or 1.
+/// A request keeps to the limits and is the same after encoding and decoding it again. Returns the number of requests: 0 or 1.
 pub fn fuzz_command(bytes: &[u8]) -> usize {
     let Some(header) = Header::decode(bytes) else { return 0 };
     let Ok(command) = Command::decode(&header, bytes, &LIMITS) else { return 0 };

@@ -140,7 +140,7 @@ impl CommandType {
     pub const MOVE_CURSOR: Self = Self(0x301);
 }
 
-/// The specification's name for what is known, without its prefix.
+/// The specification's name for a known type, without its prefix.
 impl fmt::Display for CommandType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match *self {

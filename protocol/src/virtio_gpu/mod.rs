@@ -1,9 +1,8 @@
 //! The virtio-gpu device protocol: configuration space, commands and responses (VIRTIO 1.3, 5.7; the numbers are those of
 //! Linux' `virtio_gpu.h`).
 //!
-//! A request is decoded once from bytes that the guest cannot change any more: [`Header::decode`] first, because every answer,
-//! also the one to a command that makes no sense, echoes it; then [`Command::decode`]. Which resources and contexts exist is
-//! not known here.
+//! A request is decoded once from bytes that the guest cannot change any more: [`Header::decode`] first, because every answer, also the one to a
+//! command that makes no sense, echoes it; then [`Command::decode`]. This module does not know which resources and contexts exist.
 
 mod command;
 mod config;

@@ -1,4 +1,4 @@
-//! Golden bytes of requests and responses, and what is refused.
+//! Golden bytes of requests and responses, and bytes that are refused.
 
 mod requests;
 mod responses;

@@ -54,7 +54,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges `count` submissions in advance what they are thought to take; they are dispatched, not before `since`.
+    /// Charges `count` submissions an estimate in advance; they are dispatched no earlier than `since`.
     pub(super) fn advance(&mut self, key: ContextKey, count: u32, each: Nanos, since: Nanos) {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         if context.pending.count == 0 && context.guessed.count == 0 {
@@ -73,7 +73,7 @@ impl Scheduler {
         self.charge(key, charge.amount);
     }
 
-    /// Gives back what `count` submissions were charged in advance.
+    /// Gives back the advance charge of `count` submissions.
     fn return_advance(&mut self, key: ContextKey, count: u32) {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let amount = context.pending.take(count).amount;
@@ -83,8 +83,8 @@ impl Scheduler {
         self.uncharge(key, amount);
     }
 
-    /// Bills a span: what its submissions were charged before is given back. A span of submissions that the scheduler does not know is nothing, and
-    /// so is one that cannot be true.
+    /// Bills a span, and gives back the advance charge of its submissions. A span of submissions that the scheduler does not know counts for nothing,
+    /// and so does one that cannot be true.
     pub(super) fn bill(&mut self, key: ContextKey, span: Span) {
         if span.end > self.now.saturating_add(self.tuning.clock_error) || span.begin > span.end {
             return;
@@ -98,7 +98,7 @@ impl Scheduler {
         let new = context.unbilled.count.min(span.count);
         let late = context.guessed.count.min(span.count - new);
         if new + late == 0 {
-            // It is looked at again when its submissions have completed.
+            // The span is looked at again when the submissions have completed.
             context.early = Some(span).filter(|_| context.dispatched != context.completed);
             return;
         }
@@ -117,8 +117,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a span tells enough of the time for which `new` submissions that completed just now held the GPU. Those of which it does not are
-    /// charged like submissions without a span.
+    /// Returns whether a span accounts for enough of the time for which `new` submissions that completed just now held the GPU. If it does not, they
+    /// are charged like submissions without a span.
     fn is_believed(&mut self, key: ContextKey, span: Span, new: u32) -> bool {
         let Some(context) = self.contexts.get(&key) else { return false };
         let Some(tenant) = self.tenants.get_mut(&context.tenant) else { return false };
@@ -188,7 +188,7 @@ impl Scheduler {
             context.guessed_since = now;
         }
         if context.leased {
-            // Its worker tells now and then, and all at once.
+            // A worker with a lease reports now and then, and many spans at once.
             context.guessed.add(Charge { count, amount });
         }
         context.learn(time / u64::from(count));
@@ -213,7 +213,7 @@ impl Scheduler {
         }
     }
 
-    /// Bills what a context that is about to end has in the driver, by how long it is there.
+    /// Bills the submissions that a context which is about to end has in the driver, by the time that they have been there.
     pub(super) fn close_bill(&mut self, key: ContextKey) {
         let since = self.units.of(key).next().map_or(self.now, |unit| unit.since);
         let first = self.units.0.first().is_some_and(|unit| unit.context == key);
@@ -239,7 +239,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes back what was billed too much.
+    /// Takes back an amount that a context was billed too much.
     fn refund(&mut self, key: ContextKey, amount: Nanos) {
         self.uncharge(key, amount);
         let Some(context) = self.contexts.get_mut(&key) else { return };
@@ -271,7 +271,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the part of a span that can be true: it begins after what was billed before, and has ended; and how much of that it was busy.
+/// Returns the part of a span that can be true, after the time that was billed before and before now, and how much of that part was busy.
 fn clamp(span: Span, after: Nanos, now: Nanos) -> (Nanos, Nanos, Nanos) {
     let end = span.end.min(now);
     let begin = span.begin.max(after).min(end);

@@ -1,6 +1,6 @@
-//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. What the driver has got runs, whichever tenant is behind.
-//! A GPU that time-slices contexts gives each of them the same time, so a tenant has the more of it the more contexts it has there; one that does not
-//! runs all of them before it runs what comes next.
+//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. Work that the driver has got runs, whichever tenant is
+//! behind. A GPU that time-slices contexts gives each of them the same time, so a tenant has more of it with more contexts there; one that does not
+//! runs all of them before the work that comes next.
 
 use super::Scheduler;
 use crate::tenant::Tenant;
@@ -16,12 +16,12 @@ pub(super) struct Crowd {
     pub(super) is_overdue: bool,
     /// The number that there may be.
     most: usize,
-    /// The time at which there may be more, if others do nothing until then.
+    /// The time at which there may be more, if other tenants do nothing until then.
     pub(super) until: Option<Nanos>,
 }
 
 impl Crowd {
-    /// Returns whether something may be granted to a context of the tenant.
+    /// Returns whether a context of the tenant may be granted submissions.
     pub(super) fn admits(&self, key: ContextKey) -> bool {
         self.contexts.contains(&key) || self.contexts.len() < self.most
     }
@@ -67,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns since when, or from when on, no other tenant counts as being about; none while one has work.
+    /// Returns the time from which no other tenant counts as active; none while one has work.
     fn others_are_quiet_at(&self, id: TenantId) -> Option<Nanos> {
         let is_background = |tenant: &Tenant| tenant.share.class == Class::Background;
         let matters =
@@ -82,7 +82,8 @@ impl Scheduler {
 
 /// Contexts of a tenant that are in the driver: one runs, one is staged.
 const MOST: usize = 2;
-/// Contexts of a tenant that are there while one of its submissions is overdue, or was lately, and another tenant has work, or had it lately.
+/// The number of a tenant's contexts that are in the driver while one of its submissions is overdue, or was lately, and another tenant has work, or
+/// had it lately.
 const SURPRISED: usize = 1;
-/// The time that is lately, in nanoseconds.
+/// The time that counts as lately, in nanoseconds.
 const LATELY: Nanos = SECOND;

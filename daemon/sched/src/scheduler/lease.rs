@@ -1,4 +1,4 @@
-//! Leases: a context that was alone for a while dispatches as it likes, until another has work.
+//! Leases: a context that was alone for a while dispatches without grants, until another has work.
 
 use super::Scheduler;
 use crate::tenant::{Context, virtual_time};
@@ -36,7 +36,7 @@ impl Scheduler {
         self.leased = None;
         if let Some(context) = self.contexts.get_mut(&key) {
             if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
-                // It was served, though nothing was granted.
+                // The tenant was served, though it was granted nothing.
                 tenant.floor = tenant.floor.max(context.v - virtual_time(context.pending.amount, 1));
                 self.v = self.v.max(tenant.v - virtual_time(tenant.advance, tenant.share.weight));
             }
@@ -57,7 +57,7 @@ impl Scheduler {
         self.tenants.get(&context.tenant).is_some_and(|tenant| tenant.ceiling().is_none())
     }
 
-    /// Returns for how long a context has to be alone.
+    /// Returns the time for which a context has to be alone.
     fn lease_after(&self, key: ContextKey) -> Nanos {
         let own = self.contexts.get(&key).map(|context| context.tenant);
         if self.latency_is_about(own) { self.tuning.lease_after_latency } else { self.tuning.lease_after }

@@ -1,5 +1,5 @@
-//! The scheduler of one GPU: it keeps the tenants and contexts that there are, and takes note of what their workers say. Its steps are in the files of this folder, and what
-//! it reckons with is beside the folder: that knows no scheduler.
+//! The scheduler of one GPU: it keeps the existing tenants and contexts, and takes note of what their workers report. Its steps are in the files of
+//! this folder. The quantities that it reckons with are beside the folder, in files that know no scheduler.
 
 mod bill;
 mod crowd;
@@ -62,13 +62,13 @@ impl Scheduler {
         }
     }
 
-    /// Changes [`Tuning::anticipation`]. What was saved up beyond the new part is lost.
+    /// Changes [`Tuning::anticipation`]. Savings beyond the new part are lost.
     pub fn set_anticipation(&mut self, part: f64) {
         self.tuning.anticipation = part;
         self.patience.accrue(0, &self.tuning);
     }
 
-    /// Adds a tenant, or changes what it is to have; a new weight is as if it had always been, for what the tenant is behind or ahead.
+    /// Adds a tenant, or changes its share; a new weight is as if it had always been, for the time by which the tenant is behind or ahead.
     pub fn set_tenant(&mut self, id: TenantId, mut share: Share, now: Nanos) {
         self.passes(now);
         share.weight = share.weight.clamp(1, WEIGHT_MAX);
@@ -86,7 +86,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes a tenant that is gone, and its contexts with it. Returns what they have used; none if there is no such tenant.
+    /// Removes a tenant that is gone, and its contexts with it. Returns their usage; none if there is no such tenant.
     pub fn remove_tenant(&mut self, id: TenantId) -> Option<Usage> {
         let contexts = self.tenants.get(&id).map(|tenant| tenant.contexts.clone());
         for context in contexts.unwrap_or_default() {
@@ -108,7 +108,7 @@ impl Scheduler {
         self.contexts.insert(key, context);
     }
 
-    /// Removes a context that is gone, with whatever it had in the driver.
+    /// Removes a context that is gone, with all that it had in the driver.
     pub fn end(&mut self, key: ContextKey, now: Nanos) {
         self.passes(now);
         self.close_bill(key);
@@ -126,7 +126,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, self.now);
     }
 
-    /// Takes over a worker's report, whenever that may have changed: its totals, and the spans that are new.
+    /// Takes over a worker's report, whenever it may have changed: its totals, and the new spans.
     pub fn see(&mut self, key: ContextKey, seen: Seen, spans: &[Span], now: Nanos) {
         self.passes(now);
         self.count(key, seen);
@@ -138,7 +138,7 @@ impl Scheduler {
         self.refresh(key);
     }
 
-    /// Decides what is to be done now. To be called after anything else was, and at [`Self::next_look`].
+    /// Returns the orders that are due now. To be called after any other method, and at [`Self::next_look`].
     pub fn decide(&mut self, now: Nanos) -> Vec<Order> {
         self.passes(now);
         self.next_look = None;
@@ -165,7 +165,7 @@ impl Scheduler {
         self.next_look
     }
 
-    /// Returns what a context has used.
+    /// Returns the usage of a context.
     #[must_use]
     pub fn usage(&self, key: ContextKey) -> Option<Usage> {
         let context = self.contexts.get(&key)?;
@@ -174,8 +174,8 @@ impl Scheduler {
         Some(Usage { running_since: running.filter(|_| usage.in_driver > 0), ..usage })
     }
 
-    /// Returns what the contexts of a tenant have used together, those that have ended included. Time in which several of them waited
-    /// counts for each; running is since when the first of them runs.
+    /// Returns the usage of all contexts of a tenant together, those that have ended included. Time in which several of them waited counts for each;
+    /// running is since when the first of them runs.
     #[must_use]
     pub fn tenant_usage(&self, id: TenantId) -> Option<Usage> {
         let tenant = self.tenants.get(&id)?;
@@ -229,7 +229,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, now);
     }
 
-    /// Takes in a context of a tenant that has work again: it is not further behind than the others of the tenant, but for the credit.
+    /// Takes in a context of a tenant that has work again: it is not further behind than the tenant's other contexts, but for the credit.
     fn joins(&mut self, key: ContextKey, paused: bool) {
         let Some(id) = self.contexts.get(&key).map(|context| context.tenant) else { return };
         let Some(tenant) = self.tenants.get_mut(&id) else { return };

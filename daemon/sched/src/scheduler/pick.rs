@@ -23,7 +23,7 @@ pub(super) struct Candidate {
     urgent: bool,
 }
 
-/// The context that is granted something, and the reason.
+/// The context that is granted submissions, and the reason.
 #[derive(Debug)]
 pub(super) struct Pick {
     key: ContextKey,
@@ -54,7 +54,7 @@ impl Candidate {
 }
 
 impl Scheduler {
-    /// Chooses the context that is granted something now.
+    /// Chooses the context that is granted submissions now.
     pub(super) fn pick(&mut self) -> Option<Pick> {
         let latency = self.latency_is_about(None);
         let places = self.units.places(&self.tuning, self.now);
@@ -99,12 +99,12 @@ impl Scheduler {
         if chosen.estimate >= self.tuning.bundle_below {
             return 1;
         }
-        // The other half is there to be staged, so that the context is not taken for one without work.
+        // The other half is kept to be staged, so that the context does not count as one without work.
         let half = self.contexts.get(&chosen.key).map_or(1, |context| context.held_back().div_ceil(2));
         u32::try_from(self.tuning.bundle / chosen.estimate).unwrap_or(1).min(half)
     }
 
-    /// Grants what was picked.
+    /// Grants the submissions that were picked.
     pub(super) fn grant(&mut self, pick: Pick) -> Option<Order> {
         let Pick { key, kind, count } = pick;
         let now = self.now;
@@ -147,7 +147,7 @@ impl Scheduler {
                 let is_kept_back = ready.take_if(|(key, _)| !crowd.admits(*key)).is_some();
                 look = look.min(crowd.until.filter(|_| is_kept_back).unwrap_or(Nanos::MAX));
                 if crowd.is_overdue && ready.is_none() {
-                    // What others get meanwhile is not taken from it.
+                    // The grants that others get meanwhile do not count against it.
                     continue;
                 }
             }
@@ -191,7 +191,7 @@ impl Scheduler {
             && self.is_single(best.key)
             && !self.has_turns(best.key)
         {
-            // It runs beside the longer one. Otherwise its context would have nothing to do for as long.
+            // The submission runs beside the longer one. Otherwise its context would be idle for as long.
             return true;
         }
         // A context whose submissions take long has no more than its part of a GPU that time-slices.
@@ -227,10 +227,10 @@ impl Scheduler {
         let last = self.last.and_then(|key| Some((key, self.contexts.get(&key)?)));
         let Some((key, context)) = last.filter(|(_, context)| context.held_back() > 0) else { return best };
         let same = candidates.iter().find(|candidate| candidate.tenant == context.tenant);
-        // What one that submits one at a time has to wait for its next runs meanwhile.
+        // A context that submits one at a time alternates with the last one, which runs while the first prepares its next submission.
         let alternates = self.is_single(best.key);
         let Some(same) = same.filter(|_| best.class != Class::Latency && !alternates) else { return best };
-        // The more there are, the smaller is each one's part of what all had in some time, and the more does a difference matter.
+        // The more tenants there are, the smaller is the part that each had in some time, and the more does a difference matter.
         let tenants = u64::try_from(candidates.len()).unwrap_or(1).max(1);
         let affinity = (AFFINITY_OF_ALL / tenants).max(MILLISECOND).min(self.tuning.affinity);
         let near = if same.tenant == best.tenant {

@@ -1,4 +1,4 @@
-//! A scheduler that goes on where another one was: it takes over the accounts, and what the driver has.
+//! A scheduler that goes on where another one was: it takes over the accounts, and the submissions in the driver.
 
 use super::Scheduler;
 use crate::{ContextKey, Nanos, TenantId, Usage};
@@ -12,7 +12,7 @@ pub struct Standing {
     pub completed: u32,
     /// True if the worker need not ask, and may not have noticed yet that it has to from now on.
     pub leased: bool,
-    /// The usage so far; what the driver has of it is in the counters above.
+    /// The usage so far; submissions in the driver are in the counters above.
     pub used: Usage,
 }
 
@@ -29,20 +29,20 @@ impl Scheduler {
         })
     }
 
-    /// Returns what the contexts of a tenant have used that have ended.
+    /// Returns the usage of those contexts of a tenant that have ended.
     #[must_use]
     pub fn ended(&self, id: TenantId) -> Option<Usage> {
         self.tenants.get(&id).map(|tenant| tenant.ended)
     }
 
-    /// Takes over what the contexts of a tenant had used before that have ended. Nothing happens if there is no such tenant.
+    /// Takes over the usage of those contexts of a tenant that have ended. Nothing happens if there is no such tenant.
     pub fn resume_tenant(&mut self, id: TenantId, ended: Usage) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.ended = settled(ended);
         }
     }
 
-    /// Adds a context that another scheduler had. What it has in the driver counts from now on. Nothing happens if there is no such tenant, or
+    /// Adds a context that another scheduler had. Its submissions in the driver count from now on. Nothing happens if there is no such tenant, or
     /// already such a context.
     pub fn resume(&mut self, key: ContextKey, id: TenantId, standing: Standing, now: Nanos) {
         if self.contexts.contains_key(&key) {
@@ -65,7 +65,7 @@ impl Scheduler {
     }
 }
 
-/// Returns an account without what is true at the moment only.
+/// Returns an account without the values that are true at the moment only.
 fn settled(usage: Usage) -> Usage {
     Usage { in_driver: 0, ready: 0, running_since: None, leased: false, ..usage }
 }

@@ -76,7 +76,7 @@ fn a_worker_may_notice_late_that_its_lease_is_gone() {
     scheduler.see(A, seen(3, 5, 5), &[], 28 * MS);
     let usage = scheduler.usage(A).unwrap();
     assert_eq!((usage.submissions, usage.strays, usage.leased), (5, 0, false));
-    // What comes long after was not granted.
+    // Later dispatches were not granted.
     scheduler.decide(28 * MS);
     let granted = scheduler.contexts[&A].granted;
     scheduler.see(A, seen(3, granted + 2, 5), &[], 2000 * MS);
@@ -184,7 +184,7 @@ fn a_tenant_whose_submissions_do_not_end_has_one_context_in_the_driver_beside_ot
     keys[1..].iter().for_each(|key| scheduler.see(*key, seen(1, 0, 0), &[], 90 * MS));
     let granted =
         |scheduler: &Scheduler| keys.iter().filter(|key| scheduler.contexts[key].granted > 0).count();
-    // What is granted never ends.
+    // Granted work never ends.
     for (until, contexts) in [(1000 * MS, 1), (3000 * MS, 2), (60_000 * MS, 2)] {
         while scheduler.now < until {
             scheduler.decide(scheduler.next_look().unwrap_or(until).min(until));

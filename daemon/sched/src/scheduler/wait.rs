@@ -1,6 +1,6 @@
-//! Waiting for a context that will submit again at once, as it did before: one that submits when its last work has completed would have to
-//! wait for a whole long unit of another each time. What the GPU idles for that is charged to the context that is waited for, so that others lose
-//! nothing by it, and is bounded all together.
+//! Waiting for a context that will submit again at once, as it did before: one that submits when its last work has completed would have to wait for a
+//! whole long unit of another each time. The scheduler charges the GPU time that it idles away to the context that it waits for, so that others lose
+//! nothing by it, and bounds the sum of all.
 
 use super::Scheduler;
 use super::pick::Candidate;
@@ -60,7 +60,7 @@ impl Scheduler {
         if limit.is_none() && context.habit.is_known() {
             return None;
         }
-        // It has to end before it thinks; one that takes far longer than it used to is not waited for.
+        // Its submission has to end before it thinks; one that takes far longer than before is not waited for.
         let twice = context.estimate(&self.tuning).saturating_mul(2).saturating_add(MILLISECOND);
         self.units.of(key).next().map(|unit| unit.since.saturating_add(twice))
     }
@@ -72,6 +72,6 @@ impl Scheduler {
     }
 }
 
-/// A context is waited for if it is behind by half of what would be granted instead, but not by less than this: a difference that does
-/// not grow takes nothing from its share.
+/// A context is waited for if it is behind by half of the grant that another would get instead, but not by less than this: a difference that does not
+/// grow takes nothing from its share.
 const LAG_MAX: Nanos = 4 * MILLISECOND;

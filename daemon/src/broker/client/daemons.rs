@@ -1,7 +1,8 @@
 //! The daemons of this host, as an operator finds them who names none: all of them, or the one that has a VM.
 //!
-//! Each is asked in turn, the broker first, and none keeps the operator waiting longer than [`LOOK`]. A daemon of one VM may have been taken over by
-//! its guest and say what it likes: so the broker's VMs are the broker's, and where two others claim the same VM the operator has to say which one is meant.
+//! Each is asked in turn, the broker first, and none keeps the operator waiting longer than [`LOOK`]. A guest may have taken over its daemon of one
+//! VM, which then says anything. So the broker's answer counts for the broker's VMs, and where two others claim the same VM the operator has to say
+//! which one is meant.
 
 use super::super::report::status::Status;
 use super::super::settings::places::{Ambiguous, LOOK, Places, operators_control_socket, places};
@@ -32,9 +33,9 @@ pub fn daemon_of(vm: &str) -> Result<PathBuf, ClientError> {
 pub(super) struct All {
     /// The status of the daemons that answer.
     pub text: String,
-    /// The reasons why daemons of one VM do not.
+    /// The reasons why daemons of one VM do not answer.
     pub silent: Vec<ClientError>,
-    /// The reason why the broker does not.
+    /// The reason why the broker does not answer.
     pub error: Option<ClientError>,
 }
 
@@ -44,7 +45,7 @@ impl From<String> for All {
     }
 }
 
-/// Returns how things are at all daemons.
+/// Returns the status of all daemons.
 ///
 /// # Errors
 ///
@@ -64,7 +65,7 @@ fn few(places: Places) -> Result<Places, ClientError> {
     }
 }
 
-/// The answers of daemons, and why there is none at the other places where a daemon should be.
+/// The answers of daemons, and the reasons why there is none at the other places where a daemon should be.
 #[derive(Debug, Default)]
 struct Heard {
     answers: Vec<(PathBuf, Status)>,
@@ -72,7 +73,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Asks a daemon and keeps what it says. A socket that no process serves any more is no daemon.
+    /// Asks a daemon and keeps its answer. A socket that no process serves any more is no daemon.
     fn ask(&mut self, socket: PathBuf, ask: &impl Fn(&Path) -> Result<Status, ClientError>) {
         match ask(&socket) {
             Ok(status) => self.answers.push((socket, status)),
@@ -86,7 +87,7 @@ impl Heard {
         having.map(|(socket, _)| socket.clone()).collect()
     }
 
-    /// Returns what an operator is told who wants a VM that no daemon has.
+    /// Returns the error for an operator whose VM no daemon has.
     fn lacks(self, vm: &str) -> ClientError {
         let named = self.answers.iter().flat_map(|(_, status)| &status.vms).map(|vm| vm.name.as_str());
         let mut names: Vec<_> = named.collect();
@@ -101,7 +102,8 @@ fn is(error: &ClientError, kinds: &[ErrorKind]) -> bool {
     matches!(error, ClientError::Socket(_, why) if kinds.contains(&why.kind()))
 }
 
-/// Finds the daemon that has a VM. A broker that says nothing is meant if no other daemon has the VM: the request itself waits longer for its answer.
+/// Finds the daemon that has a VM. A broker that does not answer is meant if no other daemon has the VM: the request itself waits longer for its
+/// answer.
 fn found(
     vm: &str,
     places: Places,
@@ -126,7 +128,7 @@ fn found(
     }
 }
 
-/// Puts together what daemons say. One that does not let this user in is left out, unless none does.
+/// Puts the answers of daemons together. One that does not let this user in is left out, unless none does.
 fn together(
     places: Places,
     json: bool,
@@ -170,7 +172,7 @@ struct Of {
     status: Status,
 }
 
-/// The status of the first daemon with those of the others: readers that know of one daemon find what they know.
+/// The status of the first daemon with those of the others: readers that know of one daemon find its status in the usual place.
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]
@@ -194,7 +196,7 @@ mod tests {
         Places { broker: broker.map(Into::into), of_one_vm: others.iter().map(Into::into).collect() }
     }
 
-    /// A daemon says what its socket is called: the names of its VMs, or why it says nothing.
+    /// Answers for a played daemon by the name of its socket: with the names of its VMs, or the reason why it says nothing.
     fn said(socket: &Path) -> Result<Status, ClientError> {
         let failed = |kind: ErrorKind| Err(ClientError::Socket(socket.to_owned(), io::Error::from(kind)));
         match socket.to_str().unwrap() {

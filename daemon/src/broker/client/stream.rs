@@ -23,7 +23,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
     Stream::open(socket, request).map(|(answer, _)| answer)
 }
 
-/// Asks the daemon that listens at `socket` how things are.
+/// Asks the daemon that listens at `socket` for its status.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Asks the broker that listens at `socket`. Returns its answer, and what is behind it.
+    /// Asks the broker that listens at `socket`. Returns its answer, and the connection for the lines that follow.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Stream {
         Self::open_until(socket, request, PATIENCE, None)
     }
 
-    /// Asks as [`Self::open`] does, waits for each step as long as `patience`, and for nothing behind a moment.
+    /// Asks as [`Self::open`] does, and waits for each step as long as `patience`, but not beyond `until`.
     fn open_until(
         socket: &Path,
         request: &Request,
@@ -97,13 +97,13 @@ impl Stream {
         (!line.is_empty()).then(|| serde_json::from_slice(&line).map_err(wrong)).transpose()
     }
 
-    /// The connection, on which anything that is sent ends what the broker sends.
+    /// The connection. Any byte that is sent on it ends the broker's stream.
     pub fn socket(&self) -> &UnixStream {
         &self.lines.get_ref().stream
     }
 }
 
-/// A connection that is read until a moment, if there is one, however many bytes come before.
+/// A connection that is read no longer than until a moment, if there is one, however many bytes come before.
 #[derive(Debug)]
 struct Patient {
     stream: UnixStream,
@@ -136,7 +136,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let drip = std::thread::spawn(move || {
             let (mut peer, _) = listener.accept().unwrap();
-            // For ten times as long as the limit.
+            // The peer writes for ten times as long as the limit.
             for _ in 0..400 {
                 let _ = peer.write_all(b" ");
                 std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Tests of which context has to end because others wait.
+//! Tests of the choice of the context that has to end because others wait.
 
 use super::Gpu;
 use crate::ipc::SharedGpu;
@@ -41,7 +41,7 @@ impl World {
         self.pass(0);
     }
 
-    /// The driver is done with what it has of a context, after so much time of the GPU.
+    /// Completes all that the driver has of a context, after so much time of the GPU.
     fn complete(&mut self, context: usize, busy: Nanos) {
         let (_, gate, counters) = &mut self.gates[context];
         counters.completed = counters.dispatched;
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Time passes in which nothing completes. Answers who is named.
+    /// Passes time in which nothing completes. Returns the contexts that are named, with the times.
     fn pass(&mut self, time: Nanos) -> Vec<(Nanos, u32)> {
         let (end, mut named) = (self.now + time, Vec::new());
         loop {
@@ -88,11 +88,11 @@ fn who_began_first_is_named_once_a_second_and_who_waited_has_its_whole_time_then
     world.submit(0);
     world.pass(2 * SECOND);
     world.submit(1);
-    // Neither worker says what runs.
+    // Neither worker says which submission runs.
     assert_eq!(world.pass(12 * SECOND), [(11, 0), (12, 0), (13, 0)]);
     world.gpu.end(ContextKey(0), world.now, None);
     world.gates.remove(0);
-    assert_eq!(world.pass(30 * SECOND), [], "nobody waits for it");
+    assert_eq!(world.pass(30 * SECOND), [], "no context waits for it");
 }
 
 /// The two are of different VMs, and just as far beyond their usual time.

@@ -1,5 +1,5 @@
-//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed: paths are
-//! looked at before the broker serves, after it has served, or on that thread, for a file system may stand still.
+//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed. Paths are looked at
+//! before the broker serves, after it has served, or on that thread, as a file system may stand still.
 
 use super::super::upgrade::passing::PassedFile;
 use outside::{Access, SocketFile};
@@ -29,7 +29,7 @@ pub(in crate::broker) struct Kept {
 pub(in crate::broker) type Made = (usize, io::Result<Listener>);
 
 impl Kept {
-    /// Returns what the program that follows this one needs to know of it.
+    /// Returns the state that the next program needs to know of it.
     pub(in crate::broker) fn passed(&self) -> PassedFile {
         let (path, identity) = (self.file.path().to_owned(), self.file.identity());
         PassedFile { path, identity, mode: self.access.mode, group: self.access.group }
@@ -42,7 +42,7 @@ impl Kept {
 }
 
 impl Listener {
-    /// Listens at a path, for those who have access. A socket that no process serves any more is replaced.
+    /// Listens at a path for the peers that `access` admits. A socket that no process serves any more is replaced.
     pub(in crate::broker) fn at(path: &Path, access: Access) -> io::Result<Self> {
         let named = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
         let listener = outside::listen(path, access).map_err(|error| named(&error))?;
@@ -73,7 +73,7 @@ impl Listener {
         self.kept().map(|kept| &kept.file)
     }
 
-    /// Returns the socket's file, if it has one, with what is needed to make it again.
+    /// Returns the socket's file, if it has one, with all that is needed to make it again.
     pub(in crate::broker) fn kept(&self) -> Option<&Kept> {
         match self {
             Self::Unix(_, kept) => Some(kept),
@@ -115,7 +115,7 @@ pub(super) fn made_again(files: &mut [(usize, Kept)]) -> Vec<Made> {
     files.iter_mut().filter_map(|(index, kept)| Some((*index, made_anew(kept)?))).collect()
 }
 
-/// Returns an error with what it is about.
+/// Returns an error with the name of its object.
 pub(in crate::broker) fn at(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -138,7 +138,7 @@ mod tests {
         let [(7, Ok(second))] = &made_again(&mut files)[..] else { panic!("it is not made") };
         assert!(made_again(&mut files).is_empty(), "it is there again");
         assert_eq!(path.metadata().unwrap().mode() & 0o777, access.mode, "for others than before");
-        // What has another's place is not removed.
+        // A file of another owner in its place is not removed.
         first.file().unwrap().remove();
         assert!(path.exists());
         second.file().unwrap().remove();

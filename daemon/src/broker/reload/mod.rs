@@ -1,5 +1,5 @@
-//! The configuration file read again: `reader` reads and checks it, `plan` says what follows from it, and `told` what an operator hears of
-//! that. Knows no processes: what follows is done in `vms`. `listener` has the sockets of the broker itself, which are looked after then.
+//! The configuration file read again: `reader` reads and checks it, `plan` lists the changes, and `told` is the report to an operator. Knows no
+//! processes: the changes are carried out in `vms`. `listener` has the sockets of the broker itself, which are looked after then.
 //!
 //! No GPU that a guest uses ends because a file was read again, unless an operator says so (`reload --now`).
 
@@ -16,7 +16,7 @@ use super::settings::Settings;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The answer to [`Request::Reload`](super::Request::Reload): what became of each VM, by name, and what has to wait.
+/// The answer to [`Request::Reload`](super::Request::Reload): the change of each VM, by name, and the changes that have to wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// VMs that are new in the file.
@@ -25,11 +25,11 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// VMs whose share was changed while they run.
     pub changed: Vec<String>,
-    /// VMs that get a new device process, since something else in their tables has changed: contexts of their guests are lost.
+    /// VMs that get a new device process, since other keys in their tables have changed: contexts of their guests are lost.
     pub restarted: Vec<String>,
     /// VMs that notice nothing.
     pub unchanged: Vec<String>,
-    /// VMs in use whose GPU would end by what the file says: it takes effect when their frontends have disconnected.
+    /// VMs in use whose GPU the file's changes would end: these take effect when their frontends have disconnected.
     #[serde(default)]
     pub pending: Vec<String>,
     /// A sentence for each thing that the file says and that does not hold yet, with the remedy.
@@ -46,9 +46,10 @@ pub(in crate::broker) struct Asker<P> {
 /// The way in which an operator wants a file to be taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::broker) struct How {
-    /// The broker also does what ends the GPU of a VM in use, and takes a file that names no VM, which else may be half-written, or a wrong one.
+    /// The broker also makes changes that end the GPU of a VM in use, and takes a file that names no VM, which else may be half-written, or a wrong
+    /// one.
     pub(in crate::broker) now: bool,
-    /// The operator wants to know what would happen, and nothing does.
+    /// The operator wants to know the changes, and none is made.
     pub(in crate::broker) dry_run: bool,
 }
 
@@ -63,7 +64,7 @@ pub(in crate::broker) fn doubt(old: &Settings, new: &Settings) -> Option<String>
     })
 }
 
-/// The command that does what ends GPUs of VMs in use.
+/// The command that also makes changes which end GPUs of VMs in use.
 const NOW: &str = "vhost-user-vulkan reload --now";
 
 /// The counts, on one line; that of VMs which wait if some do.

@@ -1,10 +1,10 @@
-//! A model of the broker that carries a plan out, to check what a plan leads to.
+//! A model of the broker that carries a plan out, to check the result.
 
 use super::super::settings::{Settings, VmSettings};
 use super::plan::{Action, Pending, merged, plan, sparing};
 
-/// Checks the plan from one configuration to another: carried out on the first it gives the second, and each VM is spoken of as little as
-/// its difference demands.
+/// Checks the plan from one configuration to another: carried out on the first it gives the second, and it has no more actions for a VM than the VM's
+/// difference demands.
 pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
     let actions = plan(old, new);
     assert_eq!(actions.is_empty(), old == new, "{actions:?}");
@@ -27,7 +27,7 @@ pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
     }
 }
 
-/// Checks that a plan ends no VM in use, and that what it postpones leads to what would hold otherwise.
+/// Checks that a plan ends no VM in use, and that its postponed changes lead to the settings that would hold otherwise.
 fn check_spared(old: &Settings, new: &Settings, is_used: &dyn Fn(&str) -> bool) {
     let actions = sparing(plan(old, new), is_used);
     let ends = |action: &&Action| matches!(action, Action::Replace(vm, ..) if is_used(&vm.name));
@@ -59,7 +59,7 @@ fn concerns(action: &Action) -> Option<&String> {
     }
 }
 
-/// Returns what holds when all of it is done.
+/// Returns the settings that hold when all actions are done.
 fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
     let mut settings = old;
     for action in actions {
@@ -69,7 +69,7 @@ fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
         match action {
             Action::Policy(policy) => settings.policy = policy,
             Action::Anticipation(part) => settings.anticipation = part,
-            // Nobody may use the new value yet.
+            // The present broker and its processes keep the old value.
             Action::NextBroker(_) | Action::Postpone(..) => {}
             Action::Add(new) => {
                 let at = settings.vms.partition_point(|vm| vm.name < new.name);

@@ -1,11 +1,11 @@
-//! The plan: what a new configuration changes, as a list of actions. It follows from the old and the new one, and from which VMs are in use.
+//! The plan: the changes of a new configuration, as a list of actions. It follows from the old and the new one, and from which VMs are in use.
 
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
 
-/// One thing to do, so that what the new file says holds.
+/// One thing to do, so that the settings of the new file hold.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::broker) enum Action {
     /// VMs share a GPU by another policy.
@@ -14,7 +14,7 @@ pub(in crate::broker) enum Action {
     Anticipation(Option<f64>),
     /// This key before the tables holds when the broker is started again, and not before.
     NextBroker(&'static str),
-    /// A VM that is new.
+    /// A new VM.
     Add(VmSettings),
     /// A VM that is not in the file any more.
     Remove(String),
@@ -22,7 +22,7 @@ pub(in crate::broker) enum Action {
     Reshare(String, Reshare),
     /// A VM needs a new device process, since these keys have changed.
     Replace(VmSettings, Reshare, Vec<String>),
-    /// A VM has another part of what there is for all VMs (these keys) from the next start of its device process.
+    /// A VM has another part of the amounts for all VMs (these keys) from the next start of its device process.
     NextProcess(VmSettings, Vec<String>),
     /// A VM in use would lose its GPU: this is done when its frontend has disconnected.
     Postpone(String, Pending),
@@ -37,7 +37,7 @@ pub(in crate::broker) enum Pending {
     Remove,
 }
 
-/// The keys of a VM's share that the file changes. What an operator has set stays where the file says what it said before.
+/// The keys of a VM's share that the file changes. An operator's changes stay where the file says the same as before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::broker) struct Reshare {
     weight: Option<u32>,
@@ -54,7 +54,7 @@ impl Reshare {
         }
     }
 
-    /// Returns what a share becomes that may have been set by an operator.
+    /// Returns the new share for one that an operator may have set.
     pub(in crate::broker) fn apply(&self, share: Share) -> Share {
         Share {
             weight: self.weight.unwrap_or(share.weight),
@@ -68,8 +68,8 @@ impl Reshare {
     }
 }
 
-/// Returns what is to be done, so that `new` holds instead of `old`. VMs are in the order of their names in both. A VM without an action
-/// notices nothing; one has at most [`Action::Reshare`] and [`Action::NextProcess`], or one of the others.
+/// Returns the actions that make `new` hold instead of `old`. VMs are in the order of their names in both. A VM without an action notices nothing;
+/// one has at most [`Action::Reshare`] and [`Action::NextProcess`], or one of the others.
 pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
     let mut actions = Vec::new();
     if old.policy != new.policy {
@@ -101,7 +101,7 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
     actions
 }
 
-/// Returns the plan without what ends the GPUs of VMs in use: that is postponed.
+/// Returns the plan without the actions that end the GPUs of VMs in use: those are postponed.
 pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) -> bool) -> Vec<Action> {
     let spared = |action| match action {
         Action::Remove(name) if is_used(&name) => vec![Action::Postpone(name, Pending::Remove)],
@@ -115,8 +115,8 @@ pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) ->
     actions.into_iter().flat_map(spared).collect()
 }
 
-/// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells, and from what is
-/// postponed.
+/// Returns the settings that hold when the plan is carried out: `new`, apart from the keys of each [`Action::NextBroker`], and from postponed
+/// changes.
 pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action]) -> Settings {
     let Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, room, .. } =
         old.clone();
@@ -134,7 +134,7 @@ pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action
     merged
 }
 
-/// Returns what is to be done about a VM that is in both.
+/// Returns the actions for a VM that is in both.
 fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
     let reshare = Reshare::between(&old.share, &new.share);
     let keys = differing_keys(old.words(), new.words());

@@ -93,7 +93,7 @@ fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
 fn vms_come_and_go() {
     assert_eq!(after(|new| new.vms.push(vm("d"))), [Action::Add(vm("d"))]);
     assert_eq!(after(|new| _ = new.vms.remove(1)), [Action::Remove("b".into())]);
-    // One that has another name is another, whatever it has.
+    // A VM with another name is another VM, even with all else equal.
     let renamed = VmSettings { name: "bb".into(), ..vm("b") };
     assert_eq!(after(|new| new.vms[1] = renamed.clone()), [Action::Remove("b".into()), Action::Add(renamed)]);
 }
@@ -139,7 +139,7 @@ fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
     let keys = vec!["device-memory".to_owned()];
     let actions = after(|new| new.vms[1] = changed.clone());
     assert_eq!(actions, [Action::NextProcess(changed.clone(), keys.clone())]);
-    // The share does not wait for it.
+    // The change of the share does not wait for the other.
     let share = Share { weight: 1, ..changed.share };
     let both = VmSettings { share, ..changed };
     let actions = after(|new| new.vms[1] = both.clone());
@@ -180,7 +180,7 @@ fn what_ends_the_gpu_of_a_vm_in_use_waits_and_the_rest_does_not() {
     let holds = merged(&settings(), new.clone(), &actions);
     let b = VmSettings { share, ..vm("b") };
     assert_eq!(holds.vms, [new.vms[0].clone(), b, vm("c"), vm("d")]);
-    // The file as it was, and nothing waits any more.
+    // With the earlier file again, no change waits any more.
     let back = Settings { vms: holds.vms.clone(), ..new };
     assert_eq!(plan(&holds, &back), []);
 }

@@ -1,5 +1,5 @@
-//! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system takes as long as it
-//! likes, and the broker waits for nobody.
+//! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system may take any time, and the
+//! broker does not wait for it.
 
 use super::super::settings::{Problems, Settings, VmsFile};
 use super::listener::{Kept, Made, made_again};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 pub(in crate::broker) struct Reader<P> {
     wanted: Sender<()>,
     read: Receiver<Reading>,
-    /// Askers who wait for the result of the reading that is under way, if one is.
+    /// Peers that wait for the result of the present reading, if there is one.
     current: Option<Vec<P>>,
-    /// Askers since it began, for whom the file is read once more.
+    /// Peers that asked after that reading began; the file is read once more for them.
     next: Option<Vec<P>>,
     /// Reports to the broker's epoll instance that the file was read.
     _listener: Listener,
@@ -25,7 +25,7 @@ pub(in crate::broker) struct Reader<P> {
 /// The result of one reading.
 #[derive(Debug)]
 pub(in crate::broker) struct Reading {
-    /// The file's content, or what is wrong with it.
+    /// The file's content, or its mistakes.
     pub(in crate::broker) settings: Result<Settings, Problems>,
     /// The sockets that were made again.
     pub(in crate::broker) made: Vec<Made>,
@@ -60,7 +60,7 @@ impl<P> Reader<P> {
         Ok(Self { wanted, read, current: None, next: None, _listener: listener })
     }
 
-    /// Has the file read, and notes the asker that wants the result. What is asked for during a reading is read after it, once for all who ask.
+    /// Has the file read, and notes the peer that wants the result. Requests during a reading are met by one more reading after it.
     pub(in crate::broker) fn ask(&mut self, who: P) {
         if self.current.is_none() {
             self.begin();
@@ -70,7 +70,7 @@ impl<P> Reader<P> {
         }
     }
 
-    /// Returns whether somebody waits for the result of a reading, or will.
+    /// Returns whether a peer waits for the result of a reading, or will.
     pub(in crate::broker) fn is_reading(&self) -> bool {
         self.current.is_some()
     }

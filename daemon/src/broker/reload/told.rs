@@ -8,8 +8,8 @@ use super::{NOW, Reloaded};
 type Later = (String, Vec<String>);
 
 impl Reloaded {
-    /// Returns what is told of these actions, behind which there are `vms`. `divided`: VMs without limits of their own get other parts of the
-    /// control group from the next start of their device processes.
+    /// Returns the report of these actions, which lead to `vms`. `divided`: VMs without limits of their own get other parts of the control group from
+    /// the next start of their device processes.
     pub(in crate::broker) fn of(actions: &[Action], vms: &[VmSettings], divided: bool) -> Self {
         let (mut told, mut later) = (Self::default(), Vec::new());
         actions.iter().for_each(|action| told.hear(action, &mut later));
@@ -45,7 +45,7 @@ impl Reloaded {
     }
 }
 
-/// Returns what becomes of a VM, in words.
+/// Returns the fate of a VM, in words.
 fn what(pending: &Pending) -> String {
     match pending {
         Pending::Replace(_, keys) if keys.len() == 1 => format!("{} takes effect", keys[0]),
@@ -63,7 +63,7 @@ fn keeps_its_group(vm: &VmSettings, told: &Reloaded) -> Option<Later> {
     (!starts && !keys.is_empty()).then(|| (vm.name.clone(), keys))
 }
 
-/// A sentence for each key of which VMs get another part later.
+/// A sentence for each key whose new part some VMs get later.
 fn notes(later: &[Later]) -> Vec<String> {
     let mut keys: Vec<&String> = later.iter().flat_map(|(_, keys)| keys).collect();
     keys.sort_unstable();

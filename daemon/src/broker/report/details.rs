@@ -1,4 +1,4 @@
-//! One VM in full, for people: its lines of the table, what is in force for it, and what waits until it is off.
+//! One VM in full, for people: its lines of the table, its settings in force, and the changes that wait until it is off.
 
 use super::status::{Status, VmStatus};
 use super::table;

@@ -1,4 +1,4 @@
-//! This module makes what operators and monitoring are told: the state of all VMs as data, as a table, and as metrics.
+//! This module makes the reports to operators and monitoring: the state of all VMs as data, as a table, and as metrics.
 
 pub(super) mod details;
 pub(super) mod metrics;

@@ -1,11 +1,11 @@
-//! The status that an operator is told: every GPU, VM and context, and what they have used.
+//! The status that an operator is told: every GPU, VM and context, and their usage.
 
 use crate::ipc::InForce;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The number of the form that a status has. It rises when something that is there gets another name, meaning or unit, or goes away; what is new
-/// comes without.
+/// The number of the form that a status has. It rises when an existing value gets another name, meaning or unit, or goes away; it does not rise for a
+/// new value.
 pub(in crate::broker) const FORM: u32 = 1;
 
 /// Everything at one moment.
@@ -74,7 +74,7 @@ pub struct GpuStatus {
     pub utilisation: f64,
     /// Bytes of its own memory.
     pub device_memory: u64,
-    /// Bytes of it that its VMs may hold together, whether they do or not: the sum of their bounds, where one without a bound has all of it.
+    /// Bytes of it that its VMs may hold together, used or not: the sum of their bounds, where one without a bound has all of it.
     pub device_memory_promised: u64,
     /// Bytes of it that are promised to no VM.
     pub device_memory_free: u64,
@@ -133,7 +133,7 @@ pub struct VmStatus {
     pub weight: u32,
     /// `normal`, `latency` or `background`.
     pub class: String,
-    /// The most of a GPU that it gets, from 0 to 1, if there is a bound; the least of them if it is not the same on all.
+    /// The most of a GPU that it gets, from 0 to 1, if there is a bound; where its GPUs have different bounds, the least.
     pub ceiling: Option<f64>,
     /// Part of the last second of its GPUs: more than 1 if it used several.
     pub share: f64,
@@ -226,7 +226,7 @@ pub struct VmGpuStatus {
     pub gpu_seconds: f64,
     /// Seconds of its queues that copy.
     pub copy_seconds: f64,
-    /// Seconds in which there was work for it and none of that in the driver.
+    /// Seconds in which there was work for it and none of the work in the driver.
     pub waiting_seconds: f64,
     /// Submissions that are complete.
     pub submissions: u64,
@@ -248,7 +248,7 @@ pub struct ContextStatus {
     /// Submissions that could run now and are held back.
     #[serde(default)]
     pub queued: u32,
-    /// `yes` if `restart` can give it another worker, or why not; empty if that is not known yet.
+    /// `yes` if `restart` can give it another worker, or the reason why not; empty if that is not known yet.
     #[serde(default)]
     pub movable: String,
     /// The context would survive the death of its worker now.
@@ -283,7 +283,7 @@ pub struct Used {
 pub struct KillCounts {
     /// Contexts that an operator wanted ended.
     pub operator: u64,
-    /// Contexts of which a submission ran for too long.
+    /// Contexts with a submission that ran for too long.
     pub hung: u64,
     /// Contexts that were lost in another way.
     pub lost: u64,

@@ -25,11 +25,11 @@ const HEAD: [&str; 14] = [
 const WORDS: [usize; 4] = [0, 1, 3, RESTART];
 /// Columns that belong to a VM and not to a GPU of it.
 const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
-/// The column of restarts: how many a VM's contexts had, and whether a context can be restarted.
+/// The column of restarts: the number of restarts of a VM's contexts, and whether a context can be restarted.
 const RESTART: usize = 13;
 
-/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU. Below the table are the GPUs with their
-/// memory, the VMs of which something waits until they are off, and whether the program was replaced.
+/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU. Below the table are the GPUs with their memory,
+/// the VMs with changes that wait until they are off, and whether the program was replaced.
 #[must_use]
 pub(in crate::broker) fn table(status: &Status) -> String {
     let mut rows: Vec<Row> = vec![HEAD.map(str::to_owned)];
@@ -87,7 +87,7 @@ fn vm_row(vm: &VmStatus) -> Row {
     row
 }
 
-/// Returns the row for what a VM uses of one of its GPUs: what belongs to no GPU stays empty.
+/// Returns the row for the usage of one GPU by a VM: columns that belong to no GPU stay empty.
 fn place_row(status: &Status, on: &VmGpuStatus) -> Row {
     let none = String::new;
     let name = status.gpus.iter().find(|gpu| gpu.uuid == on.uuid).map_or_else(none, |gpu| label(status, gpu));
@@ -95,7 +95,7 @@ fn place_row(status: &Status, on: &VmGpuStatus) -> Row {
     without_processes(row(words, &of_gpu(on), 0.0, none()))
 }
 
-/// The sum of a GPU. What cannot be said to be its own, because VMs on it use others as well, stays empty.
+/// The sum of a GPU. Amounts that cannot be said to be its own, because VMs on it use others as well, stay empty.
 fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
     let on_it = || status.vms.iter().filter(|vm| vm.is_on(gpu));
     let mut sum = Used::default();
@@ -115,7 +115,7 @@ fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
     if alone { row } else { without_processes(row) }
 }
 
-/// The memory of a GPU: held, all of it, and what VMs do not hold or may not hold.
+/// The memory of a GPU: held, all of it, and the part that VMs do not hold or may not hold.
 pub(super) fn memory(status: &Status, gpu: &GpuStatus) -> String {
     let (all, unpromised) = (bytes(gpu.device_memory), bytes(gpu.device_memory_free));
     match status.held_on(gpu) {
@@ -178,7 +178,7 @@ fn row([name, state, weight, class, share]: [String; 5], used: &Used, cpu: f64, 
     ]
 }
 
-/// Without the columns of processes and memory, and of what was ended.
+/// The row without the columns of processes and memory, and of ended contexts.
 fn without_processes(mut row: Row) -> Row {
     for column in OF_PROCESSES {
         row[column].clear();

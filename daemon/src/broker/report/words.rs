@@ -3,7 +3,7 @@
 /// A part of a whole in percent.
 #[must_use]
 pub fn percent(part: f64) -> String {
-    // A sum of nothing is -0.
+    // A sum of no values is -0.
     format!("{:.1}%", part * 100.0 + 0.0)
 }
 

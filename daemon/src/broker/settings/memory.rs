@@ -1,10 +1,10 @@
-//! Memory for all VMs together, and what of it each of them gets.
+//! Memory for all VMs together, and the part of each.
 
 use super::problem::Problem;
 use config::Amount;
 
-/// Returns what each VM gets of `total`, given what some have of their own: those without share the rest equally. What a percentage of a GPU is in
-/// bytes is not known here, so either all amounts are percentages or none is.
+/// Returns the part of `total` that each VM gets, given the parts that some have of their own: those without share the rest equally. The bytes of a
+/// percentage of a GPU are not known here, so either all amounts are percentages or none is.
 pub(super) fn share_out(
     key: &str,
     total: Amount,

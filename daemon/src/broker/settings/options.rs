@@ -1,5 +1,5 @@
-//! The options of one VM as keys of a file. The command line's parser is asked which there are, and whether a value is one, so that both
-//! always know the same.
+//! The options of one VM as keys of a file. The keys and the checks of their values come from the command line's parser, so that both always know the
+//! same.
 
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
@@ -48,7 +48,7 @@ impl<'a> VmOptions<'a> {
     }
 
     fn arguments(&self) -> impl Iterator<Item = (&'a str, &'a Arg)> {
-        // Hidden ones are for our own use.
+        // Hidden options are for the daemon's own use.
         let shown = self.command.get_arguments().filter(|argument| !argument.is_hide_set());
         let named = shown.filter_map(|argument| Some((argument.get_long()?, argument)));
         named.filter(|(name, _)| !NOT_OF_A_VM.contains(name))
@@ -58,7 +58,7 @@ impl<'a> VmOptions<'a> {
     ///
     /// # Errors
     ///
-    /// `None` if there is no such key, else what is allowed.
+    /// `None` if there is no such key, else the allowed values.
     pub(super) fn words(&self, key: &str, value: &Value) -> Result<Vec<OsString>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
@@ -73,7 +73,7 @@ impl<'a> VmOptions<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong.
+    /// The mistake.
     pub(super) fn parse(&self, arguments: &[OsString]) -> Result<ArgMatches, String> {
         let program = OsString::from("vhost-user-vulkan");
         let words = std::iter::once(&program).chain(arguments);

@@ -23,7 +23,7 @@ pub(super) fn check(vms: &[Draft<'_>]) -> Vec<Problem> {
     twice
 }
 
-/// Returns the sockets of VMs, and of which VM each is.
+/// Returns the sockets of VMs, each with its VM.
 pub(super) fn sockets_of_vms(file: &Table) -> BTreeMap<PathBuf, String> {
     let vms = file.get("vm").and_then(Value::as_table).into_iter().flatten();
     let own = |(name, vm): (&String, &Value)| {
@@ -39,7 +39,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the path without symbolic links and `..`, as far as what it names exists now.
+/// Returns the path without symbolic links and `..`, as far as it exists now.
 pub(super) fn meant(path: &Path) -> PathBuf {
     let path = absolute(path);
     if path.as_os_str().len() > PATH_BYTES {

@@ -1,4 +1,4 @@
-//! The paths of control sockets: where a daemon listens if nobody names one, and where an operator who names none finds it.
+//! The paths of control sockets: where a daemon listens if its command line names none, and where an operator who names none finds it.
 
 use crate::service::runtime_folder;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ const SERVICE_FOLDER: &str = "/run/vhost-user-vulkan";
 const SERVICE_NAME: &str = "control.sock";
 /// The end of the name of a control socket that lies beside the socket of its only VM.
 const SUFFIX: &str = ".control";
-/// Time for which a daemon may keep an operator waiting who only looks whether it is there.
+/// Time for which a daemon may keep an operator waiting who only wants to know whether it is there.
 pub(in crate::broker) const LOOK: Duration = Duration::from_secs(1);
 
 /// Several daemons run, and nothing says which of them is meant.
@@ -23,8 +23,8 @@ pub(in crate::broker) const LOOK: Duration = Duration::from_secs(1);
 #[error("several daemons run here; say which one is meant with one of {}", .0.iter().map(|path| format!("--control-socket {}", path.display())).collect::<Vec<_>>().join(", "))]
 pub struct Ambiguous(pub(in crate::broker) Vec<PathBuf>);
 
-/// Returns the path at which the daemon of one VM listens for operators, if nobody names another: beside the VM's socket, and absolute, so that
-/// operators find it in the kernel's list.
+/// Returns the path at which the daemon of one VM listens for operators by default: beside the VM's socket, and absolute, so that operators find it
+/// in the kernel's list.
 ///
 /// # Errors
 ///
@@ -36,21 +36,21 @@ pub fn control_socket_beside(socket: Option<PathBuf>) -> io::Result<PathBuf> {
     Ok(path.into())
 }
 
-/// Returns where a broker that nobody names a control socket listens: in the folder that the service manager has made for it
+/// Returns where a broker listens whose settings name no control socket: in the folder that the service manager has made for it
 /// (`RUNTIME_DIRECTORY`), else in the user's own ([`user_control_socket`]).
 pub(super) fn default_control_socket() -> PathBuf {
     runtime_folder().map_or_else(user_control_socket, |folder| folder.join(SERVICE_NAME))
 }
 
-/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service,
-/// the one of a broker of this user, and the one of the system's service. If there is none, the one where this user's would be.
+/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service, the
+/// one of a broker of this user, and the one of the system's service. If none exists, the place for this user's broker.
 #[must_use]
 pub fn brokers_control_socket() -> PathBuf {
     broker().or_else(hidden_broker).unwrap_or_else(user_control_socket)
 }
 
-/// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of
-/// one VM that lets this user in. If there is none, one that does not, of which the operator then hears.
+/// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of one VM
+/// that lets this user in. If none lets this user in, it is one that refuses, so that the operator hears of it.
 ///
 /// # Errors
 ///
@@ -75,13 +75,13 @@ pub(in crate::broker) struct Places {
 }
 
 impl Places {
-    /// Returns how many there are.
+    /// Returns the number of places.
     pub(in crate::broker) fn count(&self) -> usize {
         self.of_one_vm.len() + usize::from(self.broker.is_some())
     }
 }
 
-/// Returns the places where something may listen. Nothing is asked there.
+/// Returns the places where a daemon may listen, without asking any.
 pub(in crate::broker) fn places() -> Places {
     Places { broker: broker(), of_one_vm: beside_vms() }
 }
@@ -160,13 +160,13 @@ fn tried(paths: Vec<PathBuf>) -> Found {
     found
 }
 
-/// Returns whether a file's owner may have this user connect to it: anybody can give a socket such a name.
+/// Returns whether a file's owner may have this user connect to it: any user can give a socket such a name.
 fn is_of_this_user_or_root(path: &Path) -> bool {
     let trusted = [0, rustix::process::geteuid().as_raw()];
     path.symlink_metadata().is_ok_and(|file| trusted.contains(&file.uid()))
 }
 
-/// The paths in the kernel's list of sockets, of which each line ends with one.
+/// The paths in the kernel's list of sockets: each line ends with one.
 fn listed(sockets: &[u8]) -> Vec<PathBuf> {
     let path = |line: &[u8]| {
         let start = line.windows(2).position(|pair| pair == b" /")? + 1;

@@ -1,4 +1,4 @@
-//! The mistakes in a configuration file: each with its table, its key and its line, and how all of them are shown.
+//! The mistakes in a configuration file: each with its table, its key and its line, and the text that shows all of them.
 
 use super::options::shown;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::Value;
 use toml::de::{DeTable, DeValue};
 
-/// All that is wrong with a configuration file.
+/// All mistakes in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems {
     /// The file's path and a colon, or nothing.
@@ -65,14 +65,14 @@ impl fmt::Display for Problems {
     }
 }
 
-/// One mistake: what is wrong, and where.
+/// One mistake: its kind, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     /// The line, from 1, once it was looked for.
     line: Option<usize>,
     /// The name of the table as in its heading, without brackets; empty outside of all tables.
     table: String,
-    /// The key; empty if it is about none or several.
+    /// The key; empty if the mistake concerns no key or several.
     key: String,
     what: String,
 }
@@ -86,8 +86,8 @@ impl Problem {
         Self::of_key(&table_of_vm(name), key, what)
     }
 
-    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and what
-    /// commands a terminal.
+    /// Replaces control characters by spaces, and hidden ones by question marks: keys and values of the file may hold line breaks, and commands to a
+    /// terminal.
     fn on_one_line(self) -> Self {
         let shown = |c: char| if c.is_control() { ' ' } else { outside::visible(c) };
         let clean = |text: String| text.chars().map(shown).collect();
@@ -131,16 +131,16 @@ impl Found {
         self.0.extend(problems);
     }
 
-    /// Returns what is right, and notes what is wrong.
+    /// Returns the value if there is one, and notes the problem if not.
     pub(super) fn right<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.add(problem)).ok()
     }
 
-    /// Returns what was read if nothing is wrong with it.
+    /// Returns the read value if there are no problems with it.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong, in the order of the file.
+    /// All problems, in the order of the file.
     pub(super) fn none_or<T>(self, read: T, places: &Places<'_>) -> Result<T, Problems> {
         if self.0.is_empty() {
             return Ok(read);
@@ -182,7 +182,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Returns where a mistake is: at its key, or if that is not there, at the heading of its table.
+    /// Returns the line of a mistake: that of its key, or if the key is missing, that of its table's heading.
     fn of(&self, problem: &Problem) -> Option<usize> {
         let place = |table: &str, key: &str| self.keys.get(&(table.to_owned(), key.to_owned())).copied();
         let heading = || match problem.table.strip_prefix("vm.") {

@@ -6,18 +6,18 @@ use std::ops::RangeInclusive;
 
 /// Weights that may be given; the default is 100.
 pub(crate) const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
-/// The weight of a VM of which nothing is said.
+/// The weight of a VM without a weight in the file.
 pub(crate) const WEIGHT: u32 = 100;
 
 /// The policy by which the VMs share a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
-    /// VMs share by weight; what one leaves, the others get, and no time is left unused to keep a place for somebody.
+    /// VMs share by weight. The time that one leaves, the others get; no time is left unused to keep a place for a VM.
     #[default]
     BestEffort,
     /// All VMs get the same.
     Equal,
-    /// VMs share by weight, and nobody gets more than that, even if others leave something.
+    /// VMs share by weight, and no VM gets more than its part, even if others leave something.
     Fixed,
 }
 
@@ -36,7 +36,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// What is allowed.
+    /// The allowed names.
     pub fn named(name: &str) -> Result<Self, String> {
         match name {
             "best-effort" => Ok(Self::BestEffort),
@@ -66,7 +66,7 @@ enum ClassForm {
     Background,
 }
 
-/// The changes to a VM's share. What is not named stays.
+/// The changes to a VM's share. Values without a change stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
@@ -86,7 +86,7 @@ impl Change {
     ///
     /// # Errors
     ///
-    /// Which word is wrong, and what is allowed.
+    /// The wrong word, and the allowed ones.
     pub fn of_words(words: &[String]) -> Result<Self, String> {
         let mut change = Self::default();
         for word in words {
@@ -106,11 +106,11 @@ impl Change {
         Ok(change)
     }
 
-    /// Returns what `share` becomes.
+    /// Returns `share` with the changes.
     ///
     /// # Errors
     ///
-    /// What is wrong, and what is allowed.
+    /// The mistake, and the allowed values.
     pub fn apply(&self, share: Share, policy: Policy) -> Result<Share, String> {
         let mut share = share;
         if let Some(number) = self.weight {
@@ -138,7 +138,7 @@ pub(crate) const EQUAL: &str = "with policy = \"equal\" all weights are the same
 ///
 /// # Errors
 ///
-/// What is allowed.
+/// The allowed weights.
 pub(crate) fn weight(number: i64) -> Result<u32, String> {
     let weight = u32::try_from(number).ok().filter(|weight| WEIGHTS.contains(weight));
     weight.ok_or_else(|| no_weight(number))
@@ -152,7 +152,7 @@ fn no_weight(what: impl std::fmt::Display) -> String {
 ///
 /// # Errors
 ///
-/// What is allowed.
+/// The allowed names.
 pub(crate) fn class(name: &str) -> Result<Class, String> {
     match name {
         "normal" => Ok(Class::Normal),
@@ -176,7 +176,7 @@ pub(crate) fn class_name(class: Class) -> &'static str {
 ///
 /// # Errors
 ///
-/// What is allowed.
+/// The allowed ceilings.
 pub(crate) fn ceiling(text: &str) -> Result<f64, String> {
     percent(text, 1.0..=100.0)
 }
@@ -191,7 +191,7 @@ pub(in crate::broker) fn percent(text: &str, bounds: RangeInclusive<f64>) -> Res
         .ok_or_else(|| format!("\"{text}\" is not a percentage from \"{least}%\" to \"{most}%\""))
 }
 
-/// The ceiling of a VM as it is applied: with [`Policy::Fixed`] nobody gets more than its part of the weights of all.
+/// The ceiling of a VM as it is applied: with [`Policy::Fixed`] no VM gets more than its part of the weights of all.
 pub(in crate::broker) fn effective(share: Share, policy: Policy, weights: u64) -> Share {
     if policy != Policy::Fixed {
         return share;

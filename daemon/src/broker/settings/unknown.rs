@@ -1,6 +1,6 @@
-//! A key that does not exist: what may have been meant, or which keys there are.
+//! A key that does not exist: the key that was probably meant, or the keys that there are.
 
-/// Returns what is wrong with a key that is not among the allowed ones.
+/// Returns the message for a key that is not among the allowed ones.
 pub(super) fn unknown(key: &str, allowed: &[&str]) -> String {
     let mut allowed = allowed.to_vec();
     allowed.sort_unstable();

@@ -41,7 +41,7 @@ pub enum TraceEvent {
         /// The time.
         at: u64,
     },
-    /// A GPU was busy for somebody: for another VM, or for the VM but for no submission of it (its memory was cleared).
+    /// A GPU was busy for a holder: for another VM, or for the VM but for no submission of it (its memory was cleared).
     Busy {
         /// The GPU.
         gpu: usize,
@@ -74,7 +74,7 @@ pub enum TraceEvent {
     End {
         /// The time.
         at: u64,
-        /// Submissions and answers that are missing, because they came faster than they were read, as workers claim.
+        /// Submissions and answers that are missing, because they came faster than the broker read them, as workers claim.
         lost: u64,
         /// Claims of workers that cannot be.
         refused: u64,
@@ -165,7 +165,7 @@ pub(in crate::broker) fn busy(
     now: Nanos,
 ) -> Option<TraceEvent> {
     let may_be = work.begin <= work.end && (begin..=now).contains(&work.end);
-    // Where several submissions were told together, some of that time was nobody's.
+    // Where several submissions were told together, the GPU was not busy with them for some of that time.
     let since = work.end - work.busy.min(work.end.checked_sub(work.begin)?);
     let since = if work.count <= 1 { since } else { work.begin };
     may_be.then(|| TraceEvent::Busy { gpu, holder, begin: since.max(begin), end: work.end })

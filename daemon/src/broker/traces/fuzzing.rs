@@ -1,6 +1,5 @@
-//! A trace of workers that were taken over: they note what they like, and the broker keeps, judges and sends of it what it may.
-//!
-//! Whoever reads the trace gets lines with times that can be, a bounded number at a time, and hears how many notes are missing.
+//! A trace of workers that a guest has taken over: they write any notes, and the broker keeps, judges and sends of these as many as it may. The
+//! reader of the trace gets lines with possible times, a bounded number at a time, and hears how many notes are missing.
 
 use super::{
     Holder, LINES_PER_LOOK, LOOK, NOTES_KEPT, NOTES_PER_CONTEXT, Trace, TraceEvent, WORK_KEPT, Wanted, busy,
@@ -14,7 +13,7 @@ const EVENTS_MAX: usize = 512;
 const CONTEXTS: u64 = 3;
 const GPUS: usize = 2;
 
-/// The lines of a trace that began at `begin`, and how many things its workers did. What they note is in the bytes.
+/// The lines of a trace that began at `begin`, and how many steps its workers took. The bytes hold their notes.
 pub fn traced(u: &mut Unstructured<'_>, begin: Nanos) -> (Vec<TraceEvent>, usize) {
     let wanted = Wanted { index: 0, seconds: 300, names: true };
     let trace = Trace::new((), TenantId(0), wanted, begin);
@@ -27,11 +26,11 @@ pub fn traced(u: &mut Unstructured<'_>, begin: Nanos) -> (Vec<TraceEvent>, usize
     (world.end(), happened)
 }
 
-/// The broker's half of a trace, and what its reader was sent.
+/// The broker's half of a trace, and the lines that its reader was sent.
 struct World {
     trace: Trace<()>,
     now: Nanos,
-    /// Notes that workers told, those included that the pages lost or that are none, and the lines that came of notes.
+    /// Notes that workers told, including lost and invalid ones, and the lines that came of notes.
     told: u64,
     came: u64,
     lines: Vec<TraceEvent>,
@@ -88,7 +87,7 @@ impl World {
             for time in &mut times {
                 *time = self.time(u)?;
             }
-            // Mostly as they have to be.
+            // Mostly in a valid order.
             if !u.ratio(1, 16)? {
                 times.sort_unstable();
             }
@@ -120,7 +119,7 @@ impl World {
             0 => u.arbitrary()?,
             1 => self.now + 1,
             2 => self.trace.begin.saturating_sub(1),
-            // Near to each other, where what is drawn may overlap.
+            // Times near to each other, so that the drawn intervals may overlap.
             3..=15 => self.now - u.int_in_range(0..=15)?.min(self.now - self.trace.begin),
             _ => self.now - u.int_in_range(0..=LOOK)?.min(self.now - self.trace.begin),
         })
@@ -136,7 +135,7 @@ impl World {
         Ok(Work { begin, end, busy, count: u.int_in_range(0..=2)?, copy: u.arbitrary()? })
     }
 
-    /// Sends what may be sent after one look.
+    /// Sends the lines that may be sent after one look.
     fn look(&mut self) {
         let (begin, now) = (self.trace.begin, self.now);
         let events = self.trace.take(now);
@@ -168,7 +167,7 @@ impl World {
             self.look();
         }
         let Trace { lost, refused, dropped, .. } = self.trace;
-        assert_eq!(self.told, self.came + lost + refused, "notes that nobody counts");
+        assert_eq!(self.told, self.came + lost + refused, "notes that are in no count");
         let since = self.trace.begin;
         self.lines.push(TraceEvent::Unfinished { gpu: 0, holder: Holder::Own, since });
         self.lines.push(TraceEvent::End { at: self.now, lost, refused, dropped });

@@ -1,11 +1,12 @@
-//! Traces that operators take: what the pages of one VM's contexts tell of each submission, and for whom its GPUs were busy meanwhile.
+//! Traces that operators take: the notes in the pages of one VM's contexts about each submission, and for whom its GPUs were busy meanwhile.
 //!
-//! While none is taken nothing here does anything, and workers tell nothing. While one is, the pages are looked at every [`LOOK`], for a
-//! bounded number of notes, whatever a worker writes and however often it rings. The lines go to the connection that asked, as far as there
-//! is room. If its reader is slow, notes stay in the pages until these are full; what a worker finds no room for it counts. So neither a
+//! While none is taken nothing here does anything, and workers write no notes. While one is, the broker looks at the pages every [`LOOK`], for a
+//! bounded number of notes, however much a worker writes and however often it rings. The lines go to the connection that asked, as far as there is
+//! room. If its reader is slow, notes stay in the pages until these are full; a worker counts the notes that it finds no room for. So neither a
 //! reader nor a worker makes the broker wait, or keep more than has a bound. The reader writes the file (`crate::trace`).
 //!
-//! Here is what is kept of traces, and what is believed; `vms::traces` takes them. Knows no connection: a reader is whatever names it.
+//! This module keeps the state of traces and judges the notes; `vms::traces` takes them. Knows no connection: a reader has any name that the caller
+//! gives it.
 
 mod event;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -40,12 +41,12 @@ const WORK_KEPT: usize = 4096;
 pub(super) const CONTEXTS_MAX: usize = 4096;
 /// Bytes that wait for a slow reader. While there are more nothing is added.
 pub(super) const UNSENT_MAX: usize = 1 << 20;
-/// Time after the end of a trace for what is still in the pages, in nanoseconds.
+/// Time after the end of a trace for notes that are still in the pages, in nanoseconds.
 pub(super) const CLOSING: Nanos = 500_000_000;
-/// Time between two questions what memory the VM holds, in nanoseconds.
+/// Time between two questions about the memory of the VM, in nanoseconds.
 pub(super) const MEMORY_EVERY: Nanos = 250_000_000;
 
-/// A trace that somebody wants, of a VM that is there.
+/// A trace that an operator wants, of an existing VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The VM's index.
@@ -73,7 +74,7 @@ pub(super) struct Trace<P> {
     pub(super) names: bool,
     pub(super) begin: Nanos,
     pub(super) until: Nanos,
-    /// No more is told to it: until when what is there already may come.
+    /// Set once the trace has ended: the time until which notes that are in the pages already may come.
     pub(super) closing: Option<Nanos>,
     /// The GPUs and contexts that were told of.
     pub(super) gpus: FxHashSet<usize>,
@@ -96,11 +97,11 @@ impl<P> Default for Traces<P> {
 }
 
 impl<P: PartialEq> Traces<P> {
-    /// Returns what is wanted, if it may be had.
+    /// Returns the wanted trace, if it may be had.
     ///
     /// # Errors
     ///
-    /// The reason, and what is allowed.
+    /// The reason, and the allowed values.
     pub(super) fn admit(&self, vm: &str, wanted: Wanted) -> Result<Wanted, String> {
         if !(1..=SECONDS_MAX).contains(&wanted.seconds) {
             return Err(format!("seconds: {} is not a whole number from 1 to {SECONDS_MAX}", wanted.seconds));
@@ -160,7 +161,7 @@ impl<P> Trace<P> {
         }
     }
 
-    /// Keeps what a context told, as far as there is room.
+    /// Keeps the notes of a context, as far as there is room.
     pub(super) fn keep(&mut self, key: ContextKey, TakenNotes { notes, lost, nonsense }: &TakenNotes) {
         let room = NOTES_KEPT.saturating_sub(self.notes.len());
         self.lost += u64::from(*lost) + notes.len().saturating_sub(room) as u64;
@@ -176,7 +177,7 @@ impl<P> Trace<P> {
         }
     }
 
-    /// Takes out what was kept, as much as may be sent after one look at `now`: behind everything that was written into a page by then.
+    /// Takes out the kept notes, as many as may be sent after one look at `now`: behind everything that was written into a page by then.
     pub(super) fn take(&mut self, now: Nanos) -> Vec<TraceEvent> {
         let count = self.notes.len().min(NOTES_PER_LOOK);
         let checked = self.notes.drain(..count).map(|(key, note)| checked(key.0, note, self.begin, now));

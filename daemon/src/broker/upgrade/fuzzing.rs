@@ -14,16 +14,16 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A text: what is read is the same after it is written and read again, and a broker goes on from it, in which what is missing of a VM costs
-/// that VM only. Descriptors are of the kinds that they are said to be, as far as there are some. Returns how many VMs there were.
+/// A text: a state that is read is the same after it is written and read again, and a broker goes on from it. A missing part of a VM costs that VM
+/// only. Descriptors are of the kinds that they are said to be, as far as there are some. Returns how many VMs there were.
 pub fn fuzz_state(bytes: &[u8]) -> usize {
     thread_local! {
         // As in `fuzz_vm`.
         static BROKER: RefCell<Broker> = RefCell::new(broker());
     }
     let Ok((state, descriptors)) = State::of_text(bytes) else { return 0 };
-    let text = state.to_text(descriptors.clone()).expect("what was read can be written");
-    let (again, same) = State::of_text(&text).expect("what was written can be read");
+    let text = state.to_text(descriptors.clone()).expect("a state that was read can be written");
+    let (again, same) = State::of_text(&text).expect("a state that was written can be read");
     assert_eq!(again.to_text(same).expect("it can be written"), text);
     let mut inherited = Inherited::played(played(&state.vms).expect("descriptors"));
     let vms = state.vms.len();
@@ -33,14 +33,14 @@ pub fn fuzz_state(bytes: &[u8]) -> usize {
         assert_eq!(broker.vms.iter().count(), vms);
         broker.turn(&[], now);
         assert_eq!(broker.status(now).vms.len(), vms);
-        // No process is there that could be waited for.
+        // No process is left to wait for.
         broker.vms = Vms::default();
         reset(broker);
     });
     vms
 }
 
-/// Descriptors for the VMs, by the numbers in their text. The end of no process can be seen by them.
+/// Descriptors for the VMs, by the numbers in their text. None of them tells of the end of a process.
 fn played(vms: &[PassedVm]) -> io::Result<BTreeMap<RawFd, OwnedFd>> {
     let mut made = BTreeMap::new();
     for vm in vms {

@@ -1,5 +1,5 @@
-//! The pieces of what a broker passes on to the program that follows it (`vms::state`) that say how something goes on: a socket, a device process,
-//! an account. Descriptors are inherited and found by their numbers. Knows nothing of VMs.
+//! The pieces of the state that a broker passes on to the program that follows it (`vms::state`): how a socket, a device process or an account goes
+//! on. Descriptors are inherited and found by their numbers. Knows nothing of VMs.
 
 use crate::ipc::{FromBroker, InForce, Replaced};
 use crate::sandbox;
@@ -72,11 +72,11 @@ pub(in crate::broker) struct UsageForm {
 pub(in crate::broker) struct Inherited(BTreeMap<RawFd, OwnedFd>);
 
 impl Inherited {
-    /// Takes over all of them. To be called before this process opens others.
+    /// Takes over all these descriptors. To be called before this process opens others.
     ///
     /// # Errors
     ///
-    /// One is not there.
+    /// A descriptor is not there.
     pub(in crate::broker) fn all(numbers: Vec<RawFd>) -> io::Result<Self> {
         let numbers: BTreeSet<RawFd> = numbers.into_iter().collect();
         let taken = numbers.into_iter().map(|number| Ok((number, sandbox::inherited(number)?)));

@@ -1,5 +1,5 @@
-//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands it, and ends. It
-//! acts upon nothing, so a program that is broken, hangs, or does not know the form costs nothing but a message.
+//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands it, and ends. It acts
+//! upon nothing, so a program that is broken, hangs, or does not know the form costs nothing but a message.
 
 use crossbeam_channel::{Receiver, bounded};
 use readiness::within;
@@ -24,7 +24,7 @@ pub(in crate::broker) struct Rehearsed {
     pub(in crate::broker) takes_over: String,
 }
 
-/// A program: the path at which it was found, and its file, which is the same whatever becomes of the path.
+/// A program: the path at which it was found, and its file, which stays the same if another takes the path.
 #[derive(Clone, Debug)]
 pub(in crate::broker) struct Program {
     pub(in crate::broker) path: PathBuf,
@@ -32,7 +32,7 @@ pub(in crate::broker) struct Program {
 }
 
 impl Program {
-    /// The program that is at this path now. Whoever may replace the path decides how long this takes.
+    /// The program that is at this path now. The owner of the path decides how long this takes.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Program {
     }
 }
 
-/// The result of a rehearsal: the program and its answer, or why it cannot take over.
+/// The result of a rehearsal: the program and its answer, or the reason why it cannot take over.
 pub(in crate::broker) type Outcome = Result<(Program, Rehearsed), String>;
 
 /// A rehearsal that is under way.
@@ -65,13 +65,13 @@ pub(in crate::broker) struct Rehearsal {
 
 /// Time that a program has to understand the state.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of an answer, and of what a program says to its errors.
+/// Bytes of an answer, and of a program's messages on standard error.
 const ANSWER_BYTES: usize = 4096;
 /// The thread's name.
 const THREAD: &str = "rehearsal";
 
 impl Rehearsal {
-    /// Starts it, on a thread of its own, as the file system and starting a program take as long as they like. `epoll` reports under `token` when it is over.
+    /// Starts it, on a thread of its own, as the file system and starting a program may take long. `epoll` reports under `token` when it is over.
     ///
     /// # Errors
     ///
@@ -129,13 +129,13 @@ fn rehearse(
     command.stdin(file_of(state).map_err(|error| named(&error))?);
     let mut child = command.spawn().map_err(|error| named(&error))?;
     let said = hear(&mut child, Instant::now() + patience);
-    // One that has not ended by itself does so now.
+    // A program that has not ended by itself is killed now.
     let _ = child.kill();
     let _ = child.wait();
     said.map_err(|error| named(&error))
 }
 
-/// Returns what the program answers.
+/// Returns the program's answer.
 fn hear(child: &mut Child, until: Instant) -> Result<Rehearsed, String> {
     let answer = child.stdout.take().map(|pipe| read(pipe, until)).transpose();
     let answer = answer.map_err(|error| error.to_string())?.unwrap_or_default();
@@ -150,7 +150,7 @@ fn hear(child: &mut Child, until: Instant) -> Result<Rehearsed, String> {
     })
 }
 
-/// Reads what comes until the end, or as much as an answer may have.
+/// Reads until the end, or as much as an answer may have.
 fn read(mut pipe: impl Read + AsFd, until: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; ANSWER_BYTES];
     let mut count = 0;

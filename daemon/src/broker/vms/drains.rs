@@ -1,6 +1,7 @@
 //! GPUs that operators drain: contexts that begin go to other GPUs of their VMs, and those that are there are moved, one after the other.
 //!
-//! A GPU stays drained until an operator says otherwise, or the broker ends. What cannot be moved goes on where it is, and the operator hears why.
+//! A GPU stays drained until an operator says otherwise, or the broker ends. A context that cannot be moved goes on where it is, and the operator
+//! hears why.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
@@ -13,11 +14,11 @@ use protocol::ids::ContextId;
 use sched::Nanos;
 
 impl Broker {
-    /// Returns the GPU, among all that VMs have, that an operator means.
+    /// Returns the GPU, among those of all VMs, that an operator names.
     ///
     /// # Errors
     ///
-    /// None is meant, or several are.
+    /// No GPU fits, or several do.
     pub(in crate::broker) fn gpu_named(&self, selection: &str) -> Result<usize, String> {
         let all = || self.gpus.iter().map(Gpu::label).collect::<Vec<_>>().join(", ");
         match meant(self.gpus.iter().map(Gpu::names), selection)[..] {
@@ -89,8 +90,8 @@ impl Broker {
         }
     }
 
-    /// The place of the GPU of a VM that is to be used instead of another: like it, not drained, not among those that are `taken`, and with the
-    /// fewest contexts.
+    /// The place of the GPU of a VM that is to be used instead of another: alike for programs, not drained, not among those that are `taken`, and
+    /// with the fewest contexts.
     fn instead_of(&self, index: usize, from: u8, taken: &[u8]) -> Option<u8> {
         let likeness = self.gpu_of(index, from).likeness;
         let places = (0..).take(self.vms[index].gpus.len()).filter(|place| !taken.contains(place));
@@ -101,7 +102,7 @@ impl Broker {
         fit.min_by_key(|place| self.gpu_of(index, *place).contexts())
     }
 
-    /// Moves the next context of the GPU that is being drained, or says that none is left to be moved.
+    /// Moves the next context of the GPU that is being drained, or reports that no context has to be moved any more.
     fn drain_on(&mut self, now: Nanos) {
         while let Some(draining) = &mut self.draining {
             let (peer, gpu) = (draining.peer, draining.gpu);
@@ -116,14 +117,14 @@ impl Broker {
                     self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now));
                     return self.tell(index, FromBroker::Restart { ctx_id, change: Some(change) });
                 }
-                // It has left the GPU meanwhile, or has ended.
+                // The context has left the GPU meanwhile, or has ended.
                 Ok(None) => {}
                 Err(why) => self.tell_drain(&Answer::Draining { context: place, stays: Some(why) }, now),
             }
         }
     }
 
-    /// Returns how a context leaves a GPU; nothing if it is not there.
+    /// Returns the change by which a context leaves a GPU; nothing if it is not there.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Moves of contexts to other GPUs: which GPU is meant, and whether a context can go there. The move itself is a restart on that GPU.
+//! Moves of contexts to other GPUs: the choice of the GPU, and whether a context can go there. The move itself is a restart on that GPU.
 
 use super::super::gpu::Gpu;
 use super::super::run::Broker;
@@ -57,17 +57,17 @@ impl Broker {
         &self.gpus[self.vms[index].gpus[usize::from(place)].gpu]
     }
 
-    /// The place among the GPUs of a VM of the one that is named by its UUID, its PCI address or a part of its name.
+    /// Finds a GPU of a VM by its UUID, its PCI address or a part of its name. Returns its place among the VM's GPUs.
     ///
     /// # Errors
     ///
-    /// None is, or several are.
+    /// No GPU fits, or several do.
     fn place_of(&self, index: usize, selection: &str) -> Result<u8, String> {
         let vm = &self.vms[index];
         let gpus = || vm.gpus.iter().map(|on| &self.gpus[on.gpu]);
         let all = || gpus().map(Gpu::label).collect::<Vec<_>>().join(", ");
         match meant(gpus().map(Gpu::names), selection)[..] {
-            // There are few.
+            // A VM has few GPUs, so the number fits.
             [place] => Ok(place as u8),
             [] => Err(format!(
                 "{selection}: no GPU of {}, which has {} (a spare-gpu of the VM can be moved to)",

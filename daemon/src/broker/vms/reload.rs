@@ -1,5 +1,5 @@
-//! The broker takes over a configuration file that was read again: does what `reload::plan` says, at once or when a VM is off, and tells
-//! whoever asked.
+//! The broker takes over a configuration file that was read again: it carries out the plan of `reload::plan`, at once or when a VM is off, and
+//! answers the operators that asked.
 
 use super::super::backoff::Backoff;
 use super::super::connections::Peer;
@@ -29,7 +29,7 @@ impl Broker {
         reader.ask(asker);
     }
 
-    /// Takes over the files that were read since the last call. An operator that only wants to know what would happen is answered first.
+    /// Takes over the files that were read since the last call. A dry run is answered first.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
         while let Some((askers, read)) = self.upkeep.as_mut().and_then(|upkeep| upkeep.reader.take()) {
             self.connections.take_over(read.made, &self.epoll);
@@ -76,7 +76,7 @@ impl Broker {
         askers.iter().filter_map(|asker| asker.peer).for_each(|peer| self.say(peer, &answer, now));
     }
 
-    /// Has `new` hold instead of the settings so far, as far as is wanted. Returns what becomes of the VMs by it.
+    /// Has `new` hold instead of the present settings, as far as `how` says. Returns the changes for the VMs.
     pub(in crate::broker) fn adopt(&mut self, new: Settings, how: How, now: Nanos) -> Reloaded {
         let actions = sparing(plan(&self.settings, &new), |vm| !how.now && self.is_used(vm));
         let settings = merged(&self.settings, new, &actions);
@@ -106,7 +106,7 @@ impl Broker {
             Action::Policy(policy) => {
                 log::info!("VMs share GPUs by another policy: {}", policy.name());
                 if policy == Policy::Equal {
-                    // Nor has an operator given any weight.
+                    // Under this policy a weight that an operator has given does not hold either.
                     for vm in self.vms.iter_mut() {
                         vm.share.weight = vm.settings.share.weight;
                         self.groups.set_weight(vm);
@@ -136,14 +136,14 @@ impl Broker {
         }
     }
 
-    /// Does something about the VM of this name, if it is there.
+    /// Calls `act` for the VM of this name, if it is there.
     fn of_vm(&mut self, name: &str, act: impl FnOnce(&mut Self, usize)) {
         if let Some(index) = self.vms.named(name) {
             act(self, index);
         }
     }
 
-    /// The VM's frontend is gone: what was postponed takes effect, and the device process ends for that, or for one of the program that runs now.
+    /// The VM's frontend is gone: postponed changes take effect, and the device process ends for that, or for one of the program that runs now.
     pub(in crate::broker) fn frontend_gone(&mut self, index: usize, now: Nanos) {
         let is_older = self.vms[index].process.as_ref().is_some_and(|process| process.is_older);
         if self.take_effect(index) || is_older {
@@ -153,7 +153,7 @@ impl Broker {
         }
     }
 
-    /// Has what was postponed for a VM hold. Returns whether there was something.
+    /// Has the postponed change of a VM hold. Returns whether there was one.
     pub(in crate::broker) fn take_effect(&mut self, index: usize) -> bool {
         let vm = &mut self.vms[index];
         match vm.pending.take() {
@@ -176,7 +176,7 @@ impl Broker {
     fn admit(&mut self, vm: VmSettings, now: Nanos) {
         log::info!(vm = vm.name.as_str(); "the VM is new in the file");
         match self.vms.named(&vm.name) {
-            // It comes back before its device process has ended.
+            // The VM comes back before its device process has ended.
             Some(index) => {
                 self.vms[index].is_leaving = false;
                 self.vms[index].share = vm.share;

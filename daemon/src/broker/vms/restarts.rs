@@ -1,7 +1,7 @@
 //! Restarts of contexts that operators want: passed on to device processes, and told to the operators that wait for them.
 //!
-//! A device process is asked once and answers when it likes. What it says meanwhile is told at a bounded rate, and what no operator asked for is
-//! not told. That the operator goes away changes nothing.
+//! A device process is asked once and may answer at any time. Its reports meanwhile are told at a bounded rate, and reports that no operator asked
+//! for are not told. An operator who goes away changes nothing.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
@@ -16,11 +16,11 @@ use sched::Nanos;
 const REASON_BYTES: usize = 512;
 
 impl Broker {
-    /// Returns whether a context of a VM may be restarted, as far as that is known here.
+    /// Returns whether a context of a VM may be restarted, as far as the broker knows.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why not.
     pub(in crate::broker) fn admit_restart(&self, index: usize, ctx_id: ContextId) -> Result<(), String> {
         let vm = &self.vms[index];
         if !vm.contexts.contains_key(&ctx_id) {
@@ -51,7 +51,7 @@ impl Broker {
         self.tell(index, wanted);
     }
 
-    /// A device process says how far it is.
+    /// A device process reports its progress.
     pub(in crate::broker) fn restart_goes_on(
         &mut self,
         index: usize,
@@ -102,7 +102,7 @@ impl Broker {
         self.tell_restart(peer, &answer, true, now);
     }
 
-    /// A device process is gone, and with it whatever it was asked for.
+    /// A device process is gone, and with it all requests to it.
     pub(in crate::broker) fn no_restarts_of(&mut self, index: usize, now: Nanos) {
         let of_it = self.restarts.iter().filter(|restart| restart.index == index);
         for ctx_id in of_it.map(|restart| restart.ctx_id).collect::<Vec<_>>() {
@@ -115,7 +115,7 @@ impl Broker {
         }
     }
 
-    /// Tells operators what is due.
+    /// Tells operators of the stages that are due.
     pub(in crate::broker) fn restarts_due(&mut self, now: Nanos) {
         let late = self.restarts.iter().filter(|restart| restart.until <= now);
         for (index, ctx_id) in late.map(|restart| (restart.index, restart.ctx_id)).collect::<Vec<_>>() {

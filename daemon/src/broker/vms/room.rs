@@ -1,4 +1,4 @@
-//! Shares the memory of GPUs out among VMs that are promised more than there is: tells device processes what the ledger says.
+//! Shares the memory of GPUs out among VMs that are promised more than there is: passes the ledger's orders on to device processes.
 
 use super::super::ledger::Order;
 use super::super::run::Broker;
@@ -6,7 +6,7 @@ use crate::ipc::{FromBroker, RoomOrder, RoomState};
 use sched::Nanos;
 
 impl Broker {
-    /// A VM's device process is ready: it may hold what the ledger says, if the file says how much VMs may hold together.
+    /// A VM's device process is ready: it may hold the amount of the ledger, if the file says how much VMs may hold together.
     pub(super) fn room_begins(&mut self, index: usize) {
         let reserved = self.vms[index].settings.reserved_memory;
         let order = match self.rooms_of(index) {
@@ -26,12 +26,12 @@ impl Broker {
     pub(super) fn room_moves(&mut self, index: usize) {
         self.ledger.uses(index, self.rooms_of(index));
         if self.settings.room.gpu_memory.is_some() {
-            // It may have to hear how much there is now.
+            // The VM may have to hear how much memory there is now.
             self.next_room = Some(0);
         }
     }
 
-    /// The GPUs that a VM uses or that new contexts come to, and the bytes that VMs may hold of each; none if VMs hold what they like.
+    /// The GPUs that a VM uses or that new contexts come to, and the bytes that VMs may hold of each; none if VMs may hold any amount.
     fn rooms_of(&self, index: usize) -> Vec<(usize, u64)> {
         let Some(amount) = self.settings.room.gpu_memory else { return Vec::new() };
         let vm = &self.vms[index];
@@ -41,14 +41,14 @@ impl Broker {
         used.map(|(_, on)| (on.gpu, most(on.gpu))).collect()
     }
 
-    /// A VM says what memory it holds and wants.
+    /// A VM says how much memory it holds and wants.
     pub(super) fn room_told(&mut self, index: usize, state: RoomState, now: Nanos) {
         self.ledger.set_weight(index, self.vms[index].share.weight);
         self.ledger.hears(index, state, now);
         self.room_due(now);
     }
 
-    /// Tells VMs what they may hold now.
+    /// Tells VMs how much they may hold now.
     pub(in crate::broker) fn room_due(&mut self, now: Nanos) {
         let patience = u64::try_from(self.settings.room.memory_wait.as_nanos()).unwrap_or(Nanos::MAX);
         for (index, order) in self.ledger.decide(patience, now) {

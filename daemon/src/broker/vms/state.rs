@@ -1,10 +1,9 @@
 //! Everything that a broker passes on to the program that follows it, as one piece of JSON, and the descriptors that go with it.
 //!
-//! The two programs may be of different versions, so the text begins with the form that it has, with the version of the messages to device
-//! processes and with that of the pages of grants, which stay those of the old program. A program that does not know one of the three says so and takes
-//! nothing over. What a
-//! known form leaves out has its default, so that a form need not change for what is added. The old program is trusted, its text is not: it holds
-//! what guests have said, so indices are checked before they are used, and each descriptor is taken once (`upgrade::passing`).
+//! The two programs may be of different versions, so the text begins with its form, with the version of the messages to device processes and with
+//! that of the pages of grants, which stay those of the old program. A program that does not know one of the three says so and takes nothing over. A
+//! value that a known form lacks has its default, so that a form need not change for an additional value. The old program is trusted, its text is
+//! not: it holds data of guests, so indices are checked before they are used, and each descriptor is taken once (`upgrade::passing`).
 
 use super::super::backoff::Backoff;
 use super::super::groups::Groups;
@@ -181,7 +180,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// A path in it is no text.
+    /// A path in it is not valid text.
     pub(in crate::broker) fn to_text(&self, descriptors: Vec<RawFd>) -> io::Result<Vec<u8>> {
         let (form, messages, pages) = (FORM, BROKER_MESSAGES, GRANTS_LAYOUT);
         let text = Text { form, messages, pages, descriptors, state: self };
@@ -210,7 +209,7 @@ impl State {
         Ok((text.state, text.descriptors))
     }
 
-    /// Checks what one part of it says of another.
+    /// Checks that the parts agree with each other.
     fn check(&self) -> Result<(), &'static str> {
         let (mut indices, mut keys, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for vm in &self.vms {
@@ -264,11 +263,11 @@ impl Passed {
         serde_json::to_string(&answer).unwrap_or_default() + "\n"
     }
 
-    /// Takes the descriptors over that go with it. To be called before this process opens others.
+    /// Takes over the descriptors that go with it. To be called before this process opens others.
     ///
     /// # Errors
     ///
-    /// One is not there.
+    /// A descriptor is not there.
     pub fn inherit(self) -> io::Result<Predecessor> {
         Ok(Predecessor { state: self.state, inherited: Inherited::all(self.descriptors)? })
     }

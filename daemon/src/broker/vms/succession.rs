@@ -20,17 +20,17 @@ use std::os::unix::process::CommandExt;
 const TAKE_OVER: &str = "--take-over";
 /// The option beside it for a rehearsal.
 const CHECK: &str = "--check-config";
-/// Time for a rehearsal, in nanoseconds. It has a shorter one of its own, unless the file system or the system hangs.
+/// Time for a rehearsal, in nanoseconds. The rehearsal has a shorter limit of its own, which fails only if the file system or the system hangs.
 const REHEARSAL_PATIENCE: Nanos = 30_000_000_000;
 /// Time that the broker waits for a moment in which nothing of its own is under way, in nanoseconds.
 const REST_PATIENCE: Nanos = 10_000_000_000;
-/// The operator is told something after this time, so that the connection is known to be alive, in nanoseconds.
+/// Nanoseconds after which the operator gets another line, so that the connection is known to be alive.
 const TELL: Nanos = 3_000_000_000;
 /// The answer where the daemon serves one VM.
 const ONE_VM: &str = "a daemon of one VM goes on with the program that it was started with; to upgrade it, start it anew when the VM is off";
 
 impl Broker {
-    /// An operator wants the program that is installed now to go on in this one's place.
+    /// An operator wants the newly installed program to go on in this one's place.
     pub(in crate::broker) fn begin_upgrade(&mut self, peer: Peer, now: Nanos) {
         let begun = self.admit_upgrade().and_then(|upkeep| {
             let arguments = [upkeep.file.arguments(), vec![CHECK.into(), TAKE_OVER.into()]].concat();
@@ -90,7 +90,7 @@ impl Broker {
                 let version: String = takes_over.chars().map(outside::visible).take(64).collect();
                 log::info!("{} (version {version}) can take over", program.path.display());
                 *stage = Stage::Rests(program, now.saturating_add(REST_PATIENCE));
-                // Those of this program would have to be followed in turn. One that takes over already does so within the time.
+                // Successors of this program would have to be followed in turn. One that takes over already does so within the time.
                 for index in self.vms.indices() {
                     if self.vms[index].successor.as_ref().is_some_and(|successor| successor.offer.is_none()) {
                         self.end_successor(index, "the broker is being upgraded once more");
@@ -121,19 +121,19 @@ impl Broker {
         }
     }
 
-    /// Returns when [`Self::upgrade_due`] has something to do, whatever happens until then.
+    /// Returns when [`Self::upgrade_due`] has something to do, even if nothing happens until then.
     pub(in crate::broker) fn next_upgrade(&self) -> Option<Nanos> {
         self.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
     }
 
-    /// Returns whether no thread of the broker's does something for it, and no peer waits for an answer that comes in a moment.
+    /// Returns whether no thread of the broker's has work for it, and no peer waits for an answer that comes in a moment.
     fn is_at_rest(&self) -> bool {
         let reads = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
         let starts = |vm: &Vm| vm.is_starting || vm.awaits_successor || vm.successor.is_some();
         self.waiting.is_empty() && !reads && !self.vms.iter().any(starts)
     }
 
-    /// Returns whether an upgrade waits for a moment of rest, in which case nothing is begun that would put it off.
+    /// Returns whether an upgrade waits for a moment of rest: then the broker begins no work that would put it off.
     pub(in crate::broker) fn comes_to_rest(&self) -> bool {
         self.upgrading.as_ref().is_some_and(|upgrading| matches!(upgrading.stage, Stage::Rests(..)))
     }
@@ -146,7 +146,7 @@ impl Broker {
         self.connections.stream(peer, &line, true, &self.epoll, now);
     }
 
-    /// Executes the new program. Returns why that was not possible; everything is as it was then.
+    /// Executes the new program. Returns the reason if that was not possible; then everything is as before.
     fn hand_on(&mut self, program: &Program, now: Nanos) -> Result<io::Error, io::Error> {
         let arguments = self.upkeep.as_ref().map(|upkeep| upkeep.file.arguments()).unwrap_or_default();
         self.gpus.iter_mut().for_each(|gpu| gpu.look_at_every(now));

@@ -1,4 +1,4 @@
-//! Device processes that are played: what they may say, and that one which says more ends alone.
+//! Device processes that a test plays: the messages that they may send, and that one which sends more ends alone.
 
 mod moves;
 mod reload;
@@ -100,7 +100,7 @@ impl World {
         GateSide::open(&page).unwrap()
     }
 
-    /// A context comes to a GPU, and begins if it is not there.
+    /// A context comes to a GPU; a new one begins there.
     fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
         let known = self.broker.vms.get(vm).is_some_and(|vm| vm.contexts.contains_key(&ContextId(ctx_id)));
         if !known {
@@ -119,7 +119,7 @@ impl World {
         self.broker.channel(vm, Events::EPOLLIN, self.now);
     }
 
-    /// Has the broker do what it is woken for.
+    /// Has the broker do its work for the events that woke it.
     fn wake(&mut self) -> usize {
         let mut reported = Reported::default();
         reported.fetch(&self.broker.epoll, Some(Duration::ZERO)).unwrap();
@@ -132,7 +132,7 @@ impl World {
         self.broker.turn(&[Event::new(Events::EPOLLIN, Source::Doorbell.token(vm))], self.now);
     }
 
-    /// Nothing that the first VM did has harmed the second: its context is granted what is ready.
+    /// Nothing that the first VM did has harmed the second: its context is granted its ready submission.
     #[track_caller]
     fn check_second(&mut self, gate: &GateSide) {
         gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
@@ -281,7 +281,7 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
         world.say(0, &begins(1));
     };
     let no_doorbell = |world: &mut World| doorbells(world, &[rustix::pipe::pipe().unwrap().0]);
-    // Whether there are events at one, a lock says that others may hold.
+    // To look for events at an epoll instance the kernel takes a lock, which other processes may hold.
     let waits = |world: &mut World| doorbells(world, &[readiness::instance().unwrap()]);
     type Misbehave<'a> = &'a dyn Fn(&mut World);
     let cases: [(&str, Misbehave<'_>); 19] = [
@@ -409,7 +409,7 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     assert_eq!(vm.gpus.iter().map(|on| on.submissions).collect::<Vec<_>>(), [1, 1]);
     assert!((vm.used.gpu_seconds - vm.gpus.iter().map(|on| on.gpu_seconds).sum::<f64>()).abs() < 1e-9);
     assert!(vm.gpus.iter().all(|on| on.gpu_seconds > 0.0), "{vm:?}");
-    // Alone on the one, with the other VM on the other: no more than its part of the weights there.
+    // Alone on the one GPU, with the other VM on the other: no more than its part of the weights there.
     assert_eq!(vm.gpus.iter().map(|on| on.ceiling).collect::<Vec<_>>(), [Some(1.0), Some(0.5)]);
     assert_eq!(vm.ceiling, Some(0.5));
     let context = &vm.contexts[0];
@@ -441,7 +441,7 @@ fn of_each_gpu_it_is_told_what_is_promised_and_what_is_free() {
     world.broker.vms[0].settings.parts = vec!["--device-memory=6442450944".into()];
     world.broker.vms[1].settings.arguments = vec!["--device-memory=1GiB".into()];
     world.say(0, &ready_on(&[GPU]));
-    // Where the other VM will be is not known.
+    // It is not known where the other VM will be.
     assert_eq!(told(&mut world), [(7 << 30, 1 << 30, 200)]);
     assert_eq!(states(&mut world), [(1, 1, 0)]);
     world.say(1, &ready_on(&[OTHER]));
@@ -489,7 +489,7 @@ fn a_device_process_that_does_not_end_what_an_operator_ends_is_ended() {
     assert!(deadline > now);
     world.broker.end_deaf(deadline - 1);
     assert!(!world.is_dying(0));
-    // Whoever asks again does not give it more time.
+    // A repeated request does not give it more time.
     world.broker.obey(Request::Kill { vm: "a".into(), context: 4 }, deadline - 1).unwrap();
     world.broker.end_deaf(deadline);
     assert!(world.is_dying(0) && !world.is_dying(1));
@@ -523,7 +523,7 @@ fn a_context_that_begins_on_some_gpus_only_or_ends_before_is_its_vms_loss() {
     late.tell(READY);
     world.ring(0);
     assert_eq!((late.granted(), world.broker.vms[0].contexts.len()), (0, 0), "it has ended");
-    // Its number can be taken anew.
+    // The number of a context that has ended can be taken again.
     let again = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
     again[1].tell(READY);
     world.ring(0);

@@ -1,4 +1,4 @@
-//! Traces that operators take: looks at the pages of a VM's contexts, and sends what they tell to the reader of the trace.
+//! Traces that operators take: looks at the pages of a VM's contexts, and sends their notes to the reader of the trace.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
@@ -23,7 +23,7 @@ impl Broker {
         let begin = page_clock();
         let mut trace = Trace::new(peer, vm.tenant, wanted, begin);
         let mut lines = control::line(&Answer::Tracing { begin });
-        // All is in the trace that a guest submits after the reader has the answer.
+        // A submission of a guest after the reader has the answer is in the trace.
         self.tell_contexts(&mut trace, true, &mut lines);
         self.gpus.iter_mut().for_each(|gpu| gpu.record(true));
         self.traces.taken.push(trace);
@@ -31,7 +31,7 @@ impl Broker {
         self.traces.next_look = Some(now);
     }
 
-    /// Looks for what there is to be told to readers of traces, if it is time to.
+    /// Looks for news for the readers of traces, if it is time to.
     pub(in crate::broker) fn trace_due(&mut self, now: Nanos) {
         if self.traces.next_look.is_none_or(|at| at > now) {
             return;
@@ -54,7 +54,7 @@ impl Broker {
         self.traces.taken = taken;
     }
 
-    /// Keeps for a trace what its VM's GPUs did since the last look, and the last notes of contexts that have ended.
+    /// Keeps for a trace the work of its VM's GPUs since the last look, and the last notes of contexts that have ended.
     fn keep_work(&self, trace: &mut Taken, recorded: &[Recorded]) {
         let now = page_clock();
         for (gpu, Recorded { work, dropped, ended }) in recorded.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Broker {
         Some(vm.name().to_owned())
     }
 
-    /// Sends what there is. Returns whether the trace goes on.
+    /// Sends the news. Returns whether the trace goes on.
     fn look_for(&mut self, trace: &mut Taken, now: Nanos) -> bool {
         let Some(unsent) = self.connections.unsent(trace.peer) else {
             self.tell_contexts(trace, false, &mut Vec::new());
@@ -116,7 +116,7 @@ impl Broker {
         !is_over
     }
 
-    /// Has the workers of the VM tell what they do, or no more, and names GPUs and contexts that are new. Returns where the contexts are.
+    /// Has the workers of the VM begin or stop to tell of their work, and names new GPUs and contexts. Returns where the contexts are.
     fn tell_contexts(
         &mut self,
         trace: &mut Taken,
@@ -194,7 +194,7 @@ fn line(event: &TraceEvent, lines: &mut Vec<u8>) {
     let before = lines.len();
     match serde_json::to_writer(&mut *lines, event) {
         Ok(()) => lines.push(b'\n'),
-        // Nothing of it can fail to be written.
+        // Every event can be written, so this does not happen.
         Err(_) => lines.truncate(before),
     }
 }

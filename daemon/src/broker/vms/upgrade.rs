@@ -32,13 +32,13 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 ///
 /// # Errors
 ///
-/// As [`serve`](super::super::serve), or something of what was passed on is not there.
+/// As [`serve`](super::super::serve), or some of the state that was passed on is missing.
 pub fn follow(before: Predecessor, file: VmsFile) -> io::Result<()> {
     serve_as(Broker::resume(before, file)?)
 }
 
 impl Broker {
-    /// Writes the broker down as it is now. `asker` is the operator who is to hear what comes of it.
+    /// Writes the broker down as it is now. `asker` is the operator who is to hear of the result.
     pub(in crate::broker) fn state(
         &self,
         asker: Option<Peer>,
@@ -125,7 +125,7 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// The system refuses what the loop needs, or something of what was passed on is not there.
+    /// The system refuses something that the loop needs, or some of the state that was passed on is missing.
     pub(in crate::broker) fn resume(before: Predecessor, file: VmsFile) -> io::Result<Self> {
         let Predecessor { state, mut inherited } = before;
         // The thread has that of the earlier program, and those that it starts would have it too.
@@ -146,7 +146,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Goes on with GPUs and VMs of an earlier program. A VM of which something is missing costs its own device process only, and begins anew.
+    /// Goes on with GPUs and VMs of an earlier program. A VM with a part missing costs its own device process only, and begins anew.
     pub(in crate::broker) fn resume_vms(
         &mut self,
         gpus: Vec<PassedGpu>,
@@ -237,13 +237,13 @@ impl Broker {
             context.keys.insert(place, key);
             context.pages.insert(place, page);
         }
-        // Whatever has come of it, for it ends with its device process.
+        // Kept even without its pages, for it ends with its device process.
         vm.contexts.insert(passed.ctx_id, context);
         resumed
     }
 
-    /// Says that this program has followed another, gives VMs that are off device processes of this one, and reads the file, which may have
-    /// been meant to be read again when nobody could hear that.
+    /// Says that this program has followed another, gives VMs that are off device processes of this one, and reads the file: a signal to read it may
+    /// have come when no program could take it.
     fn has_followed(&mut self, asker: Option<Peer>, from: &str, (stopped, now): (Nanos, Nanos)) {
         let from: String = from.chars().map(outside::visible).take(64).collect();
         let (mut renewed, mut later) = (Vec::new(), Vec::new());

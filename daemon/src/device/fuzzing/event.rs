@@ -102,7 +102,7 @@ pub(crate) enum Says {
     Refused(Id),
     /// The worker asks for memory, or lets go of some.
     Wants(Wanted),
-    /// The worker asks how much there is.
+    /// The worker asks for its budget.
     WantsBudget,
     Returns(Id),
     GivesCredit {
@@ -114,10 +114,10 @@ pub(crate) enum Says {
     HandsOver(Step),
 }
 
-/// A step of the handing over of a context; nothing if it is not its turn.
+/// A step in the hand-over of a context; nothing if another step is due.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) enum Step {
-    /// A successor is there, and shown what the context sees.
+    /// A successor is there, and is shown the context's resources.
     Begins,
     /// The successor lets go of a piece.
     Returns(Id),

@@ -1,8 +1,8 @@
 //! Entry point for fuzzing the state machine: guests, workers and a failing host in any order, and a panic only where there is a
 //! bug.
 //!
-//! It keeps to what `serve` guarantees: only running workers say something, exports are answered only while they are pending.
-//! [`world`] checks each effect; here is checked what holds between events and at the end.
+//! It keeps to the guarantees of `serve`: only running workers say something, exports are answered only while they are pending. [`world`] checks each
+//! effect; this file checks the invariants between events and at the end.
 
 mod event;
 mod world;
@@ -42,8 +42,8 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     vm_rings: 2,
 };
 
-/// Every command is answered once, whatever happens; no event causes more effects than there are answers due and objects. Answers
-/// how many events there were.
+/// Every command is answered once, in any case; no event causes more effects than there are answers due and objects. Returns how many events there
+/// were.
 pub fn fuzz_device(bytes: &[u8]) -> usize {
     let mut rig = Rig::new();
     let mut count = 0;
@@ -106,7 +106,7 @@ impl Rig {
     }
 
     fn worker_says(&mut self, ctx_id: ContextId, says: &Says) {
-        // One that rests gives back what it was given in answer to older questions.
+        // A worker that rests gives back the memory that it was given in answer to older questions.
         let is_heard = |says: &Says| {
             matches!(says, Says::HandsOver(_) | Says::Lost | Says::Returns(_) | Says::GivesCredit { .. })
         };
@@ -187,7 +187,7 @@ impl Rig {
                 self.world.successor_serves(ctx_id);
                 self.device.handed_over(ctx_id, &mut self.world);
                 let after = self.device.memory_used();
-                // Others that waited may have got what was let go of.
+                // Others that waited may have got the memory that it let go of.
                 let is_less = after.0 <= before.0 && after.1 <= before.1;
                 assert!(is_less || !self.world.ending.is_empty(), "{before:?} has become {after:?}");
             }

@@ -1,4 +1,4 @@
-//! A world that checks what it is asked for: answers that are due, workers that run, memory that is there, ranges that are free.
+//! A world that checks the requests to it: answers that are due, workers that run, memory that is there, ranges that are free.
 
 use super::{LIMITS, WINDOW};
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -21,9 +21,9 @@ pub(super) struct World {
     workers: BTreeMap<ContextId, BTreeSet<ResourceId>>,
     /// Their successors: the number of each, and the resources it sees.
     successors: BTreeMap<ContextId, (u64, BTreeSet<ResourceId>)>,
-    /// Workers that have handed over, and are told nothing but what is shown.
+    /// Workers that have handed over, and are told of nothing but the resources that they are shown.
     resting: BTreeSet<ContextId>,
-    /// The part of those that is still to come.
+    /// The part of those resources that is still to come.
     expected: BTreeSet<(ContextId, ResourceId)>,
     /// Memory kept, with its bytes.
     blobs: BTreeMap<ResourceId, u64>,
@@ -37,9 +37,9 @@ pub(super) struct World {
     pub ending: Vec<u64>,
     /// By context.
     numbers: BTreeMap<ContextId, u64>,
-    /// Pieces of memory that somebody holds.
+    /// Pieces of memory that a worker or a resource holds.
     memories: BTreeSet<u64>,
-    /// Requests for memory without an answer, and who asks.
+    /// Requests for memory without an answer, and the asking context.
     wanted: BTreeMap<u32, ContextId>,
     /// Effects since the current event began, and answers that were due then, to the guest and to workers.
     effects: usize,
@@ -115,11 +115,11 @@ impl World {
         self.resting.insert(ctx_id);
     }
 
-    /// The successor is the worker from now on, and sees what that saw. The process of the other holds nothing.
+    /// The successor is the worker from now on, and sees the resources that its predecessor saw. The predecessor's process holds nothing.
     pub(super) fn successor_serves(&mut self, ctx_id: ContextId) {
         let (number, sees) = self.successors.remove(&ctx_id).expect("there is one");
         let saw = self.workers.insert(ctx_id, sees.clone());
-        assert_eq!(saw, Some(sees), "the successor sees something else");
+        assert_eq!(saw, Some(sees), "the successor sees other resources");
         self.resting.remove(&ctx_id);
         self.wanted.retain(|_, worker| *worker != ctx_id);
         self.ending.push(number);
@@ -146,7 +146,7 @@ impl World {
         assert!(self.worker(ctx_id).insert(resource_id));
     }
 
-    /// The frontend drops what it has mapped.
+    /// The frontend drops its mappings.
     pub(super) fn forget_maps(&mut self) {
         self.maps.clear();
     }
@@ -156,18 +156,18 @@ impl World {
         self.due.clear();
         assert!(self.successors.is_empty() && self.resting.is_empty());
         assert!(self.workers.is_empty() && self.blobs.is_empty() && self.maps.is_empty());
-        assert!(self.memories.is_empty(), "memory that nobody holds is remembered");
+        assert!(self.memories.is_empty(), "memory without a holder is remembered");
     }
 
-    /// Checks what holds after every event.
+    /// Checks the invariants that hold after every event.
     pub(super) fn check(&self, contexts: usize) {
-        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered. What a worker lent is
-        // taken back when it goes.
+        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered. Memory that a worker lent is taken
+        // back when it goes.
         let bound = (2 + self.due_before) * (contexts + 4) + 3 * LIMITS.resources + LIMITS.live_maps;
         assert!(self.effects <= bound, "{} effects of one event", self.effects);
         assert!(self.workers.len() <= contexts);
         let waits = self.wanted.values().any(|ctx_id| !self.rests(*ctx_id));
-        assert!(!waits || !self.ending.is_empty(), "a worker waits for nobody's memory");
+        assert!(!waits || !self.ending.is_empty(), "a worker waits, though no other gives memory up");
         let shared: u64 = self.shared.iter().filter_map(|id| self.blobs.get(id)).sum();
         assert!(shared <= LIMITS.shmem_total_bytes, "{shared} bytes of shared memory");
     }
@@ -258,7 +258,7 @@ impl Effects for World {
 
     fn forget_memory(&mut self, memory: MemoryId) {
         self.effects += 1;
-        // One that the host failed to make was never there.
+        // A piece that the host failed to make was never there.
         self.memories.remove(&memory.0);
     }
 
@@ -285,7 +285,7 @@ impl Effects for World {
 
     fn blob_gone(&mut self, _: ContextId, memory: MemoryId) {
         self.effects += 1;
-        assert!(self.memories.contains(&memory.0), "nobody holds it any more");
+        assert!(self.memories.contains(&memory.0), "it has no holder any more");
     }
 
     fn revoke_blob(&mut self, resource_id: ResourceId) {
@@ -338,7 +338,7 @@ impl Effects for World {
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
-        assert!(!self.revoked.contains(&resource_id), "it is nobody's");
+        assert!(!self.revoked.contains(&resource_id), "it was revoked");
         assert_eq!(self.blobs.get(&resource_id), Some(&size));
         let end = offset.checked_add(size).expect("a range");
         assert!(offset.is_multiple_of(4096) && end <= WINDOW);
@@ -348,7 +348,7 @@ impl Effects for World {
         Ok(())
     }
 
-    /// The range counts as unmapped even when that fails: whoever performs it ends the session then.
+    /// The range counts as unmapped even when that fails: the performer of effects ends the session then.
     fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         assert_eq!(self.maps.remove(&offset), Some((offset + size, resource_id)));
         self.outcome()

@@ -1,7 +1,7 @@
 //! Closes descriptors of device nodes on a thread of its own.
 //!
-//! With the last of them a kernel's driver frees what a process had, and may have to stop what still runs on the GPU before. The device
-//! thread does not wait for that.
+//! With the last of them a kernel's driver frees the memory of a process, and may have to stop its work on the GPU before. The device thread does not
+//! wait for that.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// A thread, once there was something to close. When this is dropped, everything has been closed, as it would be at the end of the process.
+/// A thread, once there was a descriptor to close. When this is dropped, all descriptors have been closed, as at the end of the process.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Closer {
     thread: Option<(Sender<OwnedFd>, JoinHandle<()>)>,

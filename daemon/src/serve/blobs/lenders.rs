@@ -1,12 +1,12 @@
-//! Workers whose driver lends memory to guests, and what keeps that memory until nobody has it mapped.
+//! Workers whose driver lends memory to guests, and the descriptors that keep that memory until no process has it mapped.
 //!
-//! Some drivers' memory can be mapped only out of a device node, and such a mapping keeps nothing alive: when the driver frees the memory,
-//! or its process ends, the pages are the next owner's, and whoever has them mapped sees them. So a worker frees what it has lent when it
-//! is told that all mappings are gone, and the device process holds descriptors of each such worker (*anchors*): while they are open, the
-//! kernel frees nothing of it. They are closed as soon as the frontend has acknowledged that it unmapped all that the worker had lent: not
-//! before, and not later either, because what runs on the GPU runs for as long.
+//! Some drivers' memory can be mapped only out of a device node, and such a mapping keeps nothing alive: when the driver frees the memory, or its
+//! process ends, the pages get another owner, and a process that has them mapped sees that owner's data. So a worker frees lent memory when it is
+//! told that all mappings are gone, and the device process holds descriptors of each such worker (*anchors*): while they are open, the kernel frees
+//! nothing of it. The device process closes them as soon as the frontend has acknowledged that it unmapped all that the worker had lent. It does not
+//! close them later either, because the worker's work on the GPU runs for as long.
 //!
-//! Knows no sockets and no clock; what it is told of mappings decides.
+//! Knows no sockets and no clock; only the reported mappings decide.
 
 use config::{ANCHORS_MAX, DriverMapped};
 use protocol::ids::ContextId;
@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use shm::{device_node, is_anchor};
 use std::os::fd::OwnedFd;
 
-/// All workers of the VM that lend something.
+/// All workers of the VM that lend memory.
 #[derive(Debug)]
 pub(in crate::serve) struct Lenders {
     /// The device nodes that memory may be mapped out of.
@@ -35,7 +35,7 @@ struct Lender {
     set: u64,
     /// The anchors that will replace them.
     arriving: Vec<OwnedFd>,
-    /// Offsets in the window at which the frontend has something of it mapped, or may have.
+    /// Offsets in the window at which the frontend has memory of it mapped, or may have.
     mapped: FxHashSet<u64>,
 }
 
@@ -46,12 +46,12 @@ pub(in crate::serve) enum Order {
     Keep(u64, OwnedFd),
     /// Close those of this set, and say so.
     LetGo(u64),
-    /// Keep those of this set until the frontend's process has ended, for nobody knows what it has mapped. Say that it is so.
+    /// Keep those of this set until the frontend's process has ended, as its mappings are not known. Say that it is so.
     KeepOn(u64),
 }
 
 impl Lenders {
-    /// Makes an empty table, for GPUs of which this can be mapped.
+    /// Makes an empty table, for GPUs with such mappable memory.
     pub(in crate::serve) fn new(mapped: impl IntoIterator<Item = DriverMapped>) -> Self {
         let devices = mapped.into_iter().filter(|mapped| mapped.types != 0).map(|mapped| mapped.device);
         let (lenders, closing, orders) = Default::default();
@@ -77,7 +77,7 @@ impl Lenders {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the log.
+    /// The mistake of the worker, for the log.
     pub(in crate::serve) fn anchor(
         &mut self,
         ctx_id: ContextId,
@@ -114,18 +114,18 @@ impl Lenders {
         Ok(())
     }
 
-    /// Returns whether what a worker lends stays when the worker goes.
+    /// Returns whether memory that a worker lends stays when the worker goes.
     pub(in crate::serve) fn is_anchored(&self, ctx_id: ContextId) -> bool {
         self.lenders.iter().any(|lender| lender.ctx_id == Some(ctx_id) && !lender.anchors.is_empty())
     }
 
-    /// The frontend is about to map something of a worker.
+    /// The frontend is about to map memory of a worker.
     pub(in crate::serve) fn mapped(&mut self, ctx_id: ContextId, offset: u64) {
         let at = self.position(ctx_id);
         self.lenders[at].mapped.insert(offset);
     }
 
-    /// Notes that the frontend has unmapped what it had mapped at an offset.
+    /// Notes that the frontend has removed its mapping at an offset.
     pub(in crate::serve) fn unmapped(&mut self, offset: u64) {
         for lender in &mut self.lenders {
             lender.mapped.remove(&offset);
@@ -133,7 +133,7 @@ impl Lenders {
         self.close();
     }
 
-    /// A worker is told to end, or is gone; nothing of it will be mapped any more.
+    /// A worker is told to end, or is gone; none of its memory will be mapped any more.
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         for lender in self.lenders.iter_mut().filter(|lender| lender.ctx_id == Some(ctx_id)) {
             lender.ctx_id = None;
@@ -177,7 +177,7 @@ impl Lenders {
         })
     }
 
-    /// Lets go of workers that have ended and of which nothing is mapped.
+    /// Lets go of workers that have ended and have no mapped memory.
     fn close(&mut self) {
         let done = |lender: &mut Lender| lender.ctx_id.is_none() && lender.mapped.is_empty();
         for Lender { set, anchors, .. } in self.lenders.extract_if(.., done).collect::<Vec<_>>() {
@@ -185,7 +185,7 @@ impl Lenders {
         }
     }
 
-    /// Has the launcher close its copies first, so that the last are closed by somebody whom that may keep waiting.
+    /// Has the launcher close its copies first, so that the last copies are closed by a thread that the kernel may keep waiting.
     fn let_go(&mut self, (set, anchors): (u64, Vec<OwnedFd>)) {
         if !anchors.is_empty() {
             self.orders.push(Order::LetGo(set));
@@ -248,13 +248,13 @@ mod tests {
     }
 
     impl Anchor {
-        /// Open, in the eyes of whoever has obeyed all orders.
+        /// Returns whether it is open after the keeper has obeyed all orders.
         fn stays(&self, keeper: &mut Keeper, lenders: &mut Lenders) -> bool {
             keeper.obey(lenders);
             self.is_open()
         }
 
-        /// Closed, once whoever has it has obeyed all orders.
+        /// Returns whether it is closed after the keeper has obeyed all orders.
         fn goes(&self, keeper: &mut Keeper, lenders: &mut Lenders) -> bool {
             keeper.obey(lenders);
             self.has_ended()

@@ -20,7 +20,7 @@ pub(super) enum BlobError {
     /// A mappable blob came without a descriptor.
     #[error("no descriptor")]
     Missing,
-    /// The descriptor is not what this GPU's memory is made of. Accessing a file that can shrink could kill whoever maps it.
+    /// The descriptor is of another kind than this GPU's memory. Accessing a file that can shrink could kill a process that maps it.
     #[error("not a sealed memory file, dma-buf or device, as agreed")]
     WrongKind,
     /// The file is smaller than the blob.
@@ -29,7 +29,7 @@ pub(super) enum BlobError {
     /// The file is not the memory that was given to the worker: it would not be counted.
     #[error("not the memory that was asked for")]
     Foreign,
-    /// The memory is lent by a driver, and nothing says for how long.
+    /// The memory is lent by a driver, and no anchor keeps it alive.
     #[error("memory that nothing keeps alive")]
     Loose,
 }
@@ -61,14 +61,14 @@ pub(super) struct Blobs {
 #[derive(Debug)]
 struct File {
     fd: OwnedFd,
-    /// The context whose worker lends it, if one does: nobody but the frontend is given that memory, and nothing is read or written there.
+    /// The context whose worker lends it, if one does: only the frontend is given that memory, and the device process neither reads nor writes it.
     lender: Option<ContextId>,
 }
 
 /// The kind of memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// The memory is there for as long as somebody holds it, or there is none.
+    /// The memory is there for as long as a process holds it, or there is none.
     ForGood,
     /// The memory is gone with its worker, and when its driver frees it.
     Lent,
@@ -104,14 +104,14 @@ impl Blobs {
         self.made.get(&memory).map(|(file, _)| file)
     }
 
-    /// Nobody holds this piece any more.
+    /// Forgets a piece that no worker and no resource holds any more.
     pub(super) fn forget(&mut self, memory: MemoryId) {
         self.made.remove(&memory);
     }
 
-    /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes, and that it is the piece
-    /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; how much of it can be mapped its driver will
-    /// say to the frontend.
+    /// Takes memory that a worker exported, after checking that it cannot harm a process that maps its first `size` bytes, and that it is the piece
+    /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; its driver will tell the frontend how much of it can be
+    /// mapped.
     pub(super) fn accept(
         &mut self,
         export: &Export,
@@ -139,7 +139,7 @@ impl Blobs {
             }
             _ => return Err(BlobError::WrongKind),
         }
-        // A dma-buf is the driver's, and says nothing of where it comes from.
+        // A dma-buf is the driver's, and does not tell its origin.
         let made = || {
             identity(&file)
                 .ok()
@@ -152,12 +152,12 @@ impl Blobs {
         Ok(Taken::ForGood)
     }
 
-    /// The memory of a resource; `None` for one that nobody but its worker can access, and for one that a worker lends.
+    /// The memory of a resource; `None` for one that only its worker can access, and for one that a worker lends.
     pub(super) fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
         self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
     }
 
-    /// Returns what the frontend maps of a resource, and whose worker lends it, if one does.
+    /// Returns the file of a resource for the frontend to map, and the context whose worker lends it, if one does.
     pub(super) fn for_frontend(
         &self,
         resource_id: ResourceId,
@@ -165,8 +165,8 @@ impl Blobs {
         self.files.get(&resource_id).map(|file| (file.fd.as_fd(), file.lender))
     }
 
-    /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the
-    /// resource that shows a piece of memory to the worker's context: nothing else is written to.
+    /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the resource that
+    /// shows a piece of memory to the worker's context: no other memory is written.
     pub(super) fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
         for (memory, offset) in words.told() {
             let Some(file) = shown(MemoryId(memory)).and_then(|resource_id| self.get(resource_id)) else {
@@ -183,7 +183,7 @@ impl Blobs {
         }
     }
 
-    /// Lets go of a resource's memory; answers the descriptor of a device, which may take long to close.
+    /// Lets go of a resource's memory; returns the descriptor of a device, which may take long to close.
     pub(super) fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
         self.files.remove(&resource_id).filter(|file| file.lender.is_some()).map(|file| file.fd)
     }
@@ -203,7 +203,7 @@ mod tests {
 
     const A: ContextId = ContextId(1);
 
-    /// Takes from context 1 what its driver cannot lend.
+    /// Takes from context 1 memory that its driver cannot lend.
     fn accept(
         blobs: &mut Blobs,
         resource_id: ResourceId,

@@ -6,7 +6,7 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time between two looks, at least and at most. What happens between two is not missed.
+/// Time between two looks, at least and at most. Work between two looks is not missed.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,7 @@ impl Idle {
         Self { after, next: None, contexts: FxHashMap::default() }
     }
 
-    /// A context was sent something to do.
+    /// A context was sent work.
     pub(in crate::serve) fn is_used(&mut self, ctx_id: ContextId) {
         if let Some(seen) = self.contexts.get_mut(&ctx_id) {
             seen.wakings = None;
@@ -68,7 +68,7 @@ impl Idle {
         due
     }
 
-    /// Returns which of these contexts, each as for [`Self::due`], do nothing and have not for so long, for the longest time first.
+    /// Returns those of these contexts, each as for [`Self::due`], that have done nothing for so long, the longest idle one first.
     pub(in crate::serve) fn longest(
         &self,
         contexts: impl Iterator<Item = (ContextId, Option<u32>)>,
@@ -115,7 +115,7 @@ mod tests {
         }
         assert_eq!(at(400, [Some(5), None], false), [ONE]);
         assert_eq!(at(900, [Some(5), None], false), [], "once");
-        // It has worked between two looks, the other has ended what it did.
+        // It has worked between two looks; the other has completed its work.
         assert_eq!(at(1000, [Some(6), Some(0)], false), []);
         assert_eq!(at(1399, [Some(6), Some(0)], false), []);
         assert_eq!(at(1500, [Some(6), Some(0)], true), [TWO]);

@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 pub(super) const HAND_OVERS_MAX: usize = 4;
 /// Time in which a successor comes to life.
 pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
-/// Time in which a successor makes what it can while the context goes on.
+/// Time in which a successor builds the parts that it can while the context goes on.
 pub(super) const PREPARE_PATIENCE: Duration = Duration::from_secs(300);
 /// Time of one part of the prelude within which so little has changed that the worker may rest.
 pub(super) const SHORT_PART: Duration = Duration::from_millis(20);
-/// Parts of a prelude, at most: a program that makes something all the time is not waited for.
+/// Parts of a prelude, at most: the hand-over does not wait for a program that makes objects all the time.
 pub(super) const PARTS_MAX: u32 = 5;
-/// Time in which a worker answers that has to come to rest, beyond the time for which a submission may run.
+/// Time in which a worker that has to come to rest answers, beyond the time for which a submission may run.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(10);
 /// Time in which everything is written, read and built up again.
 pub(super) const MOVE_PATIENCE: Duration = Duration::from_secs(60);
@@ -42,11 +42,11 @@ pub(super) const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The one that wants a context to be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// An operator, who is told by the broker.
+    /// An operator, through the broker.
     Operator,
     /// The option for tests.
     Test,
-    /// The time for which the context has been idle, or what its program does.
+    /// The context itself: it has been idle for long, or its program submits work.
     Itself,
     /// The broker, which needs the memory.
     Broker,
@@ -61,7 +61,7 @@ pub(super) enum Purpose {
     SwapOut,
     /// The context was swapped out, and its program goes on.
     SwapIn,
-    /// The context's worker has died by itself: its successor takes over what is in the checkpoint.
+    /// The context's worker has died by itself: its successor takes over the state in the checkpoint.
     Recover,
 }
 
@@ -70,14 +70,14 @@ pub(super) enum Purpose {
 pub(super) enum Stage {
     /// The successor starts.
     Starts,
-    /// The worker writes down, and the successor makes, what can be made while the context goes on.
+    /// The worker writes down, and the successor builds, the parts that can be built while the context goes on.
     Prepares {
         /// The number of this part, from 1.
         part: u32,
         /// The time at which this part began.
         since: Instant,
     },
-    /// The worker has been told to hand over: it comes to rest, and waits for what it has submitted.
+    /// The worker has been told to hand over: it comes to rest, and waits for its submissions.
     Rests,
     /// The worker has gone on for now, and will be told again.
     Waits,
@@ -120,7 +120,7 @@ pub(super) struct GpuMoves {
 /// One hand-over.
 #[derive(Clone, Debug)]
 pub(super) struct HandOver {
-    /// The one that wants it, and what for.
+    /// The one that wants it, and its purpose.
     pub(super) asker: Asker,
     pub(super) purpose: Purpose,
     pub(super) moves: GpuMoves,
@@ -145,7 +145,7 @@ pub(super) struct Took {
     pub(super) total: Duration,
 }
 
-/// All hand-overs of a VM that are under way, and how many there were.
+/// All hand-overs of a VM that are under way, and the count of all so far.
 #[derive(Debug)]
 pub(super) struct HandOvers {
     under_way: FxHashMap<ContextId, HandOver>,
@@ -169,7 +169,7 @@ impl HandOvers {
     ///
     /// # Errors
     ///
-    /// Why not: there are as many as there may be, or it is one of them.
+    /// The reason why not: there are as many as there may be, or the context is one of them.
     pub(super) fn admit(&self, ctx_id: ContextId, purpose: Purpose) -> Result<(), String> {
         if self.under_way.contains_key(&ctx_id) {
             return Err("it is being restarted already".into());
@@ -206,7 +206,7 @@ impl HandOvers {
         }
     }
 
-    /// The successor has been told to take over what its dead predecessor has written. Returns whether it was to be.
+    /// The successor has been told to take over the checkpoint of its dead predecessor. Returns whether it was to be.
     pub(super) fn recovers(&mut self, ctx_id: ContextId, now: Instant) -> bool {
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };
@@ -226,7 +226,7 @@ impl HandOvers {
         self.under_way.get(&ctx_id)
     }
 
-    /// The successor makes what it can. Returns whether it was to do so.
+    /// The successor builds the parts that it can. Returns whether it was to do so.
     pub(super) fn prepares(&mut self, ctx_id: ContextId, now: Instant) -> bool {
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };
@@ -235,7 +235,7 @@ impl HandOvers {
         true
     }
 
-    /// The successor has made a part of the prelude, and says whether it can have memory of the worker's driver. Returns what is to be done then.
+    /// The successor has made a part of the prelude, and says whether it can have memory of the worker's driver. Returns the next step.
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl HandOvers {
         }
     }
 
-    /// The successor is the worker now. Returns the hand-over, and what it took.
+    /// The successor is the worker now. Returns the hand-over, and the time that it took.
     pub(super) fn succeeds(&mut self, ctx_id: ContextId, now: Instant) -> Option<(HandOver, Took)> {
         let hand_over = self.under_way.remove(&ctx_id)?;
         self.done += 1;
@@ -336,7 +336,7 @@ impl HandOvers {
         Some(hand_over)
     }
 
-    /// Returns what is due.
+    /// Returns the steps that are due.
     pub(super) fn due(&self, now: Instant) -> Vec<(ContextId, Due)> {
         let over = self.under_way.iter().filter(|(_, hand_over)| hand_over.until <= now);
         let due = |hand_over: &HandOver| match hand_over.stage {

@@ -1,4 +1,4 @@
-//! For tests: has each context restarted or swapped out again and again, at moments that nobody foresees and every run repeats.
+//! For tests: has each context restarted or swapped out again and again, at moments that no program can foresee and every run repeats.
 //!
 //! This file knows no clock: time is passed in.
 
@@ -25,7 +25,7 @@ impl Restless {
         Self { purpose, mean, next: FxHashMap::default(), state: 0x9e37_79b9_7f4a_7c15 }
     }
 
-    /// Returns which of the contexts that run are to be handed over now. One that is new, or was not among them the last time, gets its moment.
+    /// Returns the running contexts that are to be handed over now. One that is new, or was not among them the last time, gets its moment.
     pub(in crate::serve) fn due(
         &mut self,
         running: impl IntoIterator<Item = ContextId>,

@@ -1,8 +1,8 @@
 //! Submissions that run too long, as the device process sees them: which contexts have to make room sooner, and which are to be killed.
 //!
-//! Each worker watches its own submissions and ends itself; here is decided how long they may run, and that a worker which does not
-//! watch any more is killed all the same. What a worker says of itself is believed: one that was taken over can hold the GPU for
-//! longer. This file knows no clock: time is passed in.
+//! Each worker watches its own submissions and ends itself; this file decides how long they may run, and that a worker which does not watch any more
+//! is killed all the same. A worker's report about itself is believed: a guest that has taken it over can hold the GPU for longer. This file knows no
+//! clock: time is passed in.
 //!
 //! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
 //! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
@@ -18,13 +18,13 @@ use rustc_hash::FxHashMap;
 use shm::StatusPage;
 use std::time::{Duration, Instant};
 
-/// Time between two looks while something runs for long, and while nothing does.
+/// Time between two looks while a submission runs for long, and while none does.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Time that a worker may take beyond its limit to end itself.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The way to help a program that is not to be ended.
+/// Advice for a program that is not to be ended.
 const REMEDY: &str = ": raise that option, or have the program submit less at once";
 
 type Running = blame::Running<ContextId>;
@@ -52,11 +52,11 @@ struct Watched {
     page: StatusPage,
     /// The time for which its submission may run, as the worker was told.
     limit: Duration,
-    /// The time for which its submission has run; `charged` is what it was charged for that.
+    /// The time for which its submission has run; `charged` is the part that it was charged for.
     ran: Duration,
     charged: Duration,
     looks: u32,
-    /// The time for which the worker has not looked although something runs.
+    /// The time for which the worker has not looked although a submission runs.
     silent: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Hangs {
         Self { limits, workers: FxHashMap::default(), looked: now, next: now }
     }
 
-    /// The time for which a submission may run if nothing waits for it.
+    /// The time for which a submission may run if no other waits for it.
     pub(super) fn limit(&self) -> Duration {
         self.limits.max_submit_time
     }
@@ -79,14 +79,14 @@ impl Hangs {
         self.workers.insert(ctx_id, Watched { page, limit, ran, charged, looks: 0, silent });
     }
 
-    /// A worker's successor takes its place, which has submitted nothing yet. What is known of the context stays known.
+    /// A worker's successor takes its place, which has submitted nothing yet. The record of the context stays.
     pub(super) fn succeeds(&mut self, ctx_id: ContextId, page: StatusPage) {
         let usual = self.workers.get(&ctx_id).and_then(|watched| watched.page.usual());
         page.tell_usual(usual);
         self.begins(ctx_id, page);
     }
 
-    /// A worker is gone, or told to go. Answers what it shared.
+    /// A worker is gone, or told to go. Returns its page.
     pub(super) fn ends(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
         self.workers.remove(&ctx_id).map(|watched| watched.page)
     }
@@ -109,7 +109,7 @@ impl Hangs {
         if limit < self.limits.max_submit_time { Reached::Contended } else { Reached::Alone }
     }
 
-    /// A worker is about to be killed, as it has reached a limit. Answers why, in words. The others may have waited for it, so their
+    /// A worker is about to be killed, as it has reached a limit. Returns the reason, in words. The others may have waited for it, so their
     /// submissions count from now on.
     pub(super) fn killed(&mut self, ctx_id: ContextId, reached: Reached) -> String {
         let others = self.workers.iter().filter(|(other, _)| **other != ctx_id);
@@ -131,7 +131,7 @@ impl Hangs {
         (!self.workers.is_empty()).then_some(self.next)
     }
 
-    /// Looks at all pages, if it is time to; answers whose workers are to be killed, and for which limit.
+    /// Looks at all pages, if it is time to. Returns the contexts whose workers are to be killed, and the limit that each reached.
     pub(super) fn look(&mut self, now: Instant) -> Vec<(ContextId, Reached)> {
         if now < self.next {
             return Vec::new();
@@ -161,7 +161,7 @@ impl Hangs {
         dead.into_iter().map(|(ctx_id, limit)| (ctx_id, self.reached(limit))).collect()
     }
 
-    /// Charges all that run, and tells each its limit. Answers what the one that has to go first was charged.
+    /// Charges all that run, and tells each its limit. Returns the charge of the one that has to end first.
     fn charge_and_limit(&mut self) -> Option<Duration> {
         let running: Vec<_> =
             self.workers.iter_mut().filter_map(|(ctx_id, watched)| watched.running(*ctx_id)).collect();
@@ -182,9 +182,9 @@ impl Hangs {
 /// The way in which those that run are taken to share the GPU.
 #[derive(Debug)]
 struct Sharing {
-    /// The one that is in the way of another, which has to make room.
+    /// The one that blocks another, and has to make room.
     in_the_way: Option<Running>,
-    /// The one that has to go before the others, if all go on for long: the same, if there is one.
+    /// The one that has to end before the others, if all go on for long: the one above, if there is one.
     first: Option<Running>,
     /// The number of those that have had a part of the GPU.
     sharers: u32,
@@ -201,8 +201,8 @@ impl Sharing {
         Self { in_the_way, first: in_the_way.or_else(|| goes_first(running)), sharers }
     }
 
-    /// The time for which a submission may run that was `charged` so much. Only for the one in the way of another it is the shorter limit. Those
-    /// that reach their limit at about the time of the first may take a little longer, or they would be gone with it, or before.
+    /// The time for which a submission may run that was `charged` so much. Only the one that blocks another gets the shorter limit. Those that reach
+    /// their limit at about the time of the first may take a little longer: otherwise they would be killed with it, or before.
     fn limit(&self, one: &Running, charged: Duration, limits: &HangLimits) -> Duration {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = *limits;
         let is = |other: Running| other.id == one.id;
@@ -218,7 +218,7 @@ impl Sharing {
 }
 
 impl Watched {
-    /// Returns what runs, if anything does.
+    /// Returns the running submission, if there is one.
     fn running(&mut self, ctx_id: ContextId) -> Option<Running> {
         let running = self.page.running();
         let ran = running.unwrap_or_default();
@@ -251,7 +251,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const LIMITS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-    /// Two workers' sides, and ours.
+    /// The pages of two workers, with the workers' side and the device process's.
     struct World {
         hangs: Hangs,
         workers: Vec<StatusPage>,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     impl World {
-        /// Time passes in which the workers whose number is named look at what they run.
+        /// Passes time in which the numbered workers report their running submissions.
         fn pass(&mut self, time: Duration, looking: &[(usize, Duration)]) -> Vec<ContextId> {
             let end = self.now + time;
             let mut dead = Vec::new();
@@ -304,7 +304,7 @@ mod tests {
         world.pass(SECOND, &[(0, 6 * SECOND), (1, SECOND / 10)]);
         assert_eq!(world.limits(), (LIMITS.0, LIMITS.0), "one that is served at once does not wait");
         world.pass(SECOND, &[(0, 7 * SECOND), (1, SECOND)]);
-        // It was charged 5 s alone, and for 2 s half.
+        // The first was charged 5 s alone, and half of 2 s.
         assert_eq!(world.limits(), (7 * SECOND + 2 * (LIMITS.1 - 6 * SECOND), LIMITS.0));
         world.workers[1].report(None);
         world.pass(SECOND, &[(0, 8 * SECOND)]);
@@ -374,11 +374,11 @@ mod tests {
                 runs = [ran + lead * 40 * MS, ran + (1 - lead) * 40 * MS];
                 world.pass(50 * MS, &[(short, runs[0]), (endless, runs[1])]);
                 let [theirs, ours] = [short, endless].map(|worker| world.workers[worker].limit());
-                assert!(theirs >= LIMITS.0 && theirs > runs[0], "{theirs:?} for who waits after {ran:?}");
+                assert!(theirs >= LIMITS.0 && theirs > runs[0], "theirs is {theirs:?} after {ran:?}");
                 assert!(ours <= LIMITS.0, "{ours:?}");
                 assert!(ran <= LIMITS.1 + SECOND, "it goes on for {ran:?}");
             }
-            // All of the time was its own.
+            // All of the time was charged to it alone.
             assert!(ran >= LIMITS.1 - SECOND, "ended after {ran:?}");
             let limit = world.workers[endless].limit();
             let why = world.hangs.killed(ContextId(endless as u32), world.hangs.reached(limit));
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Without a limit for those who wait, the one in the way still goes first.
+    /// Without a limit for the contexts that wait, the one that blocks them still ends first.
     #[test]
     fn who_waits_is_not_gone_before_the_one_in_its_way() {
         let mut world = world();

@@ -1,5 +1,5 @@
-//! A last resort against what a frontend can do to the device thread with its descriptors: files whose pages, attributes or counters come
-//! late or never hold up a process that touches them, and no flag or check beforehand excludes that for good, as the frontend can change them.
+//! A last resort against descriptors of a frontend that could block the device thread: a file whose pages, attributes or counters come late or never
+//! holds up a process that touches it. No flag or check beforehand excludes that for good, as the frontend can change the file.
 //!
 //! The device thread says when it begins something and when it waits. If it stands at the same thing for too long, another thread ends the
 //! process, and with it the session and all workers. Time in which the whole process stood still, as on a machine that was suspended, does
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The counter that says what the device thread does: it counts up with each thing begun; the lowest bit says that the thread waits.
+/// The counter of the device thread's steps: it counts up with each thing begun; the lowest bit says that the thread waits.
 #[derive(Clone, Debug)]
 pub(in crate::serve) struct Progress(Arc<AtomicU64>);
 
@@ -31,7 +31,7 @@ impl Progress {
         self.0.store((self.0.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The device thread waits for something that is to happen.
+    /// The device thread waits for an event.
     pub(in crate::serve) fn waits(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) | WAITS, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! Holds programs of the guest back whose contexts have to be killed again and again: they may not start new ones for a while.
 //!
-//! A program is known by the name that its contexts have, which it chooses itself. So that one that changes its name does not get away with
-//! it, strikes of all programs count together as well, each program's as far as they do not bar itself: four times as many bar the VM.
-//! One program, however often it is struck, bars no other.
+//! A program is known by the name that its contexts have, which it chooses itself. A program could change its name to escape. So strikes of all
+//! programs count together as well, each program's as far as they do not bar itself: four times as many bar the VM. One program, however often it is
+//! struck, bars no other.
 //!
 //! Knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
 
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Programs that are remembered. Of more, the one is forgotten that was struck longest ago; its strikes still count for the VM.
+/// Programs that are remembered. Of more, the one that was struck longest ago is forgotten; its strikes still count for the VM.
 const PROGRAMS_MAX: usize = 64;
 /// The VM is barred by this many times as many strikes as a program.
 const VM_FACTOR: u32 = 4;
@@ -74,7 +74,7 @@ impl Strikes {
         Self { limits, programs: HashMap::new(), together: Record::default() }
     }
 
-    /// Notes that a context of a program was killed. Returns what may start no new ones, if that is so.
+    /// Notes that a context of a program was killed. Returns the program or VM that may start no new ones, if that is so.
     pub(in crate::serve) fn strike(&mut self, program: &str, now: Instant) -> Option<Barred> {
         let free = self.limits.strikes?;
         let mut record = self.program(program);
@@ -100,7 +100,7 @@ impl Strikes {
         PassedStrikes { programs: programs.collect(), together: self.together.pass_on(now) }
     }
 
-    /// Goes on with those of another process, whatever its limits were.
+    /// Goes on with the strikes of another process, even if its limits were others.
     pub(in crate::serve) fn resume(&mut self, passed: PassedStrikes, now: Instant) {
         let programs = passed.programs.into_iter().take(PROGRAMS_MAX);
         self.programs = programs.map(|(name, record)| (name.into(), self.resumed(record, now))).collect();
@@ -117,7 +117,7 @@ impl Strikes {
         self.limits.strikes
     }
 
-    /// Takes out what is known of a program, and leaves room for it.
+    /// Takes out the record of a program, and leaves room for it.
     fn program(&mut self, name: &str) -> Record {
         if let Some(record) = self.programs.remove(name) {
             return record;
@@ -132,7 +132,7 @@ impl Strikes {
 }
 
 impl Record {
-    /// Answers how many there are now, and for how long that bars, if so.
+    /// Returns how many there are now, and for how long they bar the program, if they do.
     fn strike(&mut self, free: u32, limits: &HangLimits, now: Instant) -> (u32, Option<Duration>) {
         self.forgive(limits.strike_forgiven, now);
         self.count = self.count.saturating_add(1);

@@ -7,12 +7,12 @@ use protocol::virtio_gpu::{CommandType, Header};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Contexts that were refused and of which the guest may still ask for something. Of more, the oldest are forgotten.
+/// Refused contexts that the guest may still make requests for. Of more, the oldest are forgotten.
 const REFUSED_MAX: usize = 256;
 /// Time after such a request in which others for unknown resources are taken to follow from it.
 const FOLLOWS: Duration = Duration::from_secs(10);
 
-/// The contexts of which the guest was told that they are no more, and when it asked for one last.
+/// The contexts that the guest was told are no more, and the time of its last request for one.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Aftermath {
     refused: VecDeque<ContextId>,
@@ -32,10 +32,10 @@ impl Aftermath {
         self.refused.retain(|other| *other != ctx_id);
     }
 
-    /// Returns whether a request failed for what the log has said already.
+    /// Returns whether a request failed for a reason that the log has already.
     pub(in crate::serve) fn explains(&mut self, header: &Header, error: &GuestError, now: Instant) -> bool {
         let explained = match error {
-            // The performer of the effect has said why it could not.
+            // The performer of the effect has logged the reason.
             GuestError::ContextLost(_) | GuestError::Host => true,
             GuestError::UnknownContext => {
                 header.context().is_some_and(|ctx_id| self.refused.contains(&ctx_id))

@@ -1,5 +1,4 @@
-//! This module writes what reaches the daemon's log: lines that workers print, and lines of a kind that are limited or
-//! that would say again what was said.
+//! This module writes to the daemon's log: lines that workers print, and lines of a kind that are limited or would repeat an earlier one.
 
 pub(super) mod aftermath;
 pub(super) mod limiter;

@@ -1,7 +1,8 @@
-//! The device process brings into its log, within limits, what workers, the probe and their drivers print.
+//! The device process brings into its log, within limits, the lines that workers, the probe and their drivers print.
 //!
 //! Each of them has a socket of its own for standard output and error, so it can change, hold up or forge no line of another. The device process
-//! reads what is there, waits for no more, and drops what is too much, so that a driver that prints waits for no reader either. A line is logged as one of ours that says who printed what, without control characters.
+//! reads the lines that are there, waits for no more, and drops those beyond the limits, so that a driver that prints waits for no reader either. A
+//! line is logged as one of the daemon that names the process which printed it, without control characters.
 
 use config::SHARE;
 use protocol::ids::ContextId;
@@ -20,7 +21,7 @@ const TURN_BYTES: usize = 64 << 10;
 /// Time that [`Budget`] counts lines for.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// The number of lines that may go into the log: so many a minute, of which one process leaves others a share ([`SHARE`]).
+/// The number of lines that may go into the log each minute. One process leaves others a share of them ([`SHARE`]).
 #[derive(Debug)]
 pub(in crate::serve) struct Budget {
     limit: u32,
@@ -66,7 +67,7 @@ pub(in crate::serve) struct Output {
 pub(in crate::serve) enum Heard {
     /// More may come later.
     More,
-    /// No more will come: nobody holds the other end.
+    /// No more will come: no process holds the other end.
     End,
 }
 
@@ -118,7 +119,7 @@ impl Output {
         Ok((output, theirs.into()))
     }
 
-    /// Logs what has come; a bounded part of it.
+    /// Logs the lines that have come; a bounded number of them.
     pub(in crate::serve) fn hear(&mut self, budget: &mut Budget) -> Heard {
         self.read(|printer, line, used| log_line(printer, line, used, budget))
     }
@@ -182,7 +183,7 @@ fn log_line(printer: &Printer, line: &[u8], used: &mut (u64, u32), budget: &mut 
     }
 }
 
-/// A line that no reader takes for another: without what moves a cursor or changes the order of characters, and backslashes doubled.
+/// A line that no reader takes for another: without characters that move a cursor or change the order of others, and with backslashes doubled.
 fn shown(line: &[u8]) -> String {
     let mut shown = String::with_capacity(line.len());
     for character in String::from_utf8_lossy(line).chars() {

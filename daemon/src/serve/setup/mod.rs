@@ -1,4 +1,4 @@
-//! The things that a device process finds and makes before it serves: its GPUs and what guests are offered of them, its socket, its key.
+//! This module finds and makes the things that a device process needs before it serves: its GPUs and their offer to guests, its socket, its key.
 
 mod gpu;
 mod list;

@@ -1,4 +1,4 @@
-//! The source of frontends: a socket file of ours, or a descriptor given by the process that started this one.
+//! The source of frontends: a socket file that this process makes, or a descriptor given by the process that started it.
 
 use crate::sandbox;
 use outside::{Access, NotBound, SocketFile};
@@ -15,7 +15,7 @@ pub enum SocketError {
     /// The socket file cannot be made.
     #[error("{0}: {1}")]
     Path(PathBuf, NotBound),
-    /// The descriptor is not what it should be.
+    /// The descriptor is no listening socket of the right kind.
     #[error("descriptor {0}: {1}")]
     Descriptor(RawFd, io::Error),
 }
@@ -37,7 +37,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Listens at `path`, for the users that `access` names, whatever the umask is. A socket file that no process serves any more is replaced.
+    /// Listens at `path`, for the users that `access` names, with any umask. A socket file that no process serves any more is replaced.
     pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |error| SocketError::Path(path.to_owned(), error);
         let listener = outside::listen(path, access).map_err(failed)?;
@@ -80,7 +80,7 @@ impl Listen {
         made.or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
-    /// The socket file that has to be removed in the end, if it is of our making. An absolute path.
+    /// The socket file that has to be removed in the end, if this process made it. An absolute path.
     pub fn made_at(&self) -> Option<SocketFile> {
         let Self::Socket { file: Some(file), .. } = self else { return None };
         Some(SocketFile::known(std::path::absolute(file.path()).ok()?, file.identity()))

@@ -1,4 +1,4 @@
-//! Keeps what outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
+//! Keeps the state that outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
 //!
 //! Knows nothing of pipeline caches. A user that reads the key can make data that host drivers trust, so it is readable for its
 //! owner only and never logged.
@@ -17,8 +17,8 @@ const KEY_FILE: &str = "pipeline-cache.key";
 /// The length of the key in bytes.
 const KEY_BYTES: u64 = 32;
 
-/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
-/// daemon has its own, and so it is if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
+/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each daemon has its own
+/// key, and also if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ fn key_in(folder: &Path) -> io::Result<CacheKey> {
     let aside = format!("{KEY_FILE}.{}", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mut file = File::from(openat(&folder, &aside, flags, Mode::RUSR | Mode::WUSR)?);
-    // Nothing is left behind if there is no room.
+    // No partial file is left behind if there is no room.
     let linked = file.write_all(&fresh_key()?.0).and_then(|()| file.sync_all()).and_then(|()| {
         match linkat(&folder, &aside, &folder, KEY_FILE, AtFlags::empty()) {
             Err(error) if error != Errno::EXIST => Err(error.into()),

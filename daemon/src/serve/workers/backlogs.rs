@@ -1,10 +1,10 @@
-//! The bound on what waits for workers that do not read, which all workers of the VM share.
+//! The bound on the messages that wait for workers that do not read, which all workers of the VM share.
 
 use crate::device::{Owner, Quota};
 use crate::ipc::{Bound, ToWorker};
 use config::DeviceLimits;
 
-/// The counts of what waits for all workers of the VM.
+/// The counts of the messages that wait for all workers of the VM.
 #[derive(Debug)]
 pub(in crate::serve) struct Backlogs {
     messages: Quota,
@@ -47,7 +47,7 @@ impl Bound<ToWorker> for Backlog<'_> {
         messages.check(owner, 1, &[])?;
         all_bytes.check(owner, bytes, &[])?;
         files.take(owner, has_file.into())?;
-        // As was checked.
+        // Succeeds, as was checked above.
         messages.take(owner, 1)?;
         all_bytes.take(owner, bytes)
     }
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(fill(&mut all, 1, &submit(4), false), Some((70, "worker_backlog")));
         assert_eq!(fill(&mut all, 2, &submit(4), true), Some((7, "worker_backlog_files")));
         assert_eq!(fill(&mut all, 3, &submit(1 << 20), false), Some((0, "worker_backlog_bytes")));
-        // What was refused has taken nothing.
+        // A refused message has taken nothing.
         assert_eq!((all.messages.held(Owner(3)), all.files.held(Owner(2))), (0, 7));
         [1, 2, 3].into_iter().for_each(|owner| all.forget(Owner(owner)));
         let mut bound = all.of(Owner(4));

@@ -15,7 +15,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic};
 
 const MEMORY: usize = 0x4000;
 const SIZE: u16 = 16;
-/// The place where the queue and the tables lie; buffers that keep out of each other's way come from behind.
+/// The place where the queue and the tables lie; buffers that do not overlap come from behind.
 const TABLE: u64 = 0;
 const AVAILABLE: u64 = 0x400;
 const USED: u64 = 0x800;
@@ -39,7 +39,7 @@ pub fn fuzz_chains(bytes: &[u8]) -> usize {
 struct Driver<'m> {
     memory: &'m Watched,
     next_buffer: u64,
-    /// No descriptor names what another one does.
+    /// No two descriptors name the same memory.
     tidy: bool,
 }
 
@@ -58,7 +58,7 @@ impl Driver<'_> {
             let head = bytes.arbitrary::<u8>().map_or(at as u16, u16::from) % (SIZE + 1);
             let _ = plain.write_obj(head.to_le(), GuestAddress(AVAILABLE + 4 + 2 * at));
         }
-        // Chains that share descriptors share what those name.
+        // Chains that share descriptors share their memory.
         self.tidy &= heads <= 1;
         let _ = plain.write_obj(heads.to_le(), GuestAddress(AVAILABLE + 2));
     }
@@ -74,7 +74,7 @@ impl Driver<'_> {
         let mut set = |bit: u8, flag: u32| flags |= if shape & bit == 0 { 0 } else { flag as u16 };
         set(1, VRING_DESC_F_NEXT);
         set(2, VRING_DESC_F_WRITE);
-        // Mostly so that chains keep out of each other's way, which is when reading twice is a fault of ours.
+        // Mostly so that chains do not overlap: only then is reading twice a fault of this crate.
         if bytes.ratio(1, if at == 0 && !indirect { 4 } else { 64 })? {
             set(4, VRING_DESC_F_INDIRECT);
             // At a table in the same place another chain may be at work.
@@ -132,7 +132,7 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
         let header = pending.header();
         assert!(header.is_none() || request.len() >= HEADER_BYTES);
         let command = header.and_then(|header| Command::decode(&header, &request, &LIMITS).ok());
-        // What it says is for others to fuzz.
+        // Other targets fuzz its content.
         let _ = command;
         taken += 1;
         answer(memory, pending);
@@ -140,7 +140,7 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
     taken
 }
 
-/// A queue without memory, which only counts what is dropped without an answer.
+/// A queue without memory, which only counts the requests that are dropped without an answer.
 pub(crate) fn unused_vring() -> Arc<Vring> {
     Arc::new(Vring::new(GuestMemoryAtomic::new(Regions::default())))
 }

@@ -24,7 +24,7 @@ const USER: u64 = 0x7000_0000;
 const MESSAGES_MAX: usize = 24;
 const LIMIT: usize = 0x800;
 
-/// Asserts that whatever a frontend says, the session goes on or ends. Returns how many messages were taken.
+/// Asserts that the session goes on or ends after any messages of a frontend. Returns how many messages were taken.
 pub fn fuzz_frontend(bytes: &[u8]) -> usize {
     let mut bytes = Unstructured::new(bytes);
     let Ok((ours, theirs)) = UnixStream::pair() else { return 0 };
@@ -166,7 +166,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Mostly what makes sense, in numbers of the vhost-user specification.
+/// Mostly sensible values, in numbers of the vhost-user specification.
 impl Arbitrary<'_> for Said {
     fn arbitrary(u: &mut Unstructured<'_>) -> arbitrary::Result<Self> {
         let index = match u.int_in_range(0..=31u8)? {

@@ -1,6 +1,6 @@
-//! Entry points for fuzzing what a driver and a frontend can do to the transport: a panic, a hang or memory without bound is a bug.
+//! Entry points for fuzzing the inputs of the transport from a driver and a frontend: a panic, a hang or memory without bound is a bug.
 //!
-//! [`fuzz_chains`] is the driver's side, [`fuzz_frontend`] the frontend's. Each answers how many requests or messages it was about.
+//! [`fuzz_chains`] is the driver's side, [`fuzz_frontend`] the frontend's. Each returns the number of requests or messages that it took.
 
 mod chains;
 mod frontend;

@@ -1,4 +1,4 @@
-//! Guest memory that notices what is read twice, and changes it in between as a hostile guest would.
+//! Guest memory that notices when a byte is read twice, and changes it in between as a hostile guest would.
 
 use std::cell::RefCell;
 use vm_memory::bitmap::BS;
@@ -18,7 +18,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Zeros; `change` is added to every byte that is read again, before it is.
+    /// Zeros; `change` is added to every byte before it is read again.
     pub(super) fn new(size: usize, change: u8) -> Self {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), size)]).expect("memory");
         Self { memory, reads: RefCell::new(vec![0; size]), change }

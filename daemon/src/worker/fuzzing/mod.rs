@@ -1,8 +1,8 @@
 //! Entry points for fuzzing a worker in this process: hostile streams, rings whose words change under its hands, and messages in any order.
 //!
-//! Everything is real but the driver below ([`vulkan::fuzzing`]). [`fuzz_ring`] runs one ring on the calling thread and changes its
-//! shared words between commands; [`fuzz_messages`] runs a whole worker with all its threads; [`fuzz_steps`] rebuilds a context. Each
-//! answers how many commands, messages or steps were taken. [`fuzz_snapshot`] decodes what another worker claims to have written down.
+//! Everything is real but the driver below ([`vulkan::fuzzing`]). [`fuzz_ring`] runs one ring on the calling thread and changes its shared words
+//! between commands; [`fuzz_messages`] runs a whole worker with all its threads; [`fuzz_steps`] rebuilds a context. Each returns how many commands,
+//! messages or steps were taken. [`fuzz_snapshot`] decodes bytes that another worker claims to have written.
 
 mod messages;
 #[cfg(feature = "fuzzing")]
@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vulkan::fuzzing as null;
 
-/// Bytes are decoded as a snapshot, or refused. Answers how much there is in it.
+/// Bytes are decoded as a snapshot, or refused. Returns the number of parts in it.
 pub fn fuzz_snapshot(bytes: &[u8]) -> usize {
     fuzz_decode(bytes)
 }
@@ -67,7 +67,7 @@ fn attach_all(resources: &Resources) -> Vec<Arc<Mapping>> {
         attached.expect("it can be mapped twice");
         Arc::new(mapping)
     };
-    // Known, so that nobody waits for them, and of no use.
+    // Known, so that no thread waits for them, and of no use.
     [0, RESOURCES.end() + 1].into_iter().for_each(|id| resources.attach_memory(ResourceId(id), None, 0));
     RESOURCES.map(attach).collect()
 }

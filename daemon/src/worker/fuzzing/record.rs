@@ -1,4 +1,4 @@
-//! Records what real clients send, as seeds: the commands of a worker, in the order in which they are executed.
+//! Records the commands of real clients, as seeds: those of a worker, in the order in which they are executed.
 //!
 //! With `FUZZ_RECORD=<folder>` each worker that may write there (`--sandbox=none`) leaves a file with its commands, one behind the other,
 //! as the target `venus_stream` reads them. Of commands that come again and again the first few are kept, and no long one.
@@ -38,7 +38,7 @@ pub fn command(number: i32, bytes: &[u8]) {
     let kept = record.kept.entry(number).or_default();
     *kept += 1;
     if *kept <= KEPT {
-        // What cannot be written is missing in a seed.
+        // Commands that cannot be written are missing in a seed.
         let _ = record.file.write_all(bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! One ring whose guest changes whatever it can reach, whenever it can.
+//! One ring whose guest changes everything that it can reach, whenever it can.
 
 use super::words::{self, Place as From};
 use super::{MEMORY, attach_all, channels, setup};
@@ -18,8 +18,8 @@ use vulkan::fuzzing as null;
 const BUFFER: usize = 1024;
 const COMMANDS_MAX: usize = 512;
 
-/// A ring takes what its guest publishes and ends or goes on, however the guest changes head, tail, status, buffer, streams and
-/// replies between two commands.
+/// A ring takes the commands that its guest publishes and ends or goes on, however the guest changes head, tail, status, buffer, streams and replies
+/// between two commands.
 pub fn fuzz_ring(bytes: &[u8]) -> usize {
     let mut guest = Unstructured::new(bytes);
     let _exclusive = null::begin(bytes.len() as u64);
@@ -31,7 +31,7 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
     let layout = RingLayout { head: 0, tail: 64, status: 128, buffer: 192..192 + BUFFER, extra: 1216..1280 };
     let pages = Arc::clone(&memory[2]);
     let ring = Arc::new(Ring::new(pages, layout, Duration::ZERO).expect("the layout fits"));
-    // Nobody is there to publish later.
+    // No other thread would publish later.
     ring.publish_virtqueue_seqno(u64::MAX);
     if publish(&memory, &mut guest).is_err() {
         return 0;
@@ -44,7 +44,7 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
         taken += 1;
         position = position.wrapping_add(length as u32);
         let _ = change(&memory, &mut guest);
-        // With nothing to do a ring waits, and nobody would wake it.
+        // With nothing to do a ring waits, and no thread would wake it.
         let tail = memory[2].word(64).expect("it is there").load(Ordering::SeqCst);
         if tail == position || taken >= COMMANDS_MAX || guest.is_empty() {
             ring.end();
@@ -87,7 +87,7 @@ fn publish(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> 
     if tail == 0 { Err(arbitrary::Error::NotEnoughData) } else { Ok(()) }
 }
 
-/// The guest changes something.
+/// The guest changes one of its words.
 fn change(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> {
     let how: u8 = guest.arbitrary()?;
     let words = &memory[2];

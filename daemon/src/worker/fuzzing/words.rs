@@ -15,7 +15,7 @@ pub(super) enum Place {
     Ring,
 }
 
-/// Encodes one command; now and then one that does not belong there, or whatever the bytes are.
+/// Encodes one command; now and then one that does not belong there, or random bytes.
 pub(super) fn command(u: &mut Unstructured<'_>, place: Place) -> Result<Vec<u8>> {
     let choices: &[u8] = match place {
         _ if u.ratio(1, 64)? => &[3, 7, 8, 9, 10, 11, 12, 13, 15],

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use vulkan::snapshot::NotMovable;
 use vulkan::{Allowance, Cancel, ContextLost, MemoryFile, Piece};
 
-/// The bytes of a slot, at most. What is copied at once should take much longer than a message.
+/// The bytes of a slot, at most. Copying so many should take much longer than a message.
 const SLOT_BYTES: u64 = 16 << 20;
 
 /// The number of slots, at most: those that one worker copies out of and the other into, and those on the way.
@@ -39,7 +39,7 @@ impl Slots {
     ///
     /// # Errors
     ///
-    /// A worker of ours would announce another number or another size.
+    /// An honest worker would announce another number or another size.
     fn announced(count: u32, bytes: u64) -> Result<Self, ContextLost> {
         let page = rustix::param::page_size() as u64;
         match (1..=SLOTS).contains(&count)
@@ -73,7 +73,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes room for contents on their way, of what the context may have.
+    /// Makes room for contents on their way, within the memory that the context may have.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Outgoing {
         Ok(Self { contents, file, slots })
     }
 
-    /// Says what contents pass through.
+    /// Tells the other worker the slots that contents pass through.
     pub(super) fn announce(&self, link: &Link) -> Result<(), LinkError> {
         let Slots { count, bytes } = self.slots;
         link.send(&HandOver::Slots { count, bytes }, Some(self.file.as_fd()))
@@ -107,7 +107,7 @@ impl Outgoing {
         let (mut on_the_way, mut begun) = (0, 0);
         for (part, slot) in self.slots.parts(self.contents.bytes()) {
             if on_the_way == self.slots.count {
-                // Nothing can be begun meanwhile.
+                // No slot is free, so no copy can begin: the copies that have begun are waited for.
                 (0..std::mem::take(&mut begun)).try_for_each(|_| self.one_filled(link))?;
                 one_emptied(link)?;
                 on_the_way -= 1;
@@ -149,7 +149,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// A worker of ours would announce other slots.
+    /// An honest worker would announce other slots.
     pub(super) fn announced(count: u32, bytes: u64, file: OwnedFd) -> Result<Self, ContextLost> {
         // The file counts for the worker that was granted it, and is given back when that ends.
         let file = Arc::new(MemoryFile::new(file, Piece::uncounted()));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use vulkan::MemoryFile;
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
 
-/// The time in which rings have to come to rest. What keeps one for longer is the driver, compiling a pipeline for example.
+/// The time in which rings have to come to rest. Only the driver keeps one for longer, compiling a pipeline for example.
 const REST_MAX: Duration = patience(10);
 
 /// The time in which fences have to be passed whose submissions have completed.
@@ -26,8 +26,9 @@ const FENCES_MAX: Duration = patience(10);
 /// Bytes of one message.
 const CHUNK: usize = INLINE_SUBMIT_MAX;
 
-/// Hands a context over to a successor that has built up the `prelude`; for submissions `drain_max` is waited. To be called between two commands of the virtqueue's stream, whose
-/// executor is `virtqueue`. Whatever the outcome, all rings have to be told to go on later ([`Context::go_on`]) if this worker stays.
+/// Hands a context over to a successor that has built up the `prelude`. Waits up to `drain_max` for submissions. To be called between two commands of
+/// the virtqueue's stream, whose executor is `virtqueue`. If this worker stays, all rings have to be told to go on later ([`Context::go_on`]),
+/// whether the hand-over has failed or not.
 ///
 /// # Errors
 ///
@@ -110,7 +111,7 @@ fn is_lost(executor: &AtRest) -> bool {
     executor.reply.is_some_and(|place| place.resource.is_none() && place.size > UNREAD_MAX)
 }
 
-/// Waits until all fences of the guest's kernel were passed, which they are in a moment, as everything has completed.
+/// Waits until all fences of the guest's kernel have passed. They pass in a moment, as everything has completed.
 fn fences_have_passed<B: Backend>(context: &Context<B>, max: Duration) -> Result<(), NotMovable> {
     let start = Instant::now();
     while !context.fences.have_passed() {

@@ -24,7 +24,7 @@ pub(super) enum LinkError {
     /// The other worker takes too long.
     #[error("the other worker takes too long")]
     TooLong,
-    /// The other worker sent what is no message, or the system refuses.
+    /// The other worker sent bytes that are no message, or the system refuses.
     #[error("the other worker cannot be heard")]
     Broken,
     /// The context has ended.
@@ -57,7 +57,7 @@ impl Link {
         }
     }
 
-    /// Receives a message, waiting for it.
+    /// Waits for a message.
     pub(super) fn receive(&self) -> Result<(HandOver, Option<OwnedFd>), LinkError> {
         loop {
             let left = self.left()?;
@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// Returns the time that is left.
+    /// Returns the remaining time.
     fn left(&self) -> Result<Duration, LinkError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match (self.cancel.is_cancelled(), left.is_zero()) {
@@ -80,7 +80,7 @@ impl Link {
         }
     }
 
-    /// Waits for a moment, or until the socket is ready. Whatever is wrong with it is found by the next try.
+    /// Waits for a moment, or until the socket is ready. The next try finds any fault of it.
     fn wait(&self, wanted: PollFlags, left: Duration) {
         let _ = readiness::within(&self.channel, wanted, left.min(SLICE));
     }

@@ -1,4 +1,4 @@
-//! The prelude: what a successor makes while the old worker still runs. Both sides of it.
+//! The prelude: the objects that a successor makes while the old worker still runs. Both sides of it.
 
 use super::hand_over::send_bytes;
 use super::link::Link;
@@ -11,8 +11,8 @@ use std::time::Instant;
 use vulkan::ContextLost;
 use vulkan::snapshot::{NotMovable, Prelude};
 
-/// Writes down what a successor can make already beside what it has made `so_far`, and returns all of that. It is no more if the successor has
-/// to make everything else later.
+/// Writes down the objects that a successor can make already beside those that it has made `so_far`, and returns all of them. There are no more than
+/// before if the successor has to make all others later.
 pub(super) fn write<B: Backend>(context: &Context<B>, so_far: Prelude, link: &Link) -> Prelude {
     let (bytes, prelude) = written(context, &so_far).unwrap_or_else(|why| {
         log::debug!("nothing is made ahead: {why}");
@@ -26,18 +26,18 @@ pub(super) fn write<B: Backend>(context: &Context<B>, so_far: Prelude, link: &Li
     prelude
 }
 
-/// Returns the bytes of the next part, and what the prelude is with it.
+/// Returns the bytes of the next part, and the prelude with that part.
 fn written<B: Backend>(context: &Context<B>, so_far: &Prelude) -> Result<(Vec<u8>, Prelude), NotMovable> {
     let (steps, prelude) = context.backend.save_prelude(so_far)?;
     let bytes = PreludeSteps::new(steps).encode().map_err(NotMovable::ever)?;
     Ok((bytes, prelude))
 }
 
-/// Makes what the old worker has written down.
+/// Makes the objects that the old worker has written down.
 ///
 /// # Errors
 ///
-/// The driver refuses something of it, or the other worker gives up. The context is over here.
+/// The driver refuses an object, or the other worker gives up. The context is over here.
 pub(super) fn build<B: Backend>(context: &Context<B>, link: &Link) -> Result<(), ContextLost> {
     let Received { bytes, incoming: None, .. } = receive(link, (BYTES_MAX, 0))? else {
         return Err(ContextLost::new("contents ahead of their snapshot"));

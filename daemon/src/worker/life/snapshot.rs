@@ -23,7 +23,7 @@ pub(super) const BYTES_MAX: usize = 512 << 20;
 pub(super) const FILES_MAX: usize = 65_536;
 /// The steps of a snapshot, at most.
 const STEPS_MAX: usize = 4 << 20;
-/// The rings of a snapshot, at most; how many a context can have is looked at when they are made.
+/// The rings of a snapshot, at most; the bound on a context's rings is checked when they are made.
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
@@ -44,7 +44,7 @@ pub(super) struct Snapshot {
     /// The rings.
     #[serde(deserialize_with = "at_most::<_, _, RINGS_MAX>")]
     pub rings: Vec<RingAtRest>,
-    /// Bytes that the device process has granted for what only the driver uses.
+    /// Bytes that the device process has granted for memory that only the driver uses.
     pub credit: PerHeap<u64>,
 }
 
@@ -91,9 +91,9 @@ fn encoded(what: &impl Serialize, steps: usize) -> Result<Vec<u8>, &'static str>
     Ok(bytes)
 }
 
-/// Returns what has these bytes, which begin with the version.
+/// Decodes a value from these bytes, which begin with the version.
 fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, &'static str> {
-    // What follows the number may be of another shape.
+    // The bytes behind the number may be of another shape.
     let (version, _): (u32, _) = decode_first(bytes).map_err(|_| "no snapshot")?;
     if version != VERSION {
         return Err("a snapshot of another version");
@@ -131,7 +131,7 @@ impl Snapshot {
     }
 }
 
-/// The entry point for fuzzing: whatever the bytes are, they are decoded or refused, and what is decoded is the same once it was encoded.
+/// The entry point for fuzzing: any bytes are decoded or refused, and a decoded value is the same after it was encoded.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::worker) fn fuzz_decode(bytes: &[u8]) -> usize {
     if let Ok(prelude) = PreludeSteps::decode(bytes) {
@@ -228,7 +228,7 @@ mod tests {
             let few = Few(vec![7; count]);
             assert_eq!(decode::<Few>(&encode(&few).unwrap()).ok(), (count <= 3).then_some(few));
         }
-        // A length that nothing follows makes no room.
+        // A length without contents behind it makes no room.
         assert!(decode::<Few>(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
     }
 }

@@ -90,7 +90,7 @@ fn one_that_stays_asleep_can_hand_over_again() {
     hand_over(&old, &asleep, true);
     is_taken_over(&asleep);
     old.end();
-    // Nobody reads.
+    // No worker reads at the other end.
     asleep.hands_over_to_nobody();
     asleep.grants();
     assert_eq!(asleep.answer(), ToDevice::MemoryReturned { memory: MemoryId(77) });

@@ -1,4 +1,4 @@
-//! The table of a module's ids: where each was defined, as what, and in which function.
+//! The table of a module's ids: where each was defined, for which kind of thing, and in which function.
 
 use super::error::ErrorKind;
 use super::opcode;
@@ -77,7 +77,7 @@ impl Ids {
         Ok(())
     }
 
-    /// Notes that a merge instruction names a block that no other names. Tells whether the block is still to come.
+    /// Notes that a merge instruction names a block that no other names. Returns whether the block is still to come.
     pub(crate) fn name_merge(&mut self, id: u32) -> Result<bool, ErrorKind> {
         let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
         if slot.is_merge {

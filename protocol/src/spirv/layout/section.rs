@@ -69,7 +69,7 @@ impl Progress {
             Some(section) => section,
             None => self.at.max(Section::Declarations),
         };
-        // Lines may stand before everything that they could be about.
+        // Lines may stand before all parts that they could belong to.
         let next = if matches!(opcode, op::LINE | op::NO_LINE) { next.max(self.at) } else { next };
         if next < self.at {
             return Err(ErrorKind::Order("instruction"));
@@ -82,7 +82,7 @@ impl Progress {
         Ok(next)
     }
 
-    /// Checks that everything that must be in a module was there.
+    /// Checks that every part that a module must have was there.
     pub(crate) fn finish(&self) -> Result<(), ErrorKind> {
         if self.models == 1 { Ok(()) } else { Err(ErrorKind::Order("memory model")) }
     }

@@ -1,4 +1,4 @@
-//! Extended instruction sets: what their instructions take, and which take no part in the program.
+//! Extended instruction sets: the operands of their instructions, and which instructions take no part in the program.
 
 use super::error::ErrorKind;
 use super::grammar::{Operand, row};

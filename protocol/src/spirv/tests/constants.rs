@@ -1,4 +1,4 @@
-//! Constants: the parts of composites, and what a module says of its specialisation (SPIR-V 1.6, 2.12 and 3.52.7).
+//! Constants: the parts of composites, and declarations of specialisation (SPIR-V 1.6, 2.12 and 3.52.7).
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn a_module_says_whether_its_sizes_vary() {
         let mode = ("local size", op(331, &[1, 38, 60, 60, 60]));
         with_all(&[mode, ("spec length", [fixed.clone(), constant].concat())])
     };
-    // The built-in size, of which one part is this constant.
+    // The built-in size, with this constant as one part.
     let of_built_in = |constant: &[u32], part: usize| {
         let mut parts = [63; 3];
         parts[part] = 60;

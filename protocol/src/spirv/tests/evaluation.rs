@@ -177,7 +177,7 @@ fn parts_are_found_in_composites() {
         (&[1], Some(8)),
         (&[2, 0, 1], Some(2)),
         (&[2, 1, 0], Some(3)),
-        // What lies outside has no value.
+        // A part outside has no value.
         (&[0, 0, 0], None),
         (&[1, 0], None),
         (&[3], None),

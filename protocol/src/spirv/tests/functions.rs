@@ -1,5 +1,5 @@
-//! Functions and their blocks: one terminator each, phis and variables at their places, merges, branches, calls, and what all of it costs
-//! (SPIR-V 1.6, 2.4, 2.11 and 2.16.1).
+//! Functions and their blocks: one terminator each, phis and variables at their places, merges, branches, calls, and the cost of all of it (SPIR-V
+//! 1.6, 2.4, 2.11 and 2.16.1).
 
 use super::*;
 
@@ -256,7 +256,7 @@ fn phis_open_a_block_that_is_not_the_first() {
         ),
     ];
     check_twins(&device(), twins);
-    // What comes from a block that is still to come is known when the function ends.
+    // A value from a block that is still to come is known when the function ends.
     let around = |value| {
         let (head, tail) = (op(245, &[4, 50, 13, FIRST, value, 42]), op(128, &[4, 51, 13, 13]));
         body(&[label(FIRST), branch(41), label(41), head, branch(42), label(42), tail, branch(41)])
@@ -336,7 +336,7 @@ fn branches_and_merges_name_blocks_of_their_function_and_not_its_first() {
     check_twins(&device(), twins);
 }
 
-/// Selections of this depth, each of which is around the next.
+/// Selections of this depth, one inside the other.
 fn nested(depth: u32) -> Vec<Vec<u32>> {
     let open = (0..depth)
         .flat_map(|at| [label(FIRST + at), selection_merge(99 - at), branch_if(FIRST + at + 1, 99 - at)]);
@@ -351,7 +351,7 @@ fn blocks_nest_so_deep_and_no_deeper() {
     assert_eq!(judge(&body(&nested(most))).map(|_| ()), Ok(()));
     let error = said(&device(), &body(&nested(most + 1)));
     assert_eq!(error, "OpSelectionMerge: more nested blocks (shader_nesting) than the limit");
-    // One behind the other is no nesting.
+    // Selections one behind the other are no nesting.
     let flat = (0..2 * most).flat_map(|at| {
         let (here, next) = (FIRST + at, FIRST + at + 1);
         [label(here), selection_merge(next), branch_if(next, next)]
@@ -416,7 +416,7 @@ fn a_function_does_not_come_back_to_itself() {
 
 #[test]
 fn the_numbers_that_instructions_make_are_counted() {
-    // 65 arrays of 1000 numbers are within the limit, 66 are not, whatever moves them.
+    // 65 arrays of 1000 numbers are within the limit, 66 are not, whichever instruction moves them.
     let most = LIMITS.cost / 1000;
     let types = [op(43, &[4, 41, 1000]), op(28, &[42, 4, 41]), op(32, &[43, 12, 42]), op(59, &[43, 44, 12])];
     let null = op(46, &[42, 45]);
@@ -438,14 +438,14 @@ fn the_numbers_that_instructions_make_are_counted() {
         assert_eq!(of(instruction, most), Ok(()), "{what}");
         assert_eq!(of(instruction, most + 1), too_much, "{what}");
     }
-    // Each instruction counts as one at least, so that the whole module costs what it has.
+    // Each instruction counts as one at least, so that the whole module costs as many as it has.
     let words = module(&parts());
     let instructions = parts().iter().skip_while(|(name, _)| *name != "function").count() as u64;
     let within =
         |cost| check(&words, &device(), &Limits { cost, ..LIMITS }).map(|_| ()).map_err(|error| error.kind);
     assert_eq!(within(instructions), Ok(()));
     assert_eq!(within(instructions - 1), too_much);
-    // And a call costs what it calls.
+    // And a call costs as much as its callee.
     let calls = |count: u64| {
         let all = (0..count as u32).map(|id| call(500 + id, 91)).collect::<Vec<_>>();
         let loads = (0..most as u32 / 2).map(|id| op(61, &[42, 200 + id, 44])).collect::<Vec<_>>();

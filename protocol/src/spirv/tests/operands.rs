@@ -51,7 +51,7 @@ fn each_instruction_has_its_operands_and_no_more() {
             assert_eq!(is_of_length, count < fewest || count > most, "{name}, {count} operands: {found:?}");
         }
     }
-    // Those of a phi come in pairs.
+    // The operands of a phi come in pairs.
     for count in 0..6 {
         let phi = op(245, &[&[4, 36][..], &[13, 31, 13, 30, 13][..count]].concat());
         let found = judge(&with("phi", &phi));
@@ -224,7 +224,7 @@ fn cases_of_a_switch_are_as_wide_as_its_selector() {
 
 #[test]
 fn ids_are_below_the_bound_and_not_zero() {
-    // At each place where an id stands: a type, a result, one that is used, one behind a literal or in a list.
+    // At each place where an id stands: a type, a result, a used id, one behind a literal or in a list.
     let names =
         |id: u32| with("spec id", &[op(5, &[&[id][..], &text("x")].concat()), op(71, &[20, 1, 7])].concat());
     type Place = fn(u32) -> Vec<u32>;
@@ -248,7 +248,7 @@ fn ids_are_below_the_bound_and_not_zero() {
 
 #[test]
 fn operations_on_constants_are_those_of_shaders() {
-    // SPIR-V 1.6, OpSpecConstantOp: what is valid with the capability Shader, and what SPV_KHR_cooperative_matrix adds.
+    // SPIR-V 1.6, OpSpecConstantOp: the operations that are valid with the capability Shader, and those that SPV_KHR_cooperative_matrix adds.
     let conversions = [113, 114, 115, 116, 124];
     let arithmetic = [126, 128, 130, 132, 134, 135, 137, 138, 139];
     let logical_and_bits = (164..=179).chain(194..=200);
@@ -261,7 +261,7 @@ fn operations_on_constants_are_those_of_shaders() {
         .chain(composites)
         .chain(of_matrices)
         .collect();
-    // More operands than any has: an operation that is known complains of its length, and of nothing else.
+    // More operands than any operation has: a known operation gets an error about its length, and about nothing else.
     for operation in 0..=6000 {
         let module = declared(&op(52, &[&[4, 50, operation][..], &[13; 9]].concat()));
         let found = judge(&module).map(|_| ());
@@ -300,7 +300,7 @@ fn the_operation_on_constants_has_its_own_operands() {
         ),
     ];
     check_twins(&device(), twins);
-    // The numbers that an invocation has of a matrix: a type is the operand, and the result one like any other.
+    // The count of a matrix's numbers that an invocation has: a type is the operand, and the result one like any other.
     let matrix = op(4456, &[50, 4, 20, 20, 20, 13]);
     let length = |of| [matrix.clone(), op(52, &[4, 51, 4460, of]), op(52, &[4, 52, 128, 51, 13])].concat();
     let missing = "OpSpecConstantOp %51: id %60 is not defined here";

@@ -1,8 +1,8 @@
-//! Types: what each may be made of, how large its values are, and what the limits count (SPIR-V 1.6, 2.8, 2.16.1 and 3.52.6).
+//! Types: their parts, the sizes of their values, and the counts of the limits (SPIR-V 1.6, 2.8, 2.16.1 and 3.52.6).
 
 use super::*;
 
-/// A module that declares this type, or whatever it is, as id 60.
+/// A module that declares these words, mostly a type, as id 60.
 fn declared(words: &[u32]) -> Vec<u32> {
     let before =
         [op(22, &[50, 32]), op(23, &[51, 50, 4]), op(26, &[52]), op(25, &[53, 50, 1, 0, 0, 0, 1, 0])];
@@ -18,7 +18,7 @@ fn numbers_have_the_widths_of_the_specification() {
         let float = judge(&declared(&op(22, &[60, width])));
         let expected = |is_width, what| if is_width { Ok(()) } else { Err(ErrorKind::Range(what)) };
         assert_eq!(integer.map(|_| ()), expected(is_width, "width of an integer"), "{width}");
-        // Those of 8 bits have an encoding.
+        // Floats of 8 bits have an encoding.
         assert_eq!(float.map(|_| ()), expected(is_width && width != 8, "width of a float"), "{width}");
     }
     for (signedness, is_valid) in [(0, true), (1, true), (2, false), (u32::MAX, false)] {
@@ -202,7 +202,7 @@ fn variables_of_a_storage_class_are_counted_together() {
         let variables = [op(59, &[62, 63, 6]), op(59, &[72, 73, 6])].concat();
         judge(&declaring(&[types(6, first, second), variables])).map(|_| ())
     };
-    // Those of functions add up over all of them, as if all were inlined.
+    // Variables of functions add up over all of them, as if all were inlined.
     let in_functions = |first, second| {
         let main = [op(248, &[30]), op(59, &[62, 63, 7]), op(253, &[])];
         let other = [op(54, &[2, 74, 0, 3]), op(248, &[75]), op(59, &[72, 73, 7]), op(253, &[]), op(56, &[])];

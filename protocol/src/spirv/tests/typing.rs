@@ -1,4 +1,4 @@
-//! Types of operations: what is reached, moved and computed fits (SPIR-V 1.6, 3.52.8 to 3.52.15).
+//! Types of operations: operands that are reached, moved and computed fit (SPIR-V 1.6, 3.52.8 to 3.52.15).
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn doing(words: &[u32]) -> Vec<u32> {
     running(&declarations(), &[op(248, &[30]), words.to_vec(), op(253, &[])])
 }
 
-/// Checks what is valid, and that each other is refused with what its error says.
+/// Checks that the valid operations are accepted, and that each other is refused with its error.
 fn check_operations(valid: &[Vec<u32>], wrong: &[(Vec<u32>, &str)]) {
     for words in valid {
         let found = judge(&doing(words));
@@ -70,7 +70,7 @@ fn access_chains_end_inside_of_their_types() {
                 (chain(62, &[13, 13]), "id %13 is no pointer"),
                 (chain(62, &[87, 83]), "id %83 is no integer"),
                 (chain(60, &[88, 82]), "id %82 is no integer"),
-                // The index of a member is no specialisation constant, and no value that is computed.
+                // The index of a member is no specialisation constant, and no computed value.
                 (chain(62, &[87, 20]), "id %20 is no integer constant"),
             ],
         );

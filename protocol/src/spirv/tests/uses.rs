@@ -1,4 +1,4 @@
-//! Ids that are named before they are defined: where that is allowed, and what they have to turn out to be (SPIR-V 1.6, 2.4, 2.16.1).
+//! Ids that are named before they are defined: where that is allowed, and the kinds that they must turn out to be (SPIR-V 1.6, 2.4, 2.16.1).
 
 use super::*;
 
@@ -136,7 +136,7 @@ fn pointers_that_are_announced_come_as_pointers_to_structs() {
         ),
     ];
     check_twins(&device(), twins);
-    // A struct needs no announcement of what turns out to be a pointer to a struct.
+    // A struct needs no announcement of an id that turns out to be a pointer to a struct.
     let (node, pointer) = (op(30, &[51, 4, 50]), op(32, &[50, 12, 51]));
     let other = op(32, &[50, 12, 4]);
     let wrong = "OpTypeStruct %51: id %50 is no pointer to a structure";

@@ -1,4 +1,4 @@
-//! Sizes of workgroups: which entry points need one, where it may be given, and what the device takes (SPIR-V 1.6, 3.6, `WorkgroupSize`).
+//! Sizes of workgroups: which entry points need one, where it may be given, and which sizes the device takes (SPIR-V 1.6, 3.6, `WorkgroupSize`).
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn narrow_device(specialisation: Option<&[(u32, u64)]>) -> Device<'static> {
     }
 }
 
-/// Returns what keeps the first entry point from being launched there, as the error says behind the number of its word.
+/// Returns the error that keeps the first entry point from being launched there, without the number of its word.
 fn launched(words: &[u32]) -> Result<(), String> {
     // `Kernel`, `MeshShadingNV`, `MeshShadingEXT` and `RayTracingKHR`.
     let words = with_capabilities(words.to_vec(), &[6, 5266, 5283, 4479]);

@@ -1,4 +1,4 @@
-//! The rewriting that initialises workgroup memory: which variables get a null, and of which type.
+//! The rewriting that initialises workgroup memory: which variables get a null, and its type.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn what_is_initialised_or_elsewhere_stays_as_it_is() {
         assert!(judge(&words).is_ok(), "{what}");
         assert_eq!(zero::workgroup(&words), None, "{what}");
     }
-    // One of each kind: only the one without a null gets one.
+    // One variable of each kind: only the one without a null gets one.
     let mixed = |last: Vec<u32>| with_shared(&[null.concat(), op(59, &[50, 60, 4, 51]), last]);
     let mut expected = mixed([op(46, &[4, 100]), op(59, &[50, 61, 4, 100])].concat());
     expected[3] = 101;

@@ -1,4 +1,4 @@
-//! Values that are moved, chosen, put together or handed on: they are of the type of where they go.
+//! Values that are moved, chosen, put together or handed on: their types are those of their destinations.
 
 use super::operation::Operation;
 use super::view::{Class, Numbers, View};
@@ -6,7 +6,7 @@ use crate::spirv::layout::error::ErrorKind;
 use crate::spirv::layout::opcode as op;
 use crate::spirv::layout::words::Instruction;
 
-/// The component of a shuffle that is none.
+/// The index in a shuffle that names no component.
 const NO_COMPONENT: u32 = u32::MAX;
 
 /// Checks an operation that moves values.

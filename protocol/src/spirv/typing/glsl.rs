@@ -67,7 +67,7 @@ fn parts(view: &View<'_>, are_floats: bool, value: u32, one: u32, other: u32) ->
     if fits { Ok(()) } else { Err(WRONG) }
 }
 
-/// Checks what is computed of a square matrix.
+/// Checks the functions of a square matrix.
 fn of_matrix(view: &View<'_>, ty: u32, number: u32, operands: &[u32]) -> Result<(), ErrorKind> {
     let matrix = view.type_of(*operands.first().ok_or(ErrorKind::Length)?)?;
     let (op::TYPE_MATRIX, [column, count]) = view.declared(matrix)? else { return Err(WRONG) };
@@ -79,7 +79,7 @@ fn of_matrix(view: &View<'_>, ty: u32, number: u32, operands: &[u32]) -> Result<
     if fits { Ok(()) } else { Err(WRONG) }
 }
 
-/// Checks the operations that put numbers into one, or take them out of one. Other operations pass.
+/// Checks the operations that pack several numbers into one, or unpack them. Other operations pass.
 fn packed(view: &View<'_>, ty: u32, number: u32, operands: &[u32]) -> Result<(), ErrorKind> {
     let floats = |count| Numbers { class: Float, bits: 32, count };
     let integers = |count| Numbers { class: Int, bits: 32, count };

@@ -58,7 +58,7 @@ fn by_scalar(operation: &Operation<'_>, view: &View<'_>) -> Result<(), ErrorKind
     view.agree(component, view.type_of(operation.id(1)?)?, "operands and result")
 }
 
-/// The shape of a scalar, vector or matrix of floats; none if a type is something else.
+/// The shape of a scalar, vector or matrix of floats; none for other types.
 fn shape(view: &View<'_>, ty: u32) -> Result<Option<Shape>, ErrorKind> {
     let (opcode, operands) = view.declared(ty)?;
     let (column, columns) = match operands {

@@ -6,7 +6,7 @@ use crate::spirv::layout::error::ErrorKind;
 use Class::{Bool, Float, Int};
 use std::ops::RangeInclusive;
 
-/// Operations, what their results are, what their operands are, and whether these are as wide as the result.
+/// Operations, the class of their results, the class of their operands, and whether these are as wide as the result.
 type Rule = (RangeInclusive<u16>, Class, Class, bool);
 
 /// All operands of these have as many components as the result, and are of one width.
@@ -96,7 +96,8 @@ fn alike(
     if made.class == result { Ok(()) } else { Err(WRONG) }
 }
 
-/// Demands of an operation whose result is no scalar or vector that all is: matrices that subgroups hold, or long vectors.
+/// Demands that the operands of an operation are of the same kind as its result: matrices that subgroups hold, or long vectors. For results other
+/// than scalars and vectors.
 fn matrices(operation: &Operation<'_>, view: &View<'_>, is_as_wide: bool) -> Result<(), ErrorKind> {
     use crate::spirv::layout::opcode as op;
     let (opcode, _) = view.declared(operation.ty)?;

@@ -14,7 +14,7 @@ enum Index {
     Value(u32),
 }
 
-/// Checks that a path ends inside the type that it starts from, at what the result says.
+/// Checks that a path ends inside the type that it starts from, at a part of the result's type.
 pub(super) fn check(operation: &Operation<'_>, view: &View<'_>) -> Result<(), ErrorKind> {
     let Operation { opcode, ty, words, .. } = *operation;
     match (opcode, words) {

@@ -62,12 +62,12 @@ impl<'v> View<'v> {
         Ok(one == other || form(one)? == form(other)?)
     }
 
-    /// Demands that two types are declared alike; `what` are those that would differ.
+    /// Demands that two types are declared alike; `what` names those that would differ.
     pub(super) fn agree(&self, one: u32, other: u32, what: &'static str) -> Result<(), ErrorKind> {
         if self.are_alike(one, other)? { Ok(()) } else { Err(ErrorKind::Mismatch(what)) }
     }
 
-    /// The storage class of a pointer and the type of what it points to; no type if it is untyped.
+    /// The storage class of a pointer and the type that it points to; no type if it is untyped.
     pub(super) fn pointer(&self, pointer: u32) -> Result<(u32, Option<u32>), ErrorKind> {
         let ty = self.type_of(pointer)?;
         self.pointer_type(ty).map_err(|_| ErrorKind::IdKind(pointer, "pointer"))

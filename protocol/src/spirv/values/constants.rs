@@ -1,4 +1,4 @@
-//! Constants that are made of integers and booleans: what arrays and workgroups are sized by, with specialisation applied.
+//! Constants that are made of integers and booleans: the sizes of arrays and workgroups, with specialisation applied.
 
 use super::operations;
 use super::types;
@@ -44,7 +44,7 @@ pub(crate) struct Constants {
 }
 
 impl Constants {
-    /// Starts with these values for specialisation constants; without values, what depends on them counts as 1.
+    /// Starts with these values for specialisation constants; without values, sizes that depend on them count as 1.
     pub(crate) fn new(overrides: Option<HashMap<u32, u64>>) -> Self {
         Self { overrides, ..Self::default() }
     }
@@ -159,7 +159,7 @@ impl Constants {
         constant
     }
 
-    /// The components that `OpSpecConstantOp` yields; none if it is about more than scalars and vectors.
+    /// The components that `OpSpecConstantOp` yields; none if it concerns more than scalars and vectors.
     fn operate(
         &self,
         ids: &Ids,

@@ -1,4 +1,4 @@
-//! Types of a module: how large their values are, how deep they nest, and that they are made of what they may be made of.
+//! Types of a module: how large their values are, how deep they nest, and that their parts are allowed.
 
 use super::constants::Constants;
 use crate::spirv::layout::error::ErrorKind;
@@ -49,12 +49,12 @@ pub(crate) struct Types {
     forms: HashMap<Box<[u32]>, u32>,
 }
 
-/// A pointer, whatever it points to.
+/// A pointer to any type.
 const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: false, form: 0 };
-/// The bit of what stands in a form for a type that is declared later: its id.
+/// The bit that marks an entry in a form as a type that is declared later: its id.
 const LATER: u32 = 1 << 31;
 
-/// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that it was.
+/// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that a declaration came.
 pub(crate) fn is_pointer_to_come(id: Id) -> bool {
     id.at == 0 && id.is_announced
 }
@@ -70,7 +70,7 @@ impl Types {
         self.all.len() as u32
     }
 
-    /// Adds the type that `instruction` declares and tells what it is; the ids it uses, forward pointers apart, are defined.
+    /// Adds the type that `instruction` declares and returns it; the ids it uses, forward pointers apart, are defined.
     pub(crate) fn add(
         &mut self,
         ids: &Ids,
@@ -207,7 +207,7 @@ impl Types {
     fn members(&self, ids: &Ids, members: &[u32]) -> Result<Type, ErrorKind> {
         let mut sum = Type { leaves: 1, ..Type::default() };
         for member in members {
-            // Not announced by an instruction of its own: what a struct names before it is declared must be a pointer.
+            // Not announced by an instruction of its own: a type that a struct names before it is declared must be a pointer.
             let member = if ids.any(*member)?.at == 0 { POINTER } else { self.element(ids, *member)? };
             sum.bytes = sum.bytes.saturating_add(member.bytes);
             sum.leaves = sum.leaves.saturating_add(member.leaves);

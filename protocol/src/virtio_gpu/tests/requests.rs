@@ -3,7 +3,7 @@
 use super::*;
 use std::ops::Range;
 
-/// The bytes behind the header that a command has no use for: padding, the position of a cursor, what stands behind a name.
+/// The bytes behind the header that a command has no use for: padding, the position of a cursor, the bytes behind a name.
 fn free_bytes(command: &Command<'_>) -> [Range<usize>; 2] {
     const NONE: Range<usize> = 0..0;
     match command {

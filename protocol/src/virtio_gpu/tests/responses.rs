@@ -19,7 +19,7 @@ fn a_response_echoes_what_the_device_knows_of_the_header() {
     let echoed = encoded(&Response::OkNodata);
     // The fence, its id, the context and the ring's number, which counts only with the ring's flag; no padding.
     assert_eq!(echoed, hex("00110000 01000000 0900000000000000 05000000 07000000"));
-    // An answer stands behind what is there already.
+    // An answer stands behind the bytes that are there already.
     let mut out = vec![1, 2, 3];
     Response::Err(ResponseType::ERR_UNSPEC).encode(&odd_request(), &mut out);
     assert_eq!((out.len(), &out[..7]), (3 + HEADER_BYTES, &[1, 2, 3, 0, 0x12, 0, 0][..]));
@@ -63,7 +63,7 @@ fn display_information_is_about_sixteen_scanouts() {
 #[test]
 fn a_response_cut_short_is_none() {
     for (response, bytes) in golden_responses() {
-        // A capability set has the length of what is there.
+        // A capability set has the length of its own bytes.
         let shortest = if matches!(response, Response::OkCapset(_)) { HEADER_BYTES } else { bytes.len() };
         for end in 0..bytes.len() {
             assert_eq!(

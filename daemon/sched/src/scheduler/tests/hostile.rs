@@ -1,4 +1,4 @@
-//! Tests of the harm that workers which were taken over can do to others.
+//! Tests of the harm that workers which a guest has taken over can do to other VMs.
 
 use super::super::*;
 use super::simulation::*;
@@ -13,7 +13,7 @@ fn beside(setting: Setting, adversary: &[Guest], time: Nanos) -> World {
 
 fn assert_no_harm(world: &World, what: &str) {
     let parts = [0, 1].map(|index| world.part(index));
-    // A third each, less what switches cost.
+    // Each gets a third, less the cost of switches.
     assert!(parts.iter().all(|part| *part >= 1.0 / 3.0 - 0.02), "{what}: {parts:.4?}, {}", world.figures());
 }
 
@@ -70,7 +70,7 @@ fn beside_many(setting: Setting, liar: &Guest, contexts: usize, time: Nanos) -> 
     (world.part(0), world.percentile(0, 1.0))
 }
 
-/// Contexts of a VM, however many there are, have no more than the VM's part together by what they say of their times.
+/// Contexts of a VM, however many there are, have no more than the VM's part together, whatever times they claim.
 #[test]
 fn contexts_that_lie_about_their_times_take_nothing_from_another_vm() {
     let kinds = [
@@ -111,7 +111,7 @@ fn contexts_that_hold_their_place_without_work_take_nothing_from_another_vm() {
     }
 }
 
-/// The VM that was there before has two contexts in the driver, however many have work.
+/// The VM that was there first has two contexts in the driver, however many have work.
 #[test]
 fn a_vm_that_comes_finds_two_contexts_of_another_in_the_driver() {
     let endless = vec![Guest::new(1, 100, 1000 * SECOND); 150];
@@ -123,8 +123,8 @@ fn a_vm_that_comes_finds_two_contexts_of_another_in_the_driver() {
     assert!(part >= 0.31, "{part:.3}");
 }
 
-/// The contexts submit little, so that little is expected of them, and much then. Two of them are in the driver before that is known, and share the GPU with
-/// the other VM, which makes up for that afterwards; if they never end, it cannot.
+/// The contexts submit little work at first, so that little is expected of them, and much then. Two of them are in the driver before that is known,
+/// and share the GPU with the other VM, which makes up for that afterwards; if they never end, it cannot.
 #[test]
 fn contexts_that_take_longer_than_they_used_to_have_their_vms_part_together() {
     for (length, least) in [(100 * MILLISECOND, 0.45), (SECOND, 0.45), (1000 * SECOND, 0.31)] {

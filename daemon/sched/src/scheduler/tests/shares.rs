@@ -73,8 +73,8 @@ fn many_equal_tenants_are_served_evenly() {
             let least = shares.iter().copied().fold(1.0, f64::min);
             let most = shares.iter().copied().fold(0.0, f64::max);
             let (part, apart) = (least / most, (most - least) * 10_000.0 * world.utilisation());
-            // Which of those that ran alternately had how much is known to a part of a slice only, and switching costs.
-            // A context is stayed with for 1 ms, which is much of what one of many gets.
+            // The times of contexts that ran alternately are known to a part of a slice only, and switching costs. The scheduler stays with a context
+            // for 1 ms, which is much of the time that one of many gets.
             assert!(
                 part >= fairness || apart <= 2.0,
                 "{count} tenants: min/max {part:.4}, {}",

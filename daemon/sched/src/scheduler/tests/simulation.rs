@@ -91,7 +91,7 @@ pub(super) struct Guest {
     pub(super) completed: u32,
     pub(super) allowed: u32,
     pub(super) leased: bool,
-    /// True GPU time, and what it was at the end of each second.
+    /// True GPU time, and its value at the end of each second.
     pub(super) busy: Nanos,
     pub(super) seconds: Vec<Nanos>,
     pub(super) latencies: Vec<Nanos>,
@@ -132,7 +132,7 @@ impl Guest {
         Self { share, period: Some(period), ..Self::new(tenant, weight, length) }
     }
 
-    /// The length of the next submission, of which 0 to 2000 `jitter` says how much shorter or longer it is than others.
+    /// The length of the next submission. `jitter`, from 0 to 2000, says how much shorter or longer it is than others.
     fn next_length(&self, jitter: Nanos) -> Nanos {
         let later = self.later.filter(|(count, _)| self.latencies.len() >= *count);
         let length = later.map_or(self.length, |(_, length)| length);
@@ -159,13 +159,13 @@ enum Event {
     Look(Nanos),
 }
 
-/// The work that runs: whose it is, since when the slice lasts, and what the slice is to do.
+/// The running work: whose it is, since when the slice lasts, and how much the slice is to do.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     guest: usize,
     begin: Nanos,
     until: Nanos,
-    /// True if the slice is over, and what the guest has begun has to end.
+    /// True if the slice is over, and the guest's running workgroups have to end.
     drains: bool,
 }
 
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Lets a guest submit what it has next, after some time.
+    /// Lets a guest submit its next work, after some time.
     fn streams(&mut self, index: usize, think: Nanos) {
         let Some((count, each)) = self.guests[index].stream else { return };
         self.guests[index].left = count;
@@ -312,7 +312,7 @@ impl World {
         self.report(index, &[]);
     }
 
-    /// Lets a worker dispatch what it may.
+    /// Lets a worker dispatch the submissions that it was granted.
     fn dispatch(&mut self, index: usize) {
         loop {
             let guest = &mut self.guests[index];
@@ -415,7 +415,7 @@ impl World {
         }
         let (_, arrived, left, begun) = self.device.pop_front().unwrap();
         if left > ran {
-            // What the same context has behind it waits for it.
+            // The work of the same context behind it waits for it.
             let behind: Vec<_> = self.device.iter().filter(|work| work.0 == index).copied().collect();
             self.device.retain(|work| work.0 != index);
             self.device.push_back((index, arrived, left - ran, begun));

@@ -1,7 +1,7 @@
 //! Programs that wait for their results, beside others that do not.
 //!
-//! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a
-//! hog, and waited for no context, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time: what was measured on the real one.
+//! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a hog, and
+//! waited for no context, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time, as measured on the real GPU.
 
 use super::super::*;
 use super::simulation::*;
@@ -58,7 +58,7 @@ fn depth_makes_no_difference_where_something_is_always_submitted() {
 
 #[test]
 fn one_at_a_time_gets_its_share_and_pays_for_its_gaps() {
-    // From one kernel's end to the next one's beginning it is some 0.3 ms more than these.
+    // The gap from one kernel's end to the next one's beginning is some 0.3 ms longer than these.
     for (think, least) in [(0, 0.925), (50, 0.915), (100, 0.905)] {
         let world = run(vec![one(0, think * MICROSECOND), hog(1)]);
         let (share, used) = (world.shares()[0], world.utilisation());
@@ -69,7 +69,7 @@ fn one_at_a_time_gets_its_share_and_pays_for_its_gaps() {
 
 #[test]
 fn a_submission_that_comes_one_at_a_time_has_no_part_in_a_longer_ones_turn() {
-    // The budget of waiting is the price: without it they run side by side, and the hog has most of the GPU.
+    // The price is the budget of waiting: without it they run side by side, and the hog has most of the GPU.
     let parts = [0.0, 0.01, 0.02, 0.04, 0.08].map(|anticipation| {
         let world = run_with(anticipation, vec![one(0, 0), hog(1)]);
         assert!(world.utilisation() >= 0.9, "{anticipation}: {}", world.figures());

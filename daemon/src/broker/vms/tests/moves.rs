@@ -42,7 +42,7 @@ fn a_context_that_moves_is_scheduled_where_it_is() {
     operator.hears();
     let change = Some(GpuChange { from: 0, to: 1 });
     assert_eq!(world.heard(0), [FromBroker::Restart { ctx_id: CONTEXT, change }]);
-    // It has begun work that nobody will finish there.
+    // The old worker has begun work that it will not finish there.
     old.tell(Counters { ready: 1, dispatched: 1, completed: 0 });
     world.ring(0);
     let new = world.begin_on(0, CONTEXT.0, 1);
@@ -55,7 +55,7 @@ fn a_context_that_moves_is_scheduled_where_it_is() {
     world.ring(0);
     assert_eq!(new.granted(), 1);
     assert_eq!(gpus(&mut world).1, [spare]);
-    // What it left behind holds nobody up.
+    // The unfinished work that it left behind holds no context up.
     let other = world.begin(0, 4);
     other.tell(READY);
     world.ring(0);
@@ -134,7 +134,7 @@ fn a_gpu_that_is_drained_is_left_one_context_after_the_other() {
     world.ring(0);
     assert_eq!(moved.granted(), 1);
     assert!(world.broker.status(world.now).gpus[0].drained);
-    // What has stayed is tried again.
+    // A context that stayed is tried again.
     let mut operator = world.ask(DRAIN);
     assert_eq!(world.heard(0), [FromBroker::Restart { ctx_id: ContextId(4), change }]);
     world.say(0, &ToBroker::Restarted { ctx_id: ContextId(4), outcome: Err("it may not".into()) });

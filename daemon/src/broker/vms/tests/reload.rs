@@ -18,7 +18,7 @@ fn adopt_so(world: &mut World, how: How, change: impl FnOnce(&mut Settings)) -> 
     world.broker.adopt(settings, how, world.now)
 }
 
-/// The names of the VMs that wait, and what each of them waits for.
+/// The names of the VMs that wait, and the change that each of them waits for.
 fn pending(world: &mut World) -> Vec<(String, String)> {
     let status = world.broker.status(world.now);
     status.vms.into_iter().filter_map(|vm| Some((vm.name, vm.pending?.to_string()))).collect()
@@ -35,11 +35,11 @@ fn set(world: &mut World, vm: &str, weight: i64) -> Result<(), String> {
 
 /// The device process of a VM ends, as it was asked to.
 fn ends_as_asked(world: &mut World, index: usize) {
-    assert!(world.broker.vms[index].ending.is_some(), "nobody asked it to");
+    assert!(world.broker.vms[index].ending.is_some(), "no change or operator asked it to");
     world.broker.child_ended(index, world.now);
 }
 
-/// The device process of a VM ends, though nobody asked it to.
+/// The device process of a VM ends, though the broker did not ask it to.
 fn fails_by_itself(world: &mut World, index: usize) {
     world.broker.vms[index].process.as_mut().unwrap().kill();
     world.broker.child_ended(index, world.now);
@@ -77,9 +77,9 @@ fn a_vm_that_is_gone_leaves_when_its_device_process_has_ended_and_takes_nothing_
     ends_as_asked(&mut world, 0);
     assert_eq!(world.broker.vms.indices(), [1]);
     assert_eq!(world.broker.gpus[0].share(tenant), None);
-    // All weights on the GPU are its own now.
+    // All weights on the GPU are the second VM's now.
     assert_eq!(world.broker.status(world.now).vms[0].ceiling, Some(1.0));
-    // What was still under way about it finds nobody.
+    // Events about it that were still under way find no VM.
     for source in [Source::Channel, Source::Child, Source::Doorbell] {
         world.broker.turn(&[Event::new(Events::EPOLLIN | Events::EPOLLOUT, source.token(0))], world.now);
     }
@@ -223,7 +223,7 @@ fn what_waits_is_done_at_once_or_not_at_all_if_the_file_or_the_operator_says_so(
     let told = adopt_so(&mut world, NOW, change);
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
     assert!(world.broker.vms[0].ending.is_some() && pending(&mut world).is_empty());
-    // It loses its GPU already.
+    // The first VM loses its GPU already.
     let told = adopt(&mut world, |new| new.vms[0].arguments = vec!["--queues=nominal".into()]);
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
 }

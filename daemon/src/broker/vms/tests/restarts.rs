@@ -6,7 +6,7 @@ use crate::ipc::{RestartStage, RestartTook, Unmovable};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-/// An operator who has asked for something.
+/// An operator who waits for an answer.
 pub(super) struct Operator(BufReader<UnixStream>);
 
 impl World {
@@ -87,7 +87,7 @@ fn an_operator_hears_how_far_a_restart_is_and_what_it_took() {
     world.say(0, &restarted(Ok(TOOK)));
     assert_eq!(operator.hears(), Some(Answer::Restarted { pause_ms: 38, total_ms: 121 }));
     assert_eq!((world.counts(), world.broker.next_restart()), ((1, 0, Some(0.038)), None));
-    // Nobody has asked for more.
+    // No operator has asked for another restart.
     world.say(0, &restarted(Ok(TOOK)));
     assert!(!world.is_dying(0));
     assert_eq!(world.counts(), (1, 0, Some(0.038)));
