@@ -1,7 +1,7 @@
 //! Memory of the GPUs that the broker lets a VM have and takes away, with workers and a broker that are played.
 
-use super::handover::Stage;
 use super::handover::room::Room;
+use super::handover::{Asker, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, heard, rig_with_spare, submitted};
 use crate::ipc::{
     Channel, FromBroker, HandOver, RoomOrder, RoomState, ToBroker, ToDevice, ToWorker, Unmovable,
@@ -24,8 +24,24 @@ impl Rig {
     }
 
     fn asks(&mut self, worker: u32, request: u32, least: u64, bytes: u64) {
-        let wanted = Wanted::Credit { heap: Heap::Device, least, bytes };
-        self.say(worker, &ToDevice::MemoryWanted { request, wanted });
+        self.say(worker, &wants(request, least, bytes));
+    }
+
+    /// A restart begins, up to where the old worker is told to hand over.
+    fn is_to_rest(&mut self) {
+        self.server.restart(CONTEXT, None, Asker::Test);
+        self.turn();
+        self.say(NEW, &ToDevice::Ready);
+        while let Some(Stage::Prepares { .. }) = self.stage() {
+            self.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
+        }
+        assert_eq!(self.stage(), Some(Stage::Rests));
+    }
+
+    /// Returns whether a worker hears that a request is refused, when the time is this.
+    fn is_refused(&mut self, worker: u32, request: u32, now: Instant) -> bool {
+        self.server.room_due(now);
+        self.hear(worker).contains(&ToWorker::MemoryRefused { request })
     }
 
     /// One worker writes everything and another takes it over, with its credit. Nothing is left of the first.
@@ -68,6 +84,11 @@ fn state(broker: &Channel) -> RoomState {
         _ => None,
     });
     states.next_back().expect("the broker hears something")
+}
+
+fn wants(request: u32, least: u64, bytes: u64) -> ToDevice {
+    let wanted = Wanted::Credit { heap: Heap::Device, least, bytes };
+    ToDevice::MemoryWanted { request, wanted }
 }
 
 fn waits(request: u32) -> ToWorker {
@@ -120,6 +141,29 @@ fn each_request_is_refused_when_it_has_waited_for_long_enough() {
         [ToWorker::MemoryRefused { request: 1 }, ToWorker::MemoryRefused { request: 2 }]
     );
     assert_eq!(state(&broker), RoomState { order: 1, ..RoomState::default() });
+}
+
+#[test]
+fn a_request_that_a_hand_over_interrupts_and_no_other_has_waited_when_it_is_made_anew() {
+    let stays = || ToDevice::Stays { reason: "busy".into(), for_now: true };
+    for is_granted in [false, true] {
+        let (mut rig, broker) = rig_with_spare();
+        rig.told(&broker, &may(1, 0, false));
+        rig.asks(OLD, 1, 100, 100);
+        let begin = rig.now;
+        rig.is_to_rest();
+        if is_granted {
+            rig.told(&broker, &may(2, 100, false));
+        }
+        rig.now += HALF;
+        let taken_back = (!is_granted).then_some(ToDevice::MemoryWantedNoMore { request: 1 });
+        // Within one look at what waits.
+        let said: Vec<_> = taken_back.into_iter().chain([stays(), wants(2, 100, 100)]).collect();
+        rig.say_all(OLD, &said);
+        assert!(!rig.is_refused(OLD, 2, begin + HALF));
+        assert_eq!(rig.is_refused(OLD, 2, begin + 2 * HALF), !is_granted);
+        assert_eq!(rig.is_refused(OLD, 2, begin + 3 * HALF), is_granted);
+    }
 }
 
 #[test]

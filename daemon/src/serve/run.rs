@@ -679,7 +679,7 @@ impl Server {
                 self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
             }
             ToDevice::MemoryWantedNoMore { request } => {
-                self.device.memory_wanted_no_more(ctx_id, request, &mut self.world);
+                self.wanted_no_more(ctx_id, request);
             }
             ToDevice::BudgetWanted { request } => {
                 self.device.budget_wanted(ctx_id, request, &mut self.world);

@@ -90,6 +90,15 @@ impl Server {
         }
     }
 
+    /// A worker takes a request for memory back. One that was told to hand over does so as it comes to rest, and asks anew when it goes on.
+    pub(super) fn wanted_no_more(&mut self, ctx_id: ContextId, request: u32) {
+        if self.device.memory_wanted_no_more(ctx_id, request, &mut self.world)
+            && self.world.workers.owes_answer(ctx_id)
+        {
+            self.world.room.waits.interrupt(ctx_id, request);
+        }
+    }
+
     /// Does what is due about the VM's memory of the GPUs.
     pub(super) fn room_due(&mut self, now: Instant) {
         let Some(order) = self.world.room.order else { return };
@@ -108,8 +117,9 @@ impl Server {
     /// Ends the waits that have lasted for too long, and those for more than there is.
     fn end_waits(&mut self, order: RoomOrder, now: Instant) {
         let lacks = self.device.lacks(&self.world.room.waiting);
-        let handovers = &self.world.handovers;
-        self.world.room.waits.look(&lacks, |ctx_id| handovers.get(ctx_id).is_some(), now);
+        let workers = &self.world.workers;
+        let rests = |ctx_id| workers.owes_answer(ctx_id) || workers.rests(ctx_id);
+        self.world.room.waits.look(&lacks, rests, now);
         for lack in lacks {
             let room = &self.world.room;
             // One that is swapped out may come back to another GPU than the smallest.

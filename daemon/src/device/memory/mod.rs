@@ -83,18 +83,17 @@ impl<T> Device<T> {
         self.waiting.push(asked);
     }
 
-    /// A worker does not want any more what it has asked for. If that waits, it is answered, so that the worker can forget it.
+    /// A worker does not want any more what it has asked for. If that waits, which is returned, it is answered, so that the worker can forget it.
     pub(crate) fn memory_wanted_no_more<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         request: u32,
         effects: &mut E,
-    ) {
+    ) -> bool {
         let is_it = |waiting: &Waiting| (waiting.ctx_id, waiting.request) == (ctx_id, request);
-        if let Some(found) = self.waiting.iter().position(is_it) {
-            self.waiting.remove(found);
-            effects.refuse_memory(ctx_id, request, None);
-        }
+        let found = self.waiting.iter().position(is_it).map(|found| self.waiting.remove(found));
+        found.iter().for_each(|_| effects.refuse_memory(ctx_id, request, None));
+        found.is_some()
     }
 
     /// A worker asks how much memory its context has and could have.

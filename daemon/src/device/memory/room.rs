@@ -83,10 +83,7 @@ impl<T> Device<T> {
 
     /// Refuses a request that waits. Returns whether there was one.
     pub(crate) fn refuse_waiting<E: Effects<Ticket = T>>(&mut self, lack: &Lack, effects: &mut E) -> bool {
-        let is_it = |it: &Waiting| (it.ctx_id, Some(it.request)) == (lack.ctx_id, lack.request);
-        let refused = self.waiting.iter().position(is_it).map(|at| self.waiting.remove(at));
-        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, None));
-        refused.is_some()
+        lack.request.is_some_and(|request| self.memory_wanted_no_more(lack.ctx_id, request, effects))
     }
 
     /// Returns the part of a request that fits now: all of it, or only its least. Nothing if it has to wait. A request that a quota refuses is

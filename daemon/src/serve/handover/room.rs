@@ -91,6 +91,7 @@ impl Room {
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         self.leaving.retain(|_, leaving| *leaving != ctx_id);
         self.waiting.retain(|waiting| *waiting != ctx_id);
+        self.waits.ends(ctx_id);
         self.stays.remove(&ctx_id);
     }
 
