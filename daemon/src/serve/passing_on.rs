@@ -7,7 +7,6 @@ use super::run::Server;
 use super::setup::Listen;
 use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn, give, refuse, take};
 use super::window::Window;
-use crate::device::PassedDevice;
 use crate::ipc::Channel;
 use crate::transport::QUEUES;
 use outside::SocketFile;
@@ -43,8 +42,8 @@ impl Server {
 
     /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
     fn come_to_rest(&mut self, channel: Channel) {
-        match (self.passed_on(), &self.world.session) {
-            (Ok(_), Some(session)) => {
+        match (self.may_pass_on(), &self.world.session) {
+            (Ok(()), Some(session)) => {
                 session.halt();
                 self.world.succession = Succession::Halts(channel, Instant::now() + HALT_PATIENCE);
             }
@@ -82,8 +81,9 @@ impl Server {
 
     /// Writes everything down, with its descriptors.
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
+        self.may_pass_on()?;
         let (device, session) =
-            (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
+            (self.device.pass_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
         let Listen::Socket { listener, file } = &self.listen else {
             return Err("this device process listens at no socket".into());
         };
@@ -100,8 +100,12 @@ impl Server {
         Ok((Passed { session, device, strikes, cache_key, advised, table_follows, socket }, files))
     }
 
-    /// Writes the device down, if nothing else is there that no other process can take over.
-    fn passed_on(&self) -> Result<PassedDevice, &'static str> {
+    /// Returns whether nothing is there that no other process can take over, apart from the session.
+    ///
+    /// # Errors
+    ///
+    /// Names what is in the way.
+    fn may_pass_on(&self) -> Result<(), &'static str> {
         let World { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = &self.world;
         if outdated.has_lost_socket {
             return Err("its socket file was removed or replaced");
@@ -112,7 +116,7 @@ impl Server {
         if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
             return Err("the frontend still maps memory that the guest has given up");
         }
-        self.device.pass_on()
+        self.device.may_pass_on()
     }
 
     /// Takes over from the device process at the other end. Returns the end of this process if nothing can be taken over now.
