@@ -99,6 +99,15 @@ fn may(number: u64, most: u64, forced: bool) -> FromBroker {
     FromBroker::Room(RoomOrder { number, most, forced, total: 1000, wait_ms: WAIT_MS })
 }
 
+/// A context that holds 150 bytes, which is all that its VM may hold.
+fn rig_that_holds_150() -> (Rig, Channel) {
+    let (mut rig, broker) = rig_with_spare();
+    rig.told(&broker, &may(1, 150, false));
+    rig.asks(OLD, 1, 100, 150);
+    rig.hear(OLD);
+    (rig, broker)
+}
+
 #[test]
 fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     let (mut rig, broker) = rig_with_spare();
@@ -179,9 +188,7 @@ fn a_vm_that_is_to_wait_for_the_broker_holds_nothing_before_it_has_said_how_much
 
 #[test]
 fn a_context_that_was_to_go_for_others_stays_if_they_do_not_need_it_any_more() {
-    let (mut rig, broker) = rig_with_spare();
-    rig.told(&broker, &may(1, 150, false));
-    rig.asks(OLD, 1, 150, 150);
+    let (mut rig, broker) = rig_that_holds_150();
     rig.told(&broker, &may(2, 100, true));
     assert_eq!(rig.stage(), Some(Stage::Starts));
     rig.told(&broker, &may(3, 150, false));
@@ -194,10 +201,7 @@ fn a_context_that_was_to_go_for_others_stays_if_they_do_not_need_it_any_more() {
 #[test]
 fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
     for comes_back in [true, false] {
-        let (mut rig, broker) = rig_with_spare();
-        rig.told(&broker, &may(1, 150, false));
-        rig.asks(OLD, 1, 100, 150);
-        rig.hear(OLD);
+        let (mut rig, broker) = rig_that_holds_150();
         rig.told(&broker, &may(2, 100, false));
         assert_eq!(rig.stage(), None, "it is not idle");
         rig.told(&broker, &may(3, 100, true));
@@ -223,10 +227,7 @@ fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
 #[test]
 fn memory_counts_until_the_process_with_the_driver_has_ended_though_its_context_has() {
     for comes_back in [false, true] {
-        let (mut rig, broker) = rig_with_spare();
-        rig.told(&broker, &may(1, 150, false));
-        rig.asks(OLD, 1, 100, 150);
-        rig.hear(OLD);
+        let (mut rig, broker) = rig_that_holds_150();
         rig.told(&broker, &may(2, 0, true));
         let mut driver = rig.begins_to_pass_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
         if comes_back {

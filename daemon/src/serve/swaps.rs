@@ -145,8 +145,7 @@ impl Server {
             let room = &self.world.room;
             let is_over = room.end_of_wait(room.waits.since(lack, now)).is_some_and(|end| end <= now);
             // One that is swapped out may come back to another GPU than the smallest.
-            let is_too_much =
-                lack.request.is_some() && self.holds(lack).saturating_add(lack.bytes) > order.total;
+            let is_too_much = lack.request.is_some() && self.exceeds(lack, order.total);
             some_ended |= is_over || is_too_much;
             if is_too_much {
                 let why = format_args!(
@@ -165,6 +164,11 @@ impl Server {
     /// Bytes of the GPUs' memory that a context holds which waits for more. One that is swapped out waits for all that it holds.
     fn holds(&self, lack: &Lack) -> u64 {
         lack.request.map_or(0, |_| self.device.device_memory_of(lack.ctx_id))
+    }
+
+    /// Returns whether a context that waits would hold more than all VMs may hold together.
+    fn exceeds(&self, lack: &Lack, total: u64) -> bool {
+        self.holds(lack).saturating_add(lack.bytes) > total
     }
 
     /// A context does not get what it waits for: it has waited for long enough.
@@ -268,9 +272,7 @@ impl Server {
     /// Tells the broker what is held and wanted, if it is to hear of that.
     fn tell_room(&mut self, order: u64, held: &Held, now: Instant) {
         let room = &self.world.room;
-        let can_be_had = |lack: &Lack| {
-            room.order.is_none_or(|order| self.holds(lack).saturating_add(lack.bytes) <= order.total)
-        };
+        let can_be_had = |lack: &Lack| room.order.is_none_or(|order| !self.exceeds(lack, order.total));
         let first = held.lacks.iter().min_by_key(|lack| (!can_be_had(lack), room.waits.since(lack, now)));
         let idle = held.idle.iter().filter(|ctx_id| self.could_go(**ctx_id, now));
         let state = RoomState {

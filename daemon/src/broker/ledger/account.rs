@@ -68,8 +68,7 @@ impl Account {
 
     /// Returns whether it has not done in time what it was told: to give something up, or just to confirm.
     pub(super) fn is_overdue(&self, now: Nanos) -> bool {
-        let patience = GIVE_UP_PATIENCE.saturating_add(copying(self.owes()).saturating_mul(2));
-        (self.owes() > 0 || self.is_open()) && now.saturating_sub(self.told) >= patience
+        (self.owes() > 0 || self.is_open()) && now.saturating_sub(self.told) >= patience(self.owes())
     }
 
     /// Bytes that it has been told to give up, and is about to.
@@ -100,9 +99,8 @@ impl Account {
 
     /// Returns the time that the VM says a context needs from when it may come back to when its program goes on, if that can be.
     pub(super) fn comes_back(&self) -> Nanos {
-        let most = GIVE_UP_PATIENCE.saturating_add(copying(self.state.lacks).saturating_mul(2));
         let said = if self.allocates() { 0 } else { self.state.back_ms };
-        said.saturating_mul(1_000_000).min(most)
+        said.saturating_mul(1_000_000).min(patience(self.state.lacks))
     }
 
     /// Bytes that the context would hold which waits.
@@ -160,6 +158,11 @@ impl Account {
     pub(super) fn shares_with(&self, other: &Self) -> bool {
         self.gpus.iter().any(|gpu| other.is_on(*gpu))
     }
+}
+
+/// Time that a VM has for so many bytes to go, or to come.
+fn patience(bytes: u64) -> Nanos {
+    GIVE_UP_PATIENCE.saturating_add(copying(bytes).saturating_mul(2))
 }
 
 /// Time in which so many bytes are copied, about.

@@ -108,10 +108,8 @@ impl Ledger {
 
     /// Returns whether more is reserved on a GPU of this VM than VMs may hold of it.
     pub(super) fn is_over_reserved(&self, vm: usize) -> bool {
-        let reserved = |gpu: usize| {
-            let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
-            on_it.map(|account| account.reserved).fold(0, u64::saturating_add)
-        };
+        let reserved =
+            |gpu: usize| self.on(gpu).map(|(_, account)| account.reserved).fold(0, u64::saturating_add);
         let account = self.accounts.get(&vm).filter(|account| account.reserved > 0);
         account.is_some_and(|account| account.gpus.iter().any(|gpu| reserved(*gpu) > self.total(*gpu)))
     }
@@ -260,10 +258,16 @@ impl Ledger {
     /// Returns whether a VM cannot have so many bytes, whatever others give up.
     fn is_kept_by_others(&self, vm: usize, bytes: u64, now: Nanos) -> bool {
         let kept = |gpu: usize| {
-            let others = self.accounts.iter().filter(|(other, account)| **other != vm && account.is_on(gpu));
+            let others = self.on(gpu).filter(|(other, _)| *other != vm);
             others.map(|(_, account)| account.keeps(now)).fold(bytes, u64::saturating_add)
         };
         self.accounts[&vm].gpus.iter().any(|gpu| kept(*gpu) > self.total(*gpu))
+    }
+
+    /// The VMs on a GPU.
+    fn on(&self, gpu: usize) -> impl Iterator<Item = (usize, &Account)> {
+        let all = self.accounts.iter().filter(move |(_, account)| account.is_on(gpu));
+        all.map(|(vm, account)| (*vm, account))
     }
 
     /// The other VMs on the GPUs of one.
@@ -288,9 +292,9 @@ impl Ledger {
 
     /// Bytes of a GPU that no VM may hold.
     fn free(&self, gpu: usize) -> u64 {
-        let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
+        let held = self.on(gpu).map(|(_, account)| account.counts());
         let ghosts = self.ghosts.iter().filter(|ghost| ghost.gpus.contains(&gpu)).map(|ghost| ghost.bytes);
-        let taken = on_it.map(Account::counts).chain(ghosts).fold(0, u64::saturating_add);
+        let taken = held.chain(ghosts).fold(0, u64::saturating_add);
         self.total(gpu).saturating_sub(taken)
     }
 
@@ -347,11 +351,10 @@ impl Ledger {
         let wanted = self.accounts[&vm].wanted();
         let is_urgent = wanted <= self.accounts[&vm].reserved;
         let is_too_much = self.is_kept_by_others(vm, wanted, now);
-        let on_it = self.accounts.iter().filter(|(_, account)| account.is_on(gpu));
-        let given_up = on_it.clone().map(|(_, account)| account.gives_up(now)).fold(0, u64::saturating_add);
-        let asked = on_it.filter(|(_, account)| !account.is_open());
+        let given_up = self.on(gpu).map(|(_, account)| account.gives_up(now)).fold(0, u64::saturating_add);
+        let asked = self.on(gpu).filter(|(_, account)| !account.is_open());
         let mut asked: Vec<_> =
-            asked.map(|(other, account)| (*other == vm, account.turn.end(now), *other)).collect();
+            asked.map(|(other, account)| (other == vm, account.turn.end(now), other)).collect();
         asked.sort_unstable();
         missing = missing.saturating_sub(given_up);
         let (mut told, mut is_forced) = (BTreeSet::new(), false);
