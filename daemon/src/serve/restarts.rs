@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The reason why a hand-over fails.
+/// The reason why a context, or a VM, is not handed over.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) reason: String,
     /// The reason may be gone in a moment.
-    for_now: bool,
+    pub(super) for_now: bool,
 }
 
 impl<T: Into<String>> From<T> for Failure {

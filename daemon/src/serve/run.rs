@@ -18,6 +18,7 @@ use super::logging::aftermath::Aftermath;
 use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
+use super::restarts::Failure;
 use super::rings::Rings;
 use super::setup::Listen;
 use super::succession::{Passed, Succession};
@@ -431,18 +432,23 @@ impl Server {
     }
 
     /// Builds up what another device process has written down, and touches nothing of the VM.
+    ///
+    /// # Errors
+    ///
+    /// It does not fit this process, or the system has not enough of something for now.
     pub(super) fn resumed(
         &mut self,
         passed: Passed,
         files: &mut dyn Iterator<Item = OwnedFd>,
-    ) -> Result<Session, String> {
+    ) -> Result<Session, Failure> {
         self.device.resume(passed.device)?;
         self.world.strikes.resume(passed.strikes, Instant::now());
         self.world.workers.keep_key(passed.cache_key);
         (self.world.advised, self.world.advised_on_queues) = passed.advised;
         self.world.window.table = passed.table_follows.into();
         let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
-        Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| error.to_string())
+        Session::resume(passed.session, files, config, epoll, TOKENS)
+            .map_err(|error| Failure { for_now: error.is_of_system(), reason: error.to_string() })
     }
 
     /// Serves a frontend that another device process has served until now.
