@@ -1,4 +1,4 @@
-//! Two device processes in one, of which the one follows the other, with a frontend that is played.
+//! Tests run both device processes of a succession in one process, with a played frontend.
 
 use super::broker::Broker;
 use super::fuzzing::options;
@@ -406,7 +406,7 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
             state[at] ^= flipped;
             let Ok(changed) = decode::<Passed>(&state) else { continue };
             let mut files = files.iter().skip(1).map(|file| file.try_clone().unwrap());
-            // What differs in what nobody checks, such as the key, is as good as what was there.
+            // A changed value that is not checked, such as the key, is taken.
             let _ = new.resumed(changed, &mut files);
         }
     }

@@ -116,7 +116,7 @@ impl Server {
             self.world.watch_idle();
             self.device.set_room(order.most, &mut self.world);
         }
-        // Those for which there is no room yet wait again.
+        // Contexts for which there is no room yet are put back into the list.
         let waiting = std::mem::take(&mut self.world.room.waiting);
         waiting.into_iter().for_each(|ctx_id| self.swap_in(ctx_id));
         let mut held = self.held(now);

@@ -57,7 +57,7 @@ fn a_broker_that_follows_grants_and_counts_where_the_one_before_was() {
     assert!(!vm.replaced.is_empty(), "that the device process is of an older program is said");
     // Its worker completes what was granted before, and gets more.
     gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
-    // How soon depends on the time for which it held the GPU, which has passed on the clock while one broker followed the other.
+    // The scheduler grants the next submission the later, the longer the context held the GPU; real time has passed meanwhile.
     let until = world.now + 10 * SECOND;
     while gate.granted() < 2 && world.now < until {
         world.now += SECOND / 1000;
