@@ -155,23 +155,27 @@ fn each_request_is_refused_when_it_has_waited_for_long_enough() {
 #[test]
 fn a_request_that_a_hand_over_interrupts_and_no_other_has_waited_when_it_is_made_anew() {
     let stays = || ToDevice::Stays { reason: "busy".into(), for_now: true };
-    for is_granted in [false, true] {
+    let no_more = ToDevice::MemoryWantedNoMore { request: 1 };
+    // Within one look at what waits: the request that was taken back, that was granted meanwhile, and that is granted when it is made anew.
+    for (is_taken_back, room, said, request) in [
+        (true, 0, vec![wants(2, 100, 100)], 2),
+        (false, 100, vec![wants(2, 100, 100)], 2),
+        (true, 100, vec![wants(2, 100, 100), wants(3, 100, 100)], 3),
+    ] {
         let (mut rig, broker) = rig_with_spare();
         rig.told(&broker, &may(1, 0, false));
         rig.asks(OLD, 1, 100, 100);
         let begin = rig.now;
         rig.is_to_rest();
-        if is_granted {
-            rig.told(&broker, &may(2, 100, false));
+        if is_taken_back {
+            rig.say(OLD, &no_more);
         }
+        rig.told(&broker, &may(2, room, false));
         rig.now += HALF;
-        let taken_back = (!is_granted).then_some(ToDevice::MemoryWantedNoMore { request: 1 });
-        // Within one look at what waits.
-        let said: Vec<_> = taken_back.into_iter().chain([stays(), wants(2, 100, 100)]).collect();
-        rig.say_all(OLD, &said);
-        assert!(!rig.is_refused(OLD, 2, begin + HALF));
-        assert_eq!(rig.is_refused(OLD, 2, begin + 2 * HALF), !is_granted);
-        assert_eq!(rig.is_refused(OLD, 2, begin + 3 * HALF), is_granted);
+        rig.say_all(OLD, &[vec![stays()], said].concat());
+        assert!(!rig.is_refused(OLD, request, begin + HALF));
+        assert_eq!(rig.is_refused(OLD, request, begin + 2 * HALF), request == 2 && is_taken_back);
+        assert_eq!(rig.is_refused(OLD, request, begin + 3 * HALF), request == 3 || !is_taken_back);
     }
 }
 

@@ -682,7 +682,7 @@ impl Server {
                 self.device.ring_ends(ctx_id);
             }
             ToDevice::MemoryWanted { request, wanted } => {
-                self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
+                self.memory_wanted(ctx_id, request, wanted);
             }
             ToDevice::MemoryWantedNoMore { request } => {
                 self.wanted_no_more(ctx_id, request);

@@ -11,6 +11,7 @@ use super::run::Server;
 use super::workers::SwappedOut;
 use crate::device::Lack;
 use crate::ipc::{RoomOrder, RoomState, ToBroker};
+use config::Wanted;
 use outside::Span;
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
@@ -98,6 +99,14 @@ impl Server {
         if workers.is_swapped_out(ctx_id) && !workers.has_successor(ctx_id) && !self.leaves(ctx_id) {
             self.device.is_away(ctx_id, true, &mut self.world);
         }
+    }
+
+    /// A worker asks for memory. Its context may have waited for that already.
+    pub(super) fn memory_wanted(&mut self, ctx_id: ContextId, request: u32, wanted: Wanted) {
+        if wanted.least_of_gpu().is_some() {
+            self.world.room.waits.asks(ctx_id, request);
+        }
+        self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
     }
 
     /// A worker takes a request for memory back. One that was told to hand over does so as it comes to rest, and asks anew when it goes on.

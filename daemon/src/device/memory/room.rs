@@ -4,7 +4,7 @@ use super::super::context::Context;
 use super::super::pieces::Waiting;
 use super::super::quota::Owner;
 use super::super::{Device, Effects};
-use config::{Heap, Wanted};
+use config::Wanted;
 use protocol::ids::ContextId;
 
 /// A context that waits for memory of the GPUs.
@@ -80,7 +80,7 @@ impl<T> Device<T> {
         };
         let asked = self.waiting.iter().filter(lacks_only_room);
         let asked = asked.filter_map(|Waiting { ctx_id, request, wanted, .. }| {
-            Some(Lack { ctx_id: *ctx_id, request: Some(*request), bytes: least_of(*wanted)? })
+            Some(Lack { ctx_id: *ctx_id, request: Some(*request), bytes: wanted.least_of_gpu()? })
         });
         let away = coming.iter().filter(|ctx_id| self.context_is_away(**ctx_id));
         let away =
@@ -101,7 +101,7 @@ impl<T> Device<T> {
     /// Returns the part of a request that fits into what is `free`: all of it, or only its least. Nothing if it has to wait. A request that a quota
     /// refuses is returned whole.
     pub(super) fn within_room(&self, owner: Owner, wanted: Wanted, free: u64) -> Option<Wanted> {
-        let Some(least) = least_of(wanted).filter(|_| free != u64::MAX) else { return Some(wanted) };
+        let Some(least) = wanted.least_of_gpu().filter(|_| free != u64::MAX) else { return Some(wanted) };
         if self.quotas.memory.device.check(owner, least, &[]).is_err() {
             return Some(wanted);
         }
@@ -112,14 +112,5 @@ impl<T> Device<T> {
             }
             other => Some(other),
         }
-    }
-}
-
-/// Bytes of the GPU's own memory that a request cannot do without.
-fn least_of(wanted: Wanted) -> Option<u64> {
-    match wanted {
-        Wanted::Piece { heap: Heap::Device, bytes } => Some(bytes),
-        Wanted::Credit { heap: Heap::Device, least, .. } => Some(least),
-        _ => None,
     }
 }

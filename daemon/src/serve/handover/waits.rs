@@ -7,7 +7,7 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time in which a worker asks anew that has come to rest and does so no more.
+/// Time in which a worker asks anew, from the first look that finds it at rest no more.
 const ASKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The request that waits, or the context that wants to come back.
@@ -25,7 +25,7 @@ pub(in crate::serve) struct Waits {
 struct Interrupted {
     /// The times since which they last, the latest first: no more than there were requests at a time.
     since: Vec<Instant>,
-    /// The time until which its worker may ask anew; none before the next look.
+    /// The time until which its worker may ask anew; none while it is at rest, or about to be.
     until: Option<Instant>,
 }
 
@@ -39,28 +39,29 @@ impl Waits {
         one.until = None;
     }
 
+    /// The worker of a context asks for memory: the longest wait of the context that was interrupted goes on. If the request does not wait, the next look
+    /// forgets it.
+    pub(in crate::serve) fn asks(&mut self, ctx_id: ContextId, request: u32) {
+        if let Some(since) = self.interrupted.get_mut(&ctx_id).and_then(|one| one.since.pop()) {
+            self.since.insert((ctx_id, Some(request)), since);
+        }
+    }
+
     /// Notes all that waits now. `rests` says whether a context's worker is at rest, or about to be.
     pub(in crate::serve) fn look(&mut self, lacks: &[Lack], rests: impl Fn(ContextId) -> bool, now: Instant) {
         for (ctx_id, one) in &mut self.interrupted {
-            if one.until.is_none() || rests(*ctx_id) {
-                one.until = Some(now + ASKS_WITHIN);
+            match rests(*ctx_id) {
+                true => one.until = None,
+                false => _ = one.until.get_or_insert(now + ASKS_WITHIN),
             }
         }
-        self.interrupted.retain(|_, one| !one.since.is_empty() && one.until > Some(now));
+        self.interrupted.retain(|_, one| !one.since.is_empty() && one.until.is_none_or(|until| now < until));
         let before = std::mem::take(&mut self.since);
-        for lack in lacks {
-            let since = before.get(&waiter(lack)).copied().or_else(|| self.goes_on(lack));
-            self.since.insert(waiter(lack), since.unwrap_or(now));
-        }
+        let since = |lack: &Lack| before.get(&waiter(lack)).copied().unwrap_or(now);
+        self.since = lacks.iter().map(|lack| (waiter(lack), since(lack))).collect();
     }
 
-    /// Takes up the longest wait of a context that was interrupted, for a request that has not waited yet.
-    fn goes_on(&mut self, lack: &Lack) -> Option<Instant> {
-        lack.request?;
-        self.interrupted.get_mut(&lack.ctx_id)?.since.pop()
-    }
-
-    /// A context has ended. Another of the same number has not waited.
+    /// A context has ended or is swapped out. It has not waited any more, and another of the same number has not.
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         self.since.retain(|(waiting, _), _| *waiting != ctx_id);
         self.interrupted.remove(&ctx_id);
@@ -93,9 +94,8 @@ mod tests {
 
     #[test]
     fn a_request_that_is_made_anew_after_a_hand_over_has_waited_already() {
-        for (taken_back, request, waited) in
-            [(true, Some(2), true), (false, Some(2), false), (true, None, false)]
-        {
+        for (taken_back, asks, waited) in [(true, true, true), (false, true, false), (true, false, false)] {
+            let request = asks.then_some(2);
             let mut waits = Waits::default();
             let begin = Instant::now();
             let at = |seconds| begin + Duration::from_secs(seconds);
@@ -106,14 +106,46 @@ mod tests {
             waits.look(&[], |_| true, at(5));
             assert_eq!(waits.first(), None);
             waits.look(&[], |_| true, at(9));
+            request.into_iter().for_each(|request| waits.asks(CONTEXT, request));
             waits.look(&[lack(request)], |_| false, at(9));
             let since = if waited { at(0) } else { at(9) };
             assert_eq!((waits.first(), waits.since(&lack(request), at(9))), (Some(since), since));
             // What it asks for later is another matter.
             waits.look(&[], |_| false, at(20));
+            waits.asks(CONTEXT, 3);
             waits.look(&[lack(Some(3))], |_| false, at(21));
             assert_eq!(waits.first(), Some(at(21)));
         }
+    }
+
+    #[test]
+    fn a_request_is_made_anew_within_a_second_from_the_first_look_that_finds_no_rest() {
+        for (asks_at, waited) in [(9_900, true), (10_100, false)] {
+            let mut waits = Waits::default();
+            let begin = Instant::now();
+            let at = |millis| begin + Duration::from_millis(millis);
+            waits.look(&[lack(Some(1))], |_| false, at(0));
+            waits.interrupt(CONTEXT, 1);
+            waits.look(&[], |_| true, at(5_000));
+            waits.look(&[], |_| false, at(9_000));
+            waits.look(&[], |_| false, at(asks_at));
+            waits.asks(CONTEXT, 2);
+            waits.look(&[lack(Some(2))], |_| false, at(asks_at));
+            assert_eq!(waits.first(), Some(at(if waited { 0 } else { asks_at })));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_made_anew_and_granted_at_once_lends_its_age_to_no_other() {
+        let mut waits = Waits::default();
+        let begin = Instant::now();
+        waits.look(&[lack(Some(1))], |_| false, begin);
+        waits.interrupt(CONTEXT, 1);
+        waits.asks(CONTEXT, 2);
+        // The next, which may come before a look at what waits.
+        waits.asks(CONTEXT, 3);
+        waits.look(&[lack(Some(3))], |_| false, begin + ASKS_WITHIN);
+        assert_eq!(waits.first(), Some(begin + ASKS_WITHIN));
     }
 
     #[test]
@@ -128,10 +160,12 @@ mod tests {
         [1, 0, 2, 7].into_iter().for_each(|request| waits.interrupt(CONTEXT, request));
         // Within one look, and one that is new.
         let lacks = [3, 4, 5, 6].map(|request| lack(Some(request)));
+        (3..7).for_each(|request| waits.asks(CONTEXT, request));
         waits.look(&lacks, |_| false, at(9));
         assert_eq!(lacks.map(|lack| waits.since(&lack, at(9))), [0, 1, 2, 9].map(at));
         waits.interrupt(CONTEXT, 3);
         waits.ends(CONTEXT);
+        waits.asks(CONTEXT, 0);
         waits.look(&[lack(Some(0))], |_| false, at(9));
         assert_eq!(waits.first(), Some(at(9)), "it is another context");
     }
