@@ -129,9 +129,11 @@ impl Server {
         let waiting = std::mem::take(&mut self.world.room.waiting);
         waiting.into_iter().for_each(|ctx_id| self.swap_in(ctx_id));
         let mut held = self.held(now);
-        let some_ended = self.end_waits(order, &held.lacks, now);
-        if held.present <= order.most && self.call_swaps_off() || some_ended {
-            // Some do not wait any more, and what goes on was granted what it waited for, perhaps.
+        if self.end_waits(order, &held.lacks, now) {
+            held = self.held(now);
+        }
+        if held.present <= order.most && self.call_swaps_off() {
+            // What goes on was granted what it waited for, perhaps.
             held = self.held(now);
         }
         self.keep_to_room(order.most, &held, now);
