@@ -41,9 +41,11 @@ impl Turn {
         self.stood.saturating_add(stands).min(STANDS_MAX)
     }
 
-    /// The turn stands still from now on.
+    /// The turn stands still from now on, if it is not over.
     pub(super) fn stand_still(&mut self, now: Nanos) {
-        self.stands_since.get_or_insert(now);
+        if !self.is_over(now) {
+            self.stands_since.get_or_insert(now);
+        }
     }
 
     /// The turn runs on from now on, if it stands still.
@@ -94,6 +96,7 @@ mod tests {
         let mut over = turn(5, 2);
         over.stand_still(BEGIN + 5 * SECOND);
         assert!([5, 6, 15, 20].into_iter().all(|at| over.is_over(BEGIN + at * SECOND)));
+        assert_eq!(ends(&over, 20), 5, "it has not stood still");
     }
 
     #[test]
