@@ -56,7 +56,8 @@ struct Checkpoint {
     busy_at: Option<Instant>,
     /// The time that the last checkpoint took which was written.
     took: Duration,
-    /// Answers one after the other that there is no checkpoint for now.
+    /// Answers that there is no checkpoint for now, since the last that was written: the dear ones, and with them the others since the context was used.
+    refused_dear: u32,
     refused: u32,
     /// The context was sent something to do since its worker was asked.
     used_since: bool,
@@ -98,6 +99,8 @@ impl Checkpoints {
     /// A context was sent something to do.
     pub(super) fn is_used(&mut self, ctx_id: ContextId, now: Instant) {
         let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
+        // Its use may have removed what was in the way. A dear refusal is not risked more often for that.
+        one.refused = one.refused_dear;
         let at = now + every;
         let at = match one.turn {
             Turn::Asked(_) => {
@@ -212,9 +215,15 @@ impl Checkpoints {
         if written.is_ok() {
             one.took = took;
         }
-        let until = now + took.saturating_mul(PAUSE).clamp(PAUSE_MIN, PAUSE_MAX).max(every);
+        let pause = took.saturating_mul(PAUSE);
+        let until = now + pause.clamp(PAUSE_MIN, PAUSE_MAX).max(every);
         one.turn = Turn::Pauses(until);
-        one.refused = if written.is_ok() { 0 } else { one.refused.saturating_add(1) };
+        // One is dear if the worker is left alone for longer than between two looks.
+        let dear = u32::from(pause > every);
+        (one.refused, one.refused_dear) = match written {
+            Ok(_) => (0, 0),
+            Err(_) => (one.refused.saturating_add(1), one.refused_dear.saturating_add(dear)),
+        };
         let at = until.max(now + doubled(every, one.refused, PAUSE_MAX));
         self.look_at(ctx_id, at);
         Ok(())
@@ -393,9 +402,34 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_works_now_and_then_is_asked_once_each_time_if_refusals_are_cheap_and_seldom_if_not() {
+    fn dear_refusals_count_although_the_program_has_worked_and_cheap_ones_do_not() {
+        for (takes, pauses) in [(0, [2; 6]), (9, [2; 6]), (200, [20, 20, 20, 20, 32, 60])] {
+            let (mut all, mut now) = begun(Some(SECOND));
+            for pause in pauses {
+                assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
+                all.asks(CONTEXT, file, now).unwrap();
+                all.is_used(CONTEXT, now);
+                now += Duration::from_millis(takes);
+                all.answered(CONTEXT, Err(true), now).unwrap();
+                assert_eq!(all.next_due(), Some(now + pause * SECOND), "if one takes {takes} ms");
+                now += pause * SECOND;
+                all.is_used(CONTEXT, now);
+            }
+            // As it was before, once one is written.
+            for (answer, after) in [(WRITTEN, SECOND), (Err(true), 2 * SECOND)] {
+                now += SECOND;
+                assert!(looks(&mut all, Seen::Idle, now).0);
+                all.asks(CONTEXT, file, now).unwrap();
+                all.answered(CONTEXT, answer, now).unwrap();
+                assert_eq!(all.next_due(), Some(now + after));
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_works_now_and_then_is_asked_each_time_if_refusals_are_cheap_and_seldom_if_not() {
         let tick = SECOND / 10;
-        for (takes, most) in [(Duration::ZERO, 104), (2 * tick, 16), (5 * tick, 16)] {
+        for (takes, most) in [(Duration::ZERO, 204), (2 * tick, 16), (5 * tick, 16)] {
             let (mut all, begin) = begun(Some(SECOND));
             let mut asked = 0;
             // Something to do every 3 s, for 5 min.
