@@ -180,6 +180,24 @@ fn a_request_that_a_hand_over_interrupts_and_no_other_has_waited_when_it_is_made
 }
 
 #[test]
+fn a_request_whose_context_was_swapped_out_has_not_waited_when_it_is_made_anew() {
+    let (mut rig, broker) = rig_that_holds_150();
+    rig.asks(OLD, 2, 50, 50);
+    let begin = rig.now;
+    rig.told(&broker, &may(2, 100, true));
+    rig.passes_on((OLD, NEW), 150, |rig| {
+        rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 2 });
+        rig.submit(1, Some(7));
+    });
+    rig.told(&broker, &may(3, 150, false));
+    rig.passes_on((NEW, THIRD), 150, |_| {});
+    rig.now += HALF;
+    rig.asks(THIRD, 3, 50, 50);
+    assert!(!rig.is_refused(THIRD, 3, begin + 2 * HALF));
+    assert!(rig.is_refused(THIRD, 3, begin + 3 * HALF));
+}
+
+#[test]
 fn a_vm_that_is_to_wait_for_the_broker_holds_nothing_before_it_has_said_how_much() {
     let (mut rig, broker) = rig_with_spare();
     rig.server.world.room = Room::closed();
