@@ -2,8 +2,8 @@
 //! up what that one has written down.
 
 use super::effects::World;
+use super::handover::failure::Failure;
 use super::outdated::End;
-use super::restarts::Failure;
 use super::run::Server;
 use super::setup::Listen;
 use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn, give, refuse, take};

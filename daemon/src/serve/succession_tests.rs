@@ -120,7 +120,7 @@ impl Old {
         self.server.is_given
     }
 
-    /// Its frontend is not listened to.
+    /// The device process does not listen to its frontend any more.
     fn halts(&self) {
         let session = self.server.world.session.as_ref().unwrap();
         session.halt().unwrap();

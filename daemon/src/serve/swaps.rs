@@ -4,9 +4,9 @@
 //! something else than resources. That waits in the device process until a worker with a driver has the context.
 
 use super::effects::World;
+use super::handover::failure::Failure;
 use super::handover::idle::Idle;
 use super::handover::{Asker, Purpose, Stage};
-use super::restarts::Failure;
 use super::run::Server;
 use super::workers::SwappedOut;
 use crate::device::Lack;

@@ -13,7 +13,7 @@ const STANDS_MAX: Nanos = GIVE_UP_PATIENCE;
 pub(super) struct Turn {
     /// The time at which it began.
     from: Nanos,
-    /// Its length without the time for which it stands still, and the length that it keeps however many others wait.
+    /// The length without the time for which it stands still, and the length that it keeps however many others wait.
     length: Nanos,
     least: Nanos,
     /// The time for which it has stood still, and since when it does so again.

@@ -6,8 +6,8 @@
 //! nothing any more. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen a
 //! delay. Nothing is passed on while a context is there: workers and their memory stay with their program.
 
+use super::handover::failure::Failure;
 use super::hangs::strikes::PassedStrikes;
-use super::restarts::Failure;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
 use crate::transport::PassedSession;
