@@ -38,6 +38,18 @@ pub enum Wanted {
     },
 }
 
+impl Wanted {
+    /// Returns the bytes of the GPU's own memory that the request cannot do without; none if it is for other memory.
+    #[must_use]
+    pub fn least_of_gpu(self) -> Option<u64> {
+        match self {
+            Self::Piece { heap: Heap::Device, bytes } => Some(bytes),
+            Self::Credit { heap: Heap::Device, least, .. } => Some(least),
+            _ => None,
+        }
+    }
+}
+
 /// The memory of one kind that counts for a context, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryCount {

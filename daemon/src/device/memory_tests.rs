@@ -621,29 +621,45 @@ fn what_waits_asks_again_only_when_something_has_come_back() {
     assert_eq!(rig.asked(), [granted(2)]);
 }
 
-#[test]
-fn one_that_waits_costs_as_much_as_ever_however_many_there_are() {
+/// Processor time that `times` rounds take in which what waits asks again: 100 requests of each context, while so many others are swapped out.
+/// What the machine does beside it makes single measurements longer, never shorter.
+fn cost_of_asking((contexts, away): (u32, u64), times: u32) -> Duration {
     let processor_time = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     };
-    let cost = |contexts: u32, times: u32| {
+    let cost = || {
         let mut rig = rig();
         (3..=contexts).for_each(|ctx_id| assert_eq!(rig.call(ctx_id, venus()), OK));
         rig.device.set_room(MIB, &mut rig.world);
+        rig.device.away.extend((1000..1000 + away).map(crate::device::quota::Owner));
         for (ctx_id, request) in
             (1..=contexts).flat_map(|ctx_id| (0..100).map(move |request| (ctx_id, request)))
         {
             rig.device.memory_wanted(ContextId(ctx_id), request, credit(2, 2), &mut rig.world);
         }
         let begin = processor_time();
-        (0..times).for_each(|_| rig.device.ask_again(&mut rig.world));
+        (0..times).for_each(|_| {
+            rig.device.ask_again(&mut rig.world);
+            assert_eq!(rig.device.lacks(&[]).len(), 100 * contexts as usize);
+        });
         processor_time() - begin
     };
-    // What the machine does beside it makes single measurements longer, never shorter.
-    let least = |contexts, times| (0..7).map(|_| cost(contexts, times)).min().unwrap_or_default();
-    let (few, many) = (least(8, 64).max(Duration::from_millis(1)), least(64, 8));
+    (0..7).map(|_| cost()).min().unwrap_or_default()
+}
+
+#[test]
+fn one_that_waits_costs_as_much_as_ever_however_many_there_are() {
+    let (few, many) = (cost_of_asking((8, 0), 64), cost_of_asking((64, 0), 8));
+    let few = few.max(Duration::from_millis(1));
     assert!(many < 4 * few, "{many:?} for as many as take {few:?} in a table of an eighth");
+}
+
+#[test]
+fn one_that_waits_costs_as_much_as_ever_however_many_are_swapped_out() {
+    let (few, many) = (cost_of_asking((8, 8), 16), cost_of_asking((8, 1000), 16));
+    let few = few.max(Duration::from_millis(1));
+    assert!(many < 4 * few, "{many:?} where 1000 are swapped out, and {few:?} where 8 are");
 }
 
 #[test]

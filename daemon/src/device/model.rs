@@ -161,27 +161,37 @@ struct PassedResource {
 }
 
 impl<T> Device<T> {
+    /// Returns whether another process can take the device over.
+    ///
+    /// # Errors
+    ///
+    /// Names what it cannot take over.
+    pub(crate) fn may_pass_on(&self) -> Result<(), &'static str> {
+        if !self.contexts.is_empty() {
+            return Err("programs of the guest use the GPU");
+        }
+        match self.resources.iter().all(|(_, resource)| matches!(resource.kind, Kind::Guest)) {
+            true => Ok(()),
+            false => Err("the guest holds memory of programs that have ended"),
+        }
+    }
+
     /// Writes the device down.
     ///
     /// # Errors
     ///
-    /// Names what another process cannot take over.
+    /// As those of [`Self::may_pass_on`].
     pub(crate) fn pass_on(&self) -> Result<PassedDevice, &'static str> {
-        if !self.contexts.is_empty() {
-            return Err("programs of the guest use the GPU");
-        }
-        let passed = |(id, resource): (&ResourceId, &Resource<T>)| match resource.kind {
-            Kind::Guest => {
-                let Resource { size, owner: Owner(owner), uuid, .. } = *resource;
-                Ok(PassedResource { id: *id, size, owner, uuid })
-            }
-            Kind::HostBlob(_) => Err("the guest holds memory of programs that have ended"),
+        self.may_pass_on()?;
+        let passed = |(id, resource): (&ResourceId, &Resource<T>)| {
+            let Resource { size, owner: Owner(owner), uuid, .. } = *resource;
+            PassedResource { id: *id, size, owner, uuid }
         };
         Ok(PassedDevice {
             window_size: self.options.window_size,
             capset: self.options.capset.clone(),
             shown: self.scanouts.shown.clone(),
-            resources: self.resources.iter().map(passed).collect::<Result<_, _>>()?,
+            resources: self.resources.iter().map(passed).collect(),
             next_owner: self.next_owner,
         })
     }

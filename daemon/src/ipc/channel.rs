@@ -102,21 +102,29 @@ impl Channel {
 
     /// Receives one message, waiting for it.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<(M, Option<OwnedFd>), ReceiveError> {
-        self.receive_with(RecvFlags::CMSG_CLOEXEC)?.ok_or(ReceiveError::Closed)
+        self.receive_with(RecvFlags::CMSG_CLOEXEC, false)?.ok_or(ReceiveError::Closed)
     }
 
     /// Receives one message if one is there.
     pub fn try_receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
-        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, false)
+    }
+
+    /// Does the same as [`Self::try_receive`]. If this process can have no more descriptors, the message comes without the one that was sent with it.
+    pub fn try_receive_without<M: DeserializeOwned>(
+        &self,
+    ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
+        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, true)
     }
 
     fn receive_with<M: DeserializeOwned>(
         &self,
         flags: RecvFlags,
+        may_lack: bool,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
         PACKET.with_borrow_mut(|packet| {
             packet.resize(PACKET_MAX, 0);
-            self.receive_into(packet, flags)
+            self.receive_into(packet, flags, may_lack)
         })
     }
 
@@ -124,6 +132,7 @@ impl Channel {
         &self,
         packet: &mut [u8],
         flags: RecvFlags,
+        may_lack: bool,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -145,7 +154,10 @@ impl Channel {
         if received.bytes == 0 {
             return Err(ReceiveError::Closed);
         }
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
+        // The system gives none of a message's descriptors, where it has no number for the first.
+        let lacks_fd = may_lack && fds.is_empty();
+        let cut = if lacks_fd { ReturnFlags::TRUNC } else { ReturnFlags::TRUNC | ReturnFlags::CTRUNC };
+        if received.flags.intersects(cut) || fds.len() > 1 {
             return Err(ReceiveError::Malformed("too long or with too many descriptors"));
         }
         Ok(Some((decode(&packet[..received.bytes])?, fds.pop())))
@@ -180,10 +192,12 @@ impl AsFd for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::{Fence, ResourceKind, ToDevice, ToWorker};
+    use crate::ipc::{Fence, FromBroker, ResourceKind, ToDevice, ToWorker};
     use protocol::ids::{FenceId, ResourceId, RingIdx};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::fs::File;
     use std::io::{Read, Seek, Write};
+    use std::process::Command;
 
     #[test]
     fn a_message_arrives_with_its_descriptor() {
@@ -203,6 +217,34 @@ mod tests {
         let mut text = String::new();
         back.read_to_string(&mut text).unwrap();
         assert_eq!(text, "pages");
+    }
+
+    /// Set for the process that has no more descriptors, which is this test once more.
+    const HAS_NO_MORE: &str = "A_MESSAGE_COMES_WITHOUT_ITS_DESCRIPTOR";
+
+    #[test]
+    fn a_message_comes_without_its_descriptor_if_the_process_can_have_no_more() {
+        let own =
+            "ipc::channel::tests::a_message_comes_without_its_descriptor_if_the_process_can_have_no_more";
+        if std::env::var_os(HAS_NO_MORE).is_none() {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let child = child.args(["--exact", own, "--nocapture"]).env(HAS_NO_MORE, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&child.stdout);
+            assert!(child.status.success() && said.contains("1 passed"), "{child:?}");
+            return;
+        }
+        let (a, b) = Channel::pair().unwrap();
+        for _ in 0..2 {
+            a.send(&FromBroker::HandOn, Some(a.as_fd())).unwrap();
+        }
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+        assert!(matches!(b.try_receive::<FromBroker>(), Err(ReceiveError::Malformed(_))));
+        let (heard, file) = b.try_receive_without().unwrap().unwrap();
+        assert_eq!((heard, file.is_none()), (FromBroker::HandOn, true));
+        setrlimit(Resource::Nofile, limit).unwrap();
+        a.send(&FromBroker::HandOn, Some(a.as_fd())).unwrap();
+        assert!(b.try_receive_without::<FromBroker>().unwrap().unwrap().1.is_some());
     }
 
     #[test]

@@ -83,13 +83,13 @@ impl Broker {
         gpus.iter().for_each(|gpu| self.tell(&ToBroker::ContextLeaves { ctx_id, gpu: *gpu }, None));
     }
 
-    /// Returns what the broker says next, if it does.
+    /// Returns what the broker says next, if it does. A descriptor is missing if this process can have no more.
     ///
     /// # Errors
     ///
     /// It is gone.
     pub fn hear(&self) -> Result<Option<(FromBroker, Option<OwnedFd>)>, ReceiveError> {
-        self.channel.try_receive()
+        self.channel.try_receive_without()
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) const CRASHES_MAX: usize = 3;
 pub(super) const CRASHES_WITHIN: Duration = Duration::from_secs(60);
 /// After a checkpoint the worker is left alone for so many times as long as it took.
 const PAUSE: u32 = 100;
+/// Time that a refusal counts as having taken, at most: the worker may have written everything before it found no room, or has waited for its rings.
+const REFUSAL_MAX: Duration = Duration::from_millis(200);
 /// Time between two checkpoints of a context, at least: for a moment after one, rings are awake although the page counts them as asleep.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Time between two checkpoints of a context, at most, however long the first one took.
@@ -54,7 +56,8 @@ struct Checkpoint {
     busy_at: Option<Instant>,
     /// The time that the last checkpoint took which was written.
     took: Duration,
-    /// Answers one after the other that there is no checkpoint for now.
+    /// Answers that there is no checkpoint for now, since the last that was written: the dear ones, and with them the others since the context was used.
+    refused_dear: u32,
     refused: u32,
     /// The context was sent something to do since its worker was asked.
     used_since: bool,
@@ -96,7 +99,8 @@ impl Checkpoints {
     /// A context was sent something to do.
     pub(super) fn is_used(&mut self, ctx_id: ContextId, now: Instant) {
         let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
-        one.refused = 0;
+        // Its use may have removed what was in the way. A dear refusal is not risked more often for that.
+        one.refused = one.refused_dear;
         let at = now + every;
         let at = match one.turn {
             Turn::Asked(_) => {
@@ -206,14 +210,20 @@ impl Checkpoints {
         }
         let every = self.every.unwrap_or_default();
         let since = now.saturating_duration_since(asked);
+        let took = written.map_or(REFUSAL_MAX, |(_, took)| took).min(since);
         // A refusal says nothing of the time that a checkpoint takes.
-        let took = written.map_or(Duration::ZERO, |(_, took)| took.min(since));
         if written.is_ok() {
             one.took = took;
         }
-        let until = now + took.saturating_mul(PAUSE).clamp(PAUSE_MIN, PAUSE_MAX).max(every);
+        let pause = took.saturating_mul(PAUSE);
+        let until = now + pause.clamp(PAUSE_MIN, PAUSE_MAX).max(every);
         one.turn = Turn::Pauses(until);
-        one.refused = if written.is_ok() { 0 } else { one.refused.saturating_add(1) };
+        // One is dear if the worker is left alone for longer than between two looks.
+        let dear = u32::from(pause > every);
+        (one.refused, one.refused_dear) = match written {
+            Ok(_) => (0, 0),
+            Err(_) => (one.refused.saturating_add(1), one.refused_dear.saturating_add(dear)),
+        };
         let at = until.max(now + doubled(every, one.refused, PAUSE_MAX));
         self.look_at(ctx_id, at);
         Ok(())
@@ -346,7 +356,8 @@ mod tests {
         let half = SECOND / 2;
         for (answer, answers_after, pause) in [
             (Ok((5, half)), half, 50 * SECOND),
-            (Err(true), half, PAUSE_MIN),
+            (Err(true), half, 20 * SECOND),
+            (Err(true), Duration::ZERO, PAUSE_MIN),
             (Ok((5, SECOND)), SECOND, PAUSE_MAX),
             (Ok((5, Duration::ZERO)), Duration::ZERO, PAUSE_MIN),
             // It was stopped before it read that it was asked, or says what cannot be.
@@ -373,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_can_have_none_for_now_is_asked_less_and_less_often_until_it_is_used() {
+    fn one_that_can_have_none_for_now_is_asked_less_and_less_often_and_soon_when_it_is_used() {
         let (mut all, mut now) = begun(Some(SECOND));
         now += SECOND;
         for after in [2, 4, 8, 16, 32, 60, 60] {
@@ -388,6 +399,53 @@ mod tests {
         all.answered(CONTEXT, Err(true), now).unwrap();
         all.is_used(CONTEXT, now);
         assert_eq!(all.next_due(), Some(now + SECOND));
+    }
+
+    #[test]
+    fn dear_refusals_count_although_the_program_has_worked_and_cheap_ones_do_not() {
+        for (takes, pauses) in [(0, [2; 6]), (9, [2; 6]), (200, [20, 20, 20, 20, 32, 60])] {
+            let (mut all, mut now) = begun(Some(SECOND));
+            for pause in pauses {
+                assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
+                all.asks(CONTEXT, file, now).unwrap();
+                all.is_used(CONTEXT, now);
+                now += Duration::from_millis(takes);
+                all.answered(CONTEXT, Err(true), now).unwrap();
+                assert_eq!(all.next_due(), Some(now + pause * SECOND), "if one takes {takes} ms");
+                now += pause * SECOND;
+                all.is_used(CONTEXT, now);
+            }
+            // As it was before, once one is written.
+            for (answer, after) in [(WRITTEN, SECOND), (Err(true), 2 * SECOND)] {
+                now += SECOND;
+                assert!(looks(&mut all, Seen::Idle, now).0);
+                all.asks(CONTEXT, file, now).unwrap();
+                all.answered(CONTEXT, answer, now).unwrap();
+                assert_eq!(all.next_due(), Some(now + after));
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_works_now_and_then_is_asked_each_time_if_refusals_are_cheap_and_seldom_if_not() {
+        let tick = SECOND / 10;
+        for (takes, most) in [(Duration::ZERO, 204), (2 * tick, 16), (5 * tick, 16)] {
+            let (mut all, begin) = begun(Some(SECOND));
+            let mut asked = 0;
+            // Something to do every 3 s, for 5 min.
+            for ticks in 0..3000 {
+                let now = begin + tick * ticks;
+                if ticks % 30 == 0 {
+                    all.is_used(CONTEXT, now);
+                }
+                if looks(&mut all, Seen::Idle, now).0 {
+                    all.asks(CONTEXT, file, now).unwrap();
+                    all.answered(CONTEXT, Err(true), now + takes).unwrap();
+                    asked += 1;
+                }
+            }
+            assert!((most / 2..=most).contains(&asked), "{asked} times, if a refusal takes {takes:?}");
+        }
     }
 
     #[test]

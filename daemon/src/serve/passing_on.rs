@@ -2,12 +2,12 @@
 //! up what that one has written down.
 
 use super::effects::World;
+use super::handover::failure::Failure;
 use super::outdated::End;
 use super::run::Server;
 use super::setup::Listen;
 use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn, give, refuse, take};
 use super::window::Window;
-use crate::device::PassedDevice;
 use crate::ipc::Channel;
 use crate::transport::QUEUES;
 use outside::SocketFile;
@@ -17,17 +17,25 @@ use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
 impl Server {
-    /// Goes on with a succession. Returns how this process ends, if it does.
+    /// Goes on with a succession. Returns how this process ends, if it does: one that cannot follow another for now is started again later.
     ///
     /// # Errors
     ///
-    /// This process was to follow another, and cannot.
+    /// This process was to follow another, and never can.
     pub(super) fn succession_due(&mut self) -> io::Result<Option<End>> {
         match (std::mem::take(&mut self.world.succession), &self.listen) {
             (Succession::None, _) => {}
             (Succession::Wanted(channel) | Succession::Halts(channel, _), Listen::Successor(_)) => {
-                let failed = |error| io::Error::other(format!("cannot take the VM over: {error}"));
-                return self.follow(&channel).map_err(failed);
+                return match self.follow(&channel) {
+                    Ok(()) => Ok(None),
+                    Err(Failure { reason, for_now: true }) => {
+                        log::info!("the VM goes on with the old program for now: {reason}");
+                        Ok(Some(End::Outdated))
+                    }
+                    Err(Failure { reason, .. }) => {
+                        Err(io::Error::other(format!("cannot take the VM over: {reason}")))
+                    }
+                };
             }
             (Succession::Wanted(channel), _) => self.come_to_rest(channel),
             (Succession::Halts(channel, until), _) if Instant::now() < until => {
@@ -43,11 +51,11 @@ impl Server {
 
     /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
     fn come_to_rest(&mut self, channel: Channel) {
-        match (self.passed_on(), &self.world.session) {
-            (Ok(_), Some(session)) => {
-                session.halt();
-                self.world.succession = Succession::Halts(channel, Instant::now() + HALT_PATIENCE);
-            }
+        match (self.may_pass_on(), &self.world.session) {
+            (Ok(()), Some(session)) => match session.halt() {
+                Ok(()) => self.world.succession = Succession::Halts(channel, Instant::now() + HALT_PATIENCE),
+                Err(error) => refuse(&channel, &error.to_string()),
+            },
             (Ok(_), None) => refuse(&channel, "no frontend is connected"),
             (Err(reason), _) => refuse(&channel, reason),
         }
@@ -82,8 +90,9 @@ impl Server {
 
     /// Writes everything down, with its descriptors.
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
+        self.may_pass_on()?;
         let (device, session) =
-            (self.passed_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
+            (self.device.pass_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
         let Listen::Socket { listener, file } = &self.listen else {
             return Err("this device process listens at no socket".into());
         };
@@ -100,8 +109,12 @@ impl Server {
         Ok((Passed { session, device, strikes, cache_key, advised, table_follows, socket }, files))
     }
 
-    /// Writes the device down, if nothing else is there that no other process can take over.
-    fn passed_on(&self) -> Result<PassedDevice, &'static str> {
+    /// Returns whether nothing is there that no other process can take over, apart from the session.
+    ///
+    /// # Errors
+    ///
+    /// Names what is in the way.
+    fn may_pass_on(&self) -> Result<(), &'static str> {
         let World { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = &self.world;
         if outdated.has_lost_socket {
             return Err("its socket file was removed or replaced");
@@ -112,28 +125,31 @@ impl Server {
         if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
             return Err("the frontend still maps memory that the guest has given up");
         }
-        self.device.pass_on()
+        self.device.may_pass_on()
     }
 
-    /// Takes over from the device process at the other end. Returns the end of this process if nothing can be taken over now.
-    fn follow(&mut self, channel: &Channel) -> Result<Option<End>, String> {
+    /// Takes over from the device process at the other end.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is taken over: for now, as the other serves on or the system has not enough of something, or ever.
+    fn follow(&mut self, channel: &Channel) -> Result<(), Failure> {
         self.world.progress.waits();
         let until = Instant::now() + HALT_PATIENCE + PATIENCE;
-        let Some((passed, files)) = take(channel, until)? else { return Ok(Some(End::Outdated)) };
+        let (passed, files) = take(channel, until)?;
         let mut files = files.into_iter();
         let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
         // Another file may lie at the path by now: the launcher compares.
         let file = passed.socket.zip(self.listen.path());
         let file = file.map(|(identity, path)| SocketFile::known(path, identity));
         let session = self.resumed(passed, &mut files)?;
-        self.tell_launcher_of(session.connection()).map_err(|error| error.to_string())?;
-        if !await_turn(channel)? {
-            return Ok(Some(End::Outdated));
-        }
+        let told = self.tell_launcher_of(session.connection());
+        told.map_err(|error| Failure::for_now(error.to_string()))?;
+        await_turn(channel)?;
         self.listen = Listen::Socket { listener, file };
         self.serves_on(session);
         self.world.progress.begins();
-        Ok(None)
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 //! and the successor gets no more than the context had.
 
 use super::effects::World;
+use super::handover::failure::Failure;
 use super::handover::{Asker, Due, GpuMoves, HandOver, Prepared, Purpose, Stage, Took};
 use super::run::Server;
 use super::workers::{SwappedOut, Whose};
@@ -15,26 +16,6 @@ use protocol::ids::ContextId;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
-
-/// The reason why a hand-over fails.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) reason: String,
-    /// The reason may be gone in a moment.
-    for_now: bool,
-}
-
-impl<T: Into<String>> From<T> for Failure {
-    fn from(reason: T) -> Self {
-        Self { reason: reason.into(), for_now: false }
-    }
-}
-
-impl Failure {
-    pub(super) fn for_now(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), for_now: true }
-    }
-}
 
 impl Server {
     /// Has a context handed over to a successor; the asker is told what comes of it.

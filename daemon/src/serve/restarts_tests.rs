@@ -169,7 +169,12 @@ impl Rig {
     }
 
     pub(super) fn say(&mut self, worker: u32, message: &ToDevice) {
-        self.workers[&worker].send(message, None).unwrap();
+        self.say_all(worker, std::slice::from_ref(message));
+    }
+
+    /// A worker says several things before the device thread has its turn.
+    pub(super) fn say_all(&mut self, worker: u32, messages: &[ToDevice]) {
+        messages.iter().for_each(|message| self.workers[&worker].send(message, None).unwrap());
         self.turn();
     }
 

@@ -1,7 +1,7 @@
 //! Memory of the GPUs that the broker lets a VM have and takes away, with workers and a broker that are played.
 
-use super::handover::Stage;
 use super::handover::room::Room;
+use super::handover::{Asker, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, heard, rig_with_spare, submitted};
 use crate::ipc::{
     Channel, FromBroker, HandOver, RoomOrder, RoomState, ToBroker, ToDevice, ToWorker, Unmovable,
@@ -24,8 +24,24 @@ impl Rig {
     }
 
     fn asks(&mut self, worker: u32, request: u32, least: u64, bytes: u64) {
-        let wanted = Wanted::Credit { heap: Heap::Device, least, bytes };
-        self.say(worker, &ToDevice::MemoryWanted { request, wanted });
+        self.say(worker, &wants(request, least, bytes));
+    }
+
+    /// A restart begins, up to where the old worker is told to hand over.
+    fn is_to_rest(&mut self) {
+        self.server.restart(CONTEXT, None, Asker::Test);
+        self.turn();
+        self.say(NEW, &ToDevice::Ready);
+        while let Some(Stage::Prepares { .. }) = self.stage() {
+            self.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
+        }
+        assert_eq!(self.stage(), Some(Stage::Rests));
+    }
+
+    /// Returns whether a worker hears that a request is refused, when the time is this.
+    fn is_refused(&mut self, worker: u32, request: u32, now: Instant) -> bool {
+        self.server.room_due(now);
+        self.hear(worker).contains(&ToWorker::MemoryRefused { request })
     }
 
     /// One worker writes everything and another takes it over, with its credit. Nothing is left of the first.
@@ -70,12 +86,26 @@ fn state(broker: &Channel) -> RoomState {
     states.next_back().expect("the broker hears something")
 }
 
+fn wants(request: u32, least: u64, bytes: u64) -> ToDevice {
+    let wanted = Wanted::Credit { heap: Heap::Device, least, bytes };
+    ToDevice::MemoryWanted { request, wanted }
+}
+
 fn waits(request: u32) -> ToWorker {
     ToWorker::MemoryWaits { request }
 }
 
 fn may(number: u64, most: u64, forced: bool) -> FromBroker {
     FromBroker::Room(RoomOrder { number, most, forced, total: 1000, wait_ms: WAIT_MS })
+}
+
+/// A context that holds 150 bytes, which is all that its VM may hold.
+fn rig_that_holds_150() -> (Rig, Channel) {
+    let (mut rig, broker) = rig_with_spare();
+    rig.told(&broker, &may(1, 150, false));
+    rig.asks(OLD, 1, 100, 150);
+    rig.hear(OLD);
+    (rig, broker)
 }
 
 #[test]
@@ -123,6 +153,51 @@ fn each_request_is_refused_when_it_has_waited_for_long_enough() {
 }
 
 #[test]
+fn a_request_that_a_hand_over_interrupts_and_no_other_has_waited_when_it_is_made_anew() {
+    let stays = || ToDevice::Stays { reason: "busy".into(), for_now: true };
+    let no_more = ToDevice::MemoryWantedNoMore { request: 1 };
+    // Within one look at what waits: the request that was taken back, that was granted meanwhile, and that is granted when it is made anew.
+    for (is_taken_back, room, said, request) in [
+        (true, 0, vec![wants(2, 100, 100)], 2),
+        (false, 100, vec![wants(2, 100, 100)], 2),
+        (true, 100, vec![wants(2, 100, 100), wants(3, 100, 100)], 3),
+    ] {
+        let (mut rig, broker) = rig_with_spare();
+        rig.told(&broker, &may(1, 0, false));
+        rig.asks(OLD, 1, 100, 100);
+        let begin = rig.now;
+        rig.is_to_rest();
+        if is_taken_back {
+            rig.say(OLD, &no_more);
+        }
+        rig.told(&broker, &may(2, room, false));
+        rig.now += HALF;
+        rig.say_all(OLD, &[vec![stays()], said].concat());
+        assert!(!rig.is_refused(OLD, request, begin + HALF));
+        assert_eq!(rig.is_refused(OLD, request, begin + 2 * HALF), request == 2 && is_taken_back);
+        assert_eq!(rig.is_refused(OLD, request, begin + 3 * HALF), request == 3 || !is_taken_back);
+    }
+}
+
+#[test]
+fn a_request_whose_context_was_swapped_out_has_not_waited_when_it_is_made_anew() {
+    let (mut rig, broker) = rig_that_holds_150();
+    rig.asks(OLD, 2, 50, 50);
+    let begin = rig.now;
+    rig.told(&broker, &may(2, 100, true));
+    rig.passes_on((OLD, NEW), 150, |rig| {
+        rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 2 });
+        rig.submit(1, Some(7));
+    });
+    rig.told(&broker, &may(3, 150, false));
+    rig.passes_on((NEW, THIRD), 150, |_| {});
+    rig.now += HALF;
+    rig.asks(THIRD, 3, 50, 50);
+    assert!(!rig.is_refused(THIRD, 3, begin + 2 * HALF));
+    assert!(rig.is_refused(THIRD, 3, begin + 3 * HALF));
+}
+
+#[test]
 fn a_vm_that_is_to_wait_for_the_broker_holds_nothing_before_it_has_said_how_much() {
     let (mut rig, broker) = rig_with_spare();
     rig.server.world.room = Room::closed();
@@ -135,9 +210,7 @@ fn a_vm_that_is_to_wait_for_the_broker_holds_nothing_before_it_has_said_how_much
 
 #[test]
 fn a_context_that_was_to_go_for_others_stays_if_they_do_not_need_it_any_more() {
-    let (mut rig, broker) = rig_with_spare();
-    rig.told(&broker, &may(1, 150, false));
-    rig.asks(OLD, 1, 150, 150);
+    let (mut rig, broker) = rig_that_holds_150();
     rig.told(&broker, &may(2, 100, true));
     assert_eq!(rig.stage(), Some(Stage::Starts));
     rig.told(&broker, &may(3, 150, false));
@@ -150,10 +223,7 @@ fn a_context_that_was_to_go_for_others_stays_if_they_do_not_need_it_any_more() {
 #[test]
 fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
     for comes_back in [true, false] {
-        let (mut rig, broker) = rig_with_spare();
-        rig.told(&broker, &may(1, 150, false));
-        rig.asks(OLD, 1, 100, 150);
-        rig.hear(OLD);
+        let (mut rig, broker) = rig_that_holds_150();
         rig.told(&broker, &may(2, 100, false));
         assert_eq!(rig.stage(), None, "it is not idle");
         rig.told(&broker, &may(3, 100, true));
@@ -179,10 +249,7 @@ fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
 #[test]
 fn memory_counts_until_the_process_with_the_driver_has_ended_though_its_context_has() {
     for comes_back in [false, true] {
-        let (mut rig, broker) = rig_with_spare();
-        rig.told(&broker, &may(1, 150, false));
-        rig.asks(OLD, 1, 100, 150);
-        rig.hear(OLD);
+        let (mut rig, broker) = rig_that_holds_150();
         rig.told(&broker, &may(2, 0, true));
         let mut driver = rig.begins_to_pass_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
         if comes_back {

@@ -8,6 +8,7 @@ use super::checkpoints::Checkpoints;
 use super::effects::World;
 use super::handover::HandOvers;
 use super::handover::Purpose;
+use super::handover::failure::Failure;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::handover::room::Room;
@@ -435,18 +436,23 @@ impl Server {
     }
 
     /// Builds up what another device process has written down, and touches nothing of the VM.
+    ///
+    /// # Errors
+    ///
+    /// It does not fit this process, or the system has not enough of something for now.
     pub(super) fn resumed(
         &mut self,
         passed: Passed,
         files: &mut dyn Iterator<Item = OwnedFd>,
-    ) -> Result<Session, String> {
+    ) -> Result<Session, Failure> {
         self.device.resume(passed.device)?;
         self.world.strikes.resume(passed.strikes, Instant::now());
         self.world.workers.keep_key(passed.cache_key);
         (self.world.advised, self.world.advised_on_queues) = passed.advised;
         self.world.window.table = passed.table_follows.into();
         let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
-        Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| error.to_string())
+        Session::resume(passed.session, files, config, epoll, TOKENS)
+            .map_err(|error| Failure { for_now: error.is_of_system(), reason: error.to_string() })
     }
 
     /// Serves a frontend that another device process has served until now.
@@ -680,10 +686,10 @@ impl Server {
                 self.device.ring_ends(ctx_id);
             }
             ToDevice::MemoryWanted { request, wanted } => {
-                self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
+                self.memory_wanted(ctx_id, request, wanted);
             }
             ToDevice::MemoryWantedNoMore { request } => {
-                self.device.memory_wanted_no_more(ctx_id, request, &mut self.world);
+                self.wanted_no_more(ctx_id, request);
             }
             ToDevice::BudgetWanted { request } => {
                 self.device.budget_wanted(ctx_id, request, &mut self.world);

@@ -1,4 +1,4 @@
-//! Two device processes in one, of which the one follows the other, with a frontend that is played.
+//! Tests run both device processes of a succession in one process, with a played frontend.
 
 use super::broker::Broker;
 use super::fuzzing::options;
@@ -14,11 +14,12 @@ use outside::Access;
 use readiness::Reported;
 use rustix::event::PollFlags;
 use serde::Serialize;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -119,6 +120,13 @@ impl Old {
         }
         self.server.is_given
     }
+
+    /// The device process does not listen to its frontend any more.
+    fn halts(&self) {
+        let session = self.server.world.session.as_ref().unwrap();
+        session.halt().unwrap();
+        await_halt(session);
+    }
 }
 
 fn await_halt(session: &Session) {
@@ -137,7 +145,7 @@ fn a_frontend_that_is_to_map_is_listened_to_while_it_is_waited_for() {
         let (ours, theirs) = Channel::pair().unwrap();
         let (awaited, _peer) = UnixStream::pair().unwrap();
         let session = world.session.as_ref().unwrap();
-        session.halt();
+        session.halt().unwrap();
         await_halt(session);
         if comes_to_rest {
             world.succession = Succession::Halts(ours, Instant::now() + LONG);
@@ -191,8 +199,7 @@ fn messages(server: &Server) -> Vec<(ToSuccessor, Option<OwnedFd>)> {
 #[test]
 fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
     let mut old = old();
-    old.server.world.session.iter().for_each(|session| session.halt());
-    await_halt(old.server.world.session.as_ref().unwrap());
+    old.halts();
     let all = messages(&old.server);
     for count in 0..all.len() {
         let (ours, theirs) = Channel::pair().unwrap();
@@ -200,7 +207,8 @@ fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
         said.iter().for_each(|(message, file)| {
             theirs.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
         });
-        assert!(take(&ours, Instant::now()).unwrap().is_none(), "after {count} messages");
+        let taken = take(&ours, Instant::now()).map(|_| ());
+        assert!(taken.is_err_and(|failure| failure.for_now), "after {count} messages");
     }
     old.server.world.session.as_mut().unwrap().go_on();
     old.frontend.is_served();
@@ -209,8 +217,7 @@ fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
 #[test]
 fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_nothing() {
     let mut old = old();
-    old.server.world.session.iter().for_each(|session| session.halt());
-    await_halt(old.server.world.session.as_ref().unwrap());
+    old.halts();
     let all = messages(&old.server);
     for count in 0..=all.len() {
         let (broker, heard) = Channel::pair().unwrap();
@@ -228,6 +235,34 @@ fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_no
         new.end(&AtomicBool::new(false));
         let said: Option<(ToBroker, _)> = heard.try_receive().unwrap_or_default();
         assert!(said.is_none(), "after {count} messages it says {said:?}");
+    }
+    old.server.world.session.as_mut().unwrap().go_on();
+    old.frontend.is_served();
+}
+
+#[test]
+fn a_successor_that_the_system_refuses_something_is_to_be_tried_again_and_one_that_lacks_something_is_not() {
+    let mut old = old();
+    old.halts();
+    for is_refused in [true, false] {
+        let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
+        if is_refused {
+            // Nothing can be watched by that.
+            new.epoll = Arc::new(File::open("/dev/null").unwrap().into());
+        }
+        let (ours, theirs) = Channel::pair().unwrap();
+        for (at, (message, file)) in messages(&old.server).into_iter().enumerate() {
+            // Without the frontend's connection.
+            if is_refused || at < 2 || !matches!(message, ToSuccessor::File) {
+                ours.send(&message, file.as_ref().map(AsFd::as_fd)).unwrap();
+            }
+        }
+        new.world.succession = Succession::Wanted(theirs);
+        let end = new.succession_due();
+        match is_refused {
+            true => assert_eq!(end.unwrap(), Some(End::Outdated)),
+            false => assert!(end.is_err()),
+        }
     }
     old.server.world.session.as_mut().unwrap().go_on();
     old.frontend.is_served();
@@ -295,7 +330,7 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
         assert!(begun.elapsed() < LONG);
         std::thread::yield_now();
     }
-    session.halt();
+    session.halt().unwrap();
     old.server.world.succession = Succession::Halts(ours, Instant::now() + Duration::from_millis(200));
     assert!(!old.rest());
     let heard = std::iter::from_fn(|| theirs.try_receive::<ToSuccessor>().unwrap_or_default());
@@ -360,9 +395,7 @@ fn states_and_messages_that_change_have_another_form() {
 #[test]
 fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     let mut old = old();
-    let session = old.server.world.session.as_ref().unwrap();
-    session.halt();
-    await_halt(session);
+    old.halts();
     let (passed, files) = old.server.all_of_it().unwrap();
     let state = encode(&passed).unwrap();
     assert_eq!(decode::<Passed>(&state).unwrap(), passed);
@@ -374,7 +407,7 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
             state[at] ^= flipped;
             let Ok(changed) = decode::<Passed>(&state) else { continue };
             let mut files = files.iter().skip(1).map(|file| file.try_clone().unwrap());
-            // What differs in what nobody checks, such as the key, is as good as what was there.
+            // A changed value that is not checked, such as the key, is taken.
             let _ = new.resumed(changed, &mut files);
         }
     }

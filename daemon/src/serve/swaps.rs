@@ -4,13 +4,14 @@
 //! something else than resources. That waits in the device process until a worker with a driver has the context.
 
 use super::effects::World;
+use super::handover::failure::Failure;
 use super::handover::idle::Idle;
 use super::handover::{Asker, Purpose, Stage};
-use super::restarts::Failure;
 use super::run::Server;
 use super::workers::SwappedOut;
 use crate::device::Lack;
 use crate::ipc::{RoomOrder, RoomState, ToBroker};
+use config::Wanted;
 use outside::Span;
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
@@ -70,6 +71,16 @@ impl Server {
     }
 }
 
+/// The memory of the GPUs that contexts hold and want, as one look found it.
+struct Held {
+    /// Bytes on the GPUs.
+    present: u64,
+    /// All that waits.
+    lacks: Vec<Lack>,
+    /// The contexts that do nothing and have a driver, for the longest time first.
+    idle: Vec<ContextId>,
+}
+
 impl World {
     /// Contexts are watched for being idle, even if none is swapped out for that alone.
     fn watch_idle(&mut self) {
@@ -90,6 +101,23 @@ impl Server {
         }
     }
 
+    /// A worker asks for memory. Its context may have waited for that already.
+    pub(super) fn memory_wanted(&mut self, ctx_id: ContextId, request: u32, wanted: Wanted) {
+        if wanted.least_of_gpu().is_some() {
+            self.world.room.waits.asks(ctx_id, request);
+        }
+        self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
+    }
+
+    /// A worker takes a request for memory back. One that was told to hand over does so as it comes to rest, and asks anew when it goes on.
+    pub(super) fn wanted_no_more(&mut self, ctx_id: ContextId, request: u32) {
+        if self.device.memory_wanted_no_more(ctx_id, request, &mut self.world)
+            && self.world.workers.owes_answer(ctx_id)
+        {
+            self.world.room.waits.interrupt(ctx_id, request);
+        }
+    }
+
     /// Does what is due about the VM's memory of the GPUs.
     pub(super) fn room_due(&mut self, now: Instant) {
         let Some(order) = self.world.room.order else { return };
@@ -97,38 +125,61 @@ impl Server {
             self.world.watch_idle();
             self.device.set_room(order.most, &mut self.world);
         }
-        self.end_waits(order, now);
-        // Those for which there is no room yet wait again.
+        // Contexts for which there is no room yet are put back into the list.
         let waiting = std::mem::take(&mut self.world.room.waiting);
         waiting.into_iter().for_each(|ctx_id| self.swap_in(ctx_id));
-        self.keep_to_room(order.most, now);
-        self.tell_room(order.number, now);
+        let mut held = self.held(now);
+        if self.end_waits(order, &held.lacks, now) {
+            held = self.held(now);
+        }
+        if held.present <= order.most && self.call_swaps_off() {
+            // What goes on was granted what it waited for, perhaps.
+            held = self.held(now);
+        }
+        self.keep_to_room(order.most, &held, now);
+        self.tell_room(order.number, &held, now);
     }
 
-    /// Ends the waits that have lasted for too long, and those for more than there is.
-    fn end_waits(&mut self, order: RoomOrder, now: Instant) {
+    /// Looks at the memory that contexts hold and want.
+    fn held(&self, now: Instant) -> Held {
         let lacks = self.device.lacks(&self.world.room.waiting);
-        let handovers = &self.world.handovers;
-        self.world.room.waits.look(&lacks, |ctx_id| handovers.get(ctx_id).is_some(), now);
+        Held { present: self.device.present_memory(), lacks, idle: self.idle_contexts(now) }
+    }
+
+    /// Ends the waits that have lasted for too long, and those for more than there is. Returns whether there was one.
+    fn end_waits(&mut self, order: RoomOrder, lacks: &[Lack], now: Instant) -> bool {
+        let workers = &self.world.workers;
+        let rests = |ctx_id| workers.owes_answer(ctx_id) || workers.rests(ctx_id);
+        self.world.room.waits.look(lacks, rests, now);
+        let mut some_ended = false;
         for lack in lacks {
             let room = &self.world.room;
+            let is_over = room.end_of_wait(room.waits.since(lack, now)).is_some_and(|end| end <= now);
             // One that is swapped out may come back to another GPU than the smallest.
-            if lack.request.is_some() && self.holds(&lack).saturating_add(lack.bytes) > order.total {
+            let is_too_much = lack.request.is_some() && self.exceeds(lack, order.total);
+            some_ended |= is_over || is_too_much;
+            if is_too_much {
                 let why = format_args!(
                     "limit gpu-memory ({} bytes) reached by context {}, which wants more than all VMs may hold together: raise gpu-memory",
                     order.total, lack.ctx_id
                 );
                 self.world.warn_of(lack.ctx_id, "gpu-memory", why);
-                self.device.refuse_waiting(&lack, &mut self.world);
-            } else if room.end_of_wait(room.waits.since(&lack, now)).is_some_and(|end| end <= now) {
-                self.refuse(&lack, Span(Duration::from_millis(order.wait_ms)));
+                self.device.refuse_waiting(lack, &mut self.world);
+            } else if is_over {
+                self.refuse(lack, Span(Duration::from_millis(order.wait_ms)));
             }
         }
+        some_ended
     }
 
     /// Bytes of the GPUs' memory that a context holds which waits for more. One that is swapped out waits for all that it holds.
     fn holds(&self, lack: &Lack) -> u64 {
         lack.request.map_or(0, |_| self.device.device_memory_of(lack.ctx_id))
+    }
+
+    /// Returns whether a context that waits would hold more than all VMs may hold together.
+    fn exceeds(&self, lack: &Lack, total: u64) -> bool {
+        self.holds(lack).saturating_add(lack.bytes) > total
     }
 
     /// A context does not get what it waits for: it has waited for long enough.
@@ -149,7 +200,7 @@ impl Server {
     }
 
     /// Has contexts swapped out until the VM holds no more than it may.
-    fn keep_to_room(&mut self, most: u64, now: Instant) {
+    fn keep_to_room(&mut self, most: u64, held: &Held, now: Instant) {
         let goes = |ctx_id: &ContextId| {
             let hand_over = self.world.handovers.get(*ctx_id);
             hand_over.is_some_and(|it| it.purpose == Purpose::SwapOut) || self.leaves(*ctx_id)
@@ -157,12 +208,8 @@ impl Server {
         let going = self.world.workers.contexts().filter(goes);
         let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
         let going = going.saturating_add(self.device.dying_memory());
-        let present = self.device.present_memory();
-        self.world.room.forced &= present > most;
-        if present <= most {
-            self.call_swaps_off();
-        }
-        let mut over = present.saturating_sub(going).saturating_sub(most);
+        self.world.room.forced &= held.present > most;
+        let mut over = held.present.saturating_sub(going).saturating_sub(most);
         if over == 0 {
             self.world.room.again = None;
             return;
@@ -171,7 +218,7 @@ impl Server {
             return;
         }
         self.world.room.again = Some(now + AGAIN_AFTER);
-        for (ctx_id, asker) in self.expendable(now) {
+        for (ctx_id, asker) in self.expendable(&held.idle, now) {
             if over == 0 || self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
                 return;
             }
@@ -180,8 +227,8 @@ impl Server {
         }
     }
 
-    /// Contexts that were to go for others stay where they are, unless they are on their way.
-    fn call_swaps_off(&mut self) {
+    /// Contexts that were to go for others stay where they are, unless they are on their way. Returns whether there was one.
+    fn call_swaps_off(&mut self) -> bool {
         let is_needless = |ctx_id: &ContextId| {
             self.world.handovers.get(*ctx_id).is_some_and(|it| {
                 (it.asker, it.purpose) == (Asker::Broker, Purpose::SwapOut)
@@ -189,16 +236,16 @@ impl Server {
             })
         };
         let needless: Vec<_> = self.world.workers.contexts().filter(is_needless).collect();
-        for ctx_id in needless {
-            self.fail(ctx_id, Failure::for_now("others do not need its memory any more"));
-            self.world.room.stays.remove(&ctx_id);
+        for ctx_id in &needless {
+            self.fail(*ctx_id, Failure::for_now("others do not need its memory any more"));
+            self.world.room.stays.remove(ctx_id);
         }
+        !needless.is_empty()
     }
 
     /// The contexts that can be swapped out: those that do nothing, for the longest time first, and then others, if that is wanted.
-    fn expendable(&self, now: Instant) -> Vec<(ContextId, Asker)> {
+    fn expendable(&self, idle: &[ContextId], now: Instant) -> Vec<(ContextId, Asker)> {
         let room = &self.world.room;
-        let idle = self.idle_contexts(now);
         let busy = self.world.workers.contexts().filter(|ctx_id| room.forced && !idle.contains(ctx_id));
         let mut busy: Vec<_> = busy.map(|ctx_id| (ctx_id, Asker::Broker)).collect();
         // Those that wait for more last: others of the VM may have to make room for them.
@@ -234,20 +281,17 @@ impl Server {
     }
 
     /// Tells the broker what is held and wanted, if it is to hear of that.
-    fn tell_room(&mut self, order: u64, now: Instant) {
+    fn tell_room(&mut self, order: u64, held: &Held, now: Instant) {
         let room = &self.world.room;
-        let lacks = self.device.lacks(&room.waiting);
-        let can_be_had = |lack: &Lack| {
-            room.order.is_none_or(|order| self.holds(lack).saturating_add(lack.bytes) <= order.total)
-        };
-        let first = lacks.iter().min_by_key(|lack| (!can_be_had(lack), room.waits.since(lack, now)));
-        let idle = self.idle_contexts(now).into_iter().filter(|ctx_id| self.could_go(*ctx_id, now));
+        let can_be_had = |lack: &Lack| room.order.is_none_or(|order| !self.exceeds(lack, order.total));
+        let first = held.lacks.iter().min_by_key(|lack| (!can_be_had(lack), room.waits.since(lack, now)));
+        let idle = held.idle.iter().filter(|ctx_id| self.could_go(**ctx_id, now));
         let state = RoomState {
             order,
-            held: self.device.present_memory(),
+            held: held.present,
             lacks: first.map_or(0, |lack| lack.bytes),
             holds: first.map_or(0, |lack| self.holds(lack)),
-            idle: idle.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum(),
+            idle: idle.map(|ctx_id| self.device.device_memory_of(*ctx_id)).sum(),
             back_ms: room.back_ms,
         };
         if self.world.room.is_to_tell(state, now) {

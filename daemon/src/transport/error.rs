@@ -38,6 +38,17 @@ impl SessionError {
         matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
     }
 
+    /// The system has refused something, such as a thread, a descriptor or a mapping.
+    pub(crate) fn is_of_system(&self) -> bool {
+        match self {
+            Self::Protocol(Error::ReqHandlerError(_)) => true,
+            Self::Io(error) | Self::Protocol(Error::SocketError(error) | Error::SocketRetry(error)) => {
+                error.raw_os_error().is_some()
+            }
+            _ => false,
+        }
+    }
+
     /// The frontend has answered that it does not do what it was asked for, or was not asked at all.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused | Self::Stopped)

@@ -3,7 +3,7 @@
 //! Frontends announce what they have mapped into the window, too. What was mapped out of a driver's device is left out: a guest that names
 //! it for a queue or a buffer names nothing, since that memory may be gone at any moment.
 
-use super::regions::{Region, Regions};
+use super::regions::{Region, Regions, WrongRegion};
 use rustix::fs::{FileType, fstat};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -93,7 +93,7 @@ impl MemoryTable {
             let hidden = self.hides(&file);
             ranges.push(range(region, hidden));
             if !hidden {
-                memory = memory.with(Arc::new(map(region, file)?)).map_err(refused)?;
+                memory = memory.with(Arc::new(map(region, file)?)).map_err(wrong)?;
             }
         }
         self.publish(memory)?;
@@ -106,7 +106,7 @@ impl MemoryTable {
         let hidden = self.hides(&file);
         if !hidden {
             let region = Arc::new(map(region, file)?);
-            self.publish(self.memory.memory().with(region).map_err(refused)?)?;
+            self.publish(self.memory.memory().with(region).map_err(wrong)?)?;
         }
         self.ranges.push(range(region, hidden));
         Ok(())
@@ -118,7 +118,7 @@ impl MemoryTable {
         let hidden = |range: &FrontendRange| range.hidden && range.guest_addr == guest_addr;
         if !self.ranges.iter().any(hidden) {
             let (addr, size) = (GuestAddress(guest_addr), region.memory_size);
-            let memory = self.memory.memory().without(addr, size).map_err(refused)?;
+            let memory = self.memory.memory().without(addr, size).map_err(wrong)?;
             self.publish(memory)?;
         }
         self.ranges.retain(|range| range.guest_addr != guest_addr);
@@ -149,16 +149,16 @@ impl MemoryTable {
 
 fn map(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
     if !holds(&file, region)? {
-        return Err(refused(io::Error::other("a memory region behind the end of its file")));
+        return Err(Error::InvalidOperation("a memory region behind the end of its file"));
     }
     let guest_addr = GuestAddress(region.guest_phys_addr);
     let mapped = GuestRegionMmap::new(region.mmap_region(file)?, guest_addr).ok_or(Error::InvalidParam)?;
-    Region::new(mapped).ok_or_else(|| refused(io::Error::other("more memory regions than can be mapped")))
+    Region::new(mapped).ok_or(Error::InvalidOperation("more memory regions than can be mapped"))
 }
 
 /// Returns whether a file is as large as its region wants it. It may shrink later, which [`shm::Guard`] is for. Devices have no end.
 fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
-    let stat = fstat(file).map_err(|error| refused(io::Error::from(error)))?;
+    let stat = fstat(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
     let end = region.mmap_offset.checked_add(region.memory_size);
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     Ok(FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || end.is_some_and(|end| end <= size))
@@ -173,13 +173,15 @@ fn range(region: &VhostUserMemoryRegion, hidden: bool) -> FrontendRange {
     }
 }
 
-fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::ReqHandlerError(std::io::Error::other(error))
+/// The table cannot be changed so, which is a fault of the frontend's. [`Error::ReqHandlerError`] is for what the system refuses.
+fn wrong(region: WrongRegion) -> Error {
+    Error::InvalidOperation(region.text())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::SessionError;
 
     #[test]
     fn memory_of_a_driver_is_announced_and_not_mapped() {
@@ -206,9 +208,26 @@ mod tests {
             table.remove(&at(guest_addr, 0)).unwrap();
             assert_eq!((table.len(), mapped()), (left, [true, false, false]));
         }
-        assert!(table.remove(&at(0x2000, 0)).is_err());
+        assert!(matches!(table.remove(&at(0x2000, 0)), Err(Error::InvalidOperation(_))));
         table.remove(&at(0, 0)).unwrap();
         assert_eq!((table.len(), mapped()), (0, [false; 3]));
+    }
+
+    #[test]
+    fn what_the_system_refuses_passes_and_a_region_that_cannot_be_does_not() {
+        let memory = Memory::new(Regions::default());
+        let mut table = MemoryTable::new(memory, Vec::new());
+        let region = VhostUserMemoryRegion { memory_size: 0x1000, ..VhostUserMemoryRegion::default() };
+        let file = |bytes| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(bytes).unwrap();
+            file
+        };
+        let is_of_system = |added: Result<()>| SessionError::from(added.unwrap_err()).is_of_system();
+        assert!(is_of_system(table.add(&region, File::open("/dev/null").unwrap())), "it cannot be mapped");
+        assert!(!is_of_system(table.add(&region, file(0))));
+        table.add(&region, file(0x1000)).unwrap();
+        assert!(!is_of_system(table.add(&region, file(0x1000))), "they overlap");
     }
 
     #[test]
@@ -225,7 +244,8 @@ mod tests {
         assert!(map(0, 0x3000).is_ok());
         assert!(map(0x1000, 0x2000).is_ok());
         for (offset, size) in [(0, 0x4000), (0x1000, 0x3000), (0x3000, 0x1000), (u64::MAX - 0xfff, 0x2000)] {
-            assert!(map(offset, size).is_err(), "{offset:#x}, {size:#x}");
+            let refused = map(offset, size);
+            assert!(matches!(refused, Err(Error::InvalidOperation(_))), "{offset:#x}, {size:#x}");
         }
     }
 }

@@ -31,14 +31,21 @@ pub(crate) struct Regions {
 type Piece = Vec<Arc<Region>>;
 
 /// The reason why a table cannot be changed so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrongRegion {
     /// A part of it is another region already.
-    #[error("memory regions overlap")]
     Overlaps,
     /// There is no region of this address and size.
-    #[error("there is no such memory region")]
     Unknown,
+}
+
+impl WrongRegion {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Overlaps => "memory regions overlap",
+            Self::Unknown => "there is no such memory region",
+        }
+    }
 }
 
 impl Regions {

@@ -62,9 +62,9 @@ impl Session {
         messages: Messages,
     ) -> io::Result<Self> {
         shared.set_listening(Listening::Rests);
-        let session = Self::of(shared, connection, messages)?;
-        session.halt();
-        Ok(session)
+        // Before the thread is there, which would listen otherwise.
+        shared.halt()?;
+        Self::of(shared, connection, messages)
     }
 
     /// Returns the state of the message thread, which is to rest meanwhile.
@@ -82,8 +82,12 @@ impl Session {
     }
 
     /// Has the frontend not listened to any more as soon as it is between two messages, which [`Self::is_halted`] tells then.
-    pub(crate) fn halt(&self) {
-        let _ = rustix::io::write(&self.shared.halt, &1u64.to_ne_bytes());
+    ///
+    /// # Errors
+    ///
+    /// The system refuses it.
+    pub(crate) fn halt(&self) -> io::Result<()> {
+        self.shared.halt()
     }
 
     /// Returns whether the frontend is not listened to now.

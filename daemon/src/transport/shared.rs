@@ -118,6 +118,12 @@ impl Shared {
         self.ring_doorbell();
     }
 
+    /// Has the message thread rest as soon as it is between two messages.
+    pub(super) fn halt(&self) -> std::io::Result<()> {
+        rustix::io::write(&self.halt, &1u64.to_ne_bytes())?;
+        Ok(())
+    }
+
     /// The message thread rests until it is told otherwise, unless the halt was called off meanwhile. Returns whether it is to listen again.
     pub(super) fn rest(&self) -> bool {
         let mut listening = self.listening.lock();

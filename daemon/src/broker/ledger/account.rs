@@ -1,14 +1,14 @@
 //! The account of one VM in the ledger: what it may hold, what it says, and its turn.
 
 use super::TURN;
+use super::turn::Turn;
 use crate::ipc::RoomState;
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
 
 /// Bytes that are copied per nanosecond, as a guess.
 const COPIED: u64 = 2;
-/// Time in which a VM gives up memory, in nanoseconds, beyond twice the time of copying it: others are asked as well otherwise. A turn stands
-/// still for no longer in all.
+/// Time in which a VM gives up memory, in nanoseconds, beyond twice the time of copying it: others are asked as well otherwise.
 pub(super) const GIVE_UP_PATIENCE: Nanos = 10_000_000_000;
 
 /// The memory of one VM: on each GPU that it uses, it counts whole.
@@ -34,15 +34,7 @@ pub(super) struct Account {
     pub(super) makes_room: Option<Nanos>,
     /// The time at which it was told to do something that it has to have done in time.
     pub(super) told: Nanos,
-    /// The time at which its turn is over unless it stands still; and what was left of the turn when the VM began to wait.
-    pub(super) turn_until: Nanos,
-    pub(super) turn_left: Nanos,
-    /// The time at which its turn began, if it has never stood still, and the length that the turn keeps however many others wait.
-    pub(super) turn_from: Nanos,
-    pub(super) turn_least: Nanos,
-    /// All that the VM wants fits beside what others keep. Its turn stands still meanwhile, for `still_left` at most.
-    pub(super) fits: bool,
-    pub(super) still_left: Nanos,
+    pub(super) turn: Turn,
     /// The time until which it keeps all of what is reserved for it, used or not.
     pub(super) keeps_until: Nanos,
 }
@@ -76,8 +68,7 @@ impl Account {
 
     /// Returns whether it has not done in time what it was told: to give something up, or just to confirm.
     pub(super) fn is_overdue(&self, now: Nanos) -> bool {
-        let patience = GIVE_UP_PATIENCE.saturating_add(copying(self.owes()).saturating_mul(2));
-        (self.owes() > 0 || self.is_open()) && now.saturating_sub(self.told) >= patience
+        (self.owes() > 0 || self.is_open()) && now.saturating_sub(self.told) >= patience(self.owes())
     }
 
     /// Bytes that it has been told to give up, and is about to.
@@ -108,9 +99,8 @@ impl Account {
 
     /// Returns the time that the VM says a context needs from when it may come back to when its program goes on, if that can be.
     pub(super) fn comes_back(&self) -> Nanos {
-        let most = GIVE_UP_PATIENCE.saturating_add(copying(self.state.lacks).saturating_mul(2));
         let said = if self.allocates() { 0 } else { self.state.back_ms };
-        said.saturating_mul(1_000_000).min(most)
+        said.saturating_mul(1_000_000).min(patience(self.state.lacks))
     }
 
     /// Bytes that the context would hold which waits.
@@ -123,59 +113,42 @@ impl Account {
         self.since.map_or(0, |since| now.saturating_sub(since))
     }
 
-    /// Returns whether its turn stands still, if it has it.
-    pub(super) fn is_still(&self, now: Nanos) -> bool {
-        self.fits && self.since.is_some() && self.waited(now) < self.still_left
-    }
-
-    pub(super) fn has_turn(&self, now: Nanos) -> bool {
-        if self.is_still(now) { self.turn_left > 0 } else { self.turn_until > now }
-    }
-
     /// Returns whether a context waits that holds memory. Until it has what it waits for, it may not be able to give any up.
     pub(super) fn allocates(&self) -> bool {
         self.state.holds > 0
     }
 
-    /// Has the VM wait from now on.
-    pub(super) fn begin_to_wait(&mut self, now: Nanos) {
+    /// Has the VM wait from now on. Its turn stands still if what it wants fits beside what others keep, until that is so no more.
+    pub(super) fn begin_to_wait(&mut self, fits: bool, now: Nanos) {
         if self.since.is_none() {
-            (self.since, self.turn_left) = (Some(now), self.turn_until.saturating_sub(now));
+            self.since = Some(now);
+            self.turn.stand_still(now);
+        }
+        if !fits {
+            self.turn.run_on(now);
         }
     }
 
-    /// Ends the VM's wait. A new turn has this length, of which it keeps the least however many others wait; one that has begun goes on.
-    pub(super) fn end_to_wait(&mut self, (turn, least): (Nanos, Nanos), now: Nanos) {
-        if self.is_still(now) {
-            let until = now.saturating_add(self.turn_left);
-            self.turn_from = self.turn_from.saturating_add(until.saturating_sub(self.turn_until));
-            self.turn_until = until;
-        }
-        if self.since.is_some() {
-            let stood = if self.fits { self.waited(now) } else { 0 };
-            self.still_left = self.still_left.saturating_sub(stood);
-            if self.turn_until <= now {
-                (self.turn_until, self.still_left) = (now.saturating_add(turn), GIVE_UP_PATIENCE);
-                (self.turn_from, self.turn_least) = (now, turn.min(least));
-            }
+    /// The wait is for something else from now on. The turn does not stand still for that.
+    pub(super) fn wait_anew(&mut self, now: Nanos) {
+        (self.since, self.makes_room) = (Some(now), None);
+        self.turn.run_on(now);
+    }
+
+    /// Ends the VM's wait. It has a new turn then, unless the one that it has goes on.
+    pub(super) fn end_to_wait(&mut self, new: Turn, now: Nanos) {
+        self.turn.run_on(now);
+        if self.since.is_some() && self.turn.is_over(now) {
+            self.turn = new;
         }
         (self.since, self.makes_room) = (None, None);
     }
 
     /// The VM has a turn of this length from now on, if what is left of its turn is not longer.
-    pub(super) fn has_at_least(&mut self, turn: Nanos, now: Nanos) {
-        let until = now.saturating_add(turn);
-        if until > self.turn_until {
-            (self.turn_until, self.turn_from, self.turn_least) = (until, now, turn.min(TURN));
+    pub(super) fn has_at_least(&mut self, length: Nanos, now: Nanos) {
+        if now.saturating_add(length) > self.turn.end(now) {
+            self.turn = Turn::begin(length, TURN, now);
         }
-    }
-
-    /// The VM's turn is no longer than this, or than its least.
-    pub(super) fn shorten_turn(&mut self, most: Nanos) {
-        let end = self.turn_from.saturating_add(most.max(self.turn_least));
-        let cut = self.turn_until.saturating_sub(end);
-        self.turn_until -= cut;
-        self.turn_left = self.turn_left.saturating_sub(cut);
     }
 
     pub(super) fn is_on(&self, gpu: usize) -> bool {
@@ -185,6 +158,11 @@ impl Account {
     pub(super) fn shares_with(&self, other: &Self) -> bool {
         self.gpus.iter().any(|gpu| other.is_on(*gpu))
     }
+}
+
+/// Time that a VM has for so many bytes to go, or to come.
+fn patience(bytes: u64) -> Nanos {
+    GIVE_UP_PATIENCE.saturating_add(copying(bytes).saturating_mul(2))
 }
 
 /// Time in which so many bytes are copied, about.

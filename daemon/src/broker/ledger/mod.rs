@@ -14,6 +14,7 @@
 mod account;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use super::settings::share::WEIGHT;
 use crate::ipc::RoomState;
@@ -22,6 +23,7 @@ use sched::Nanos;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use turn::Turn;
 
 /// The least time for which a VM keeps what it has waited for, in nanoseconds.
 pub(super) const TURN: Nanos = 2_000_000_000;
@@ -106,10 +108,8 @@ impl Ledger {
 
     /// Returns whether more is reserved on a GPU of this VM than VMs may hold of it.
     pub(super) fn is_over_reserved(&self, vm: usize) -> bool {
-        let reserved = |gpu: usize| {
-            let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
-            on_it.map(|account| account.reserved).fold(0, u64::saturating_add)
-        };
+        let reserved =
+            |gpu: usize| self.on(gpu).map(|(_, account)| account.reserved).fold(0, u64::saturating_add);
         let account = self.accounts.get(&vm).filter(|account| account.reserved > 0);
         account.is_some_and(|account| account.gpus.iter().any(|gpu| reserved(*gpu) > self.total(*gpu)))
     }
@@ -117,7 +117,6 @@ impl Ledger {
     /// A VM says what it holds and wants. It is believed to hold no more than it was ever let, and to wait for no more than one context can have.
     pub(super) fn hears(&mut self, vm: usize, state: RoomState, now: Nanos) {
         let Some(account) = self.accounts.get_mut(&vm) else { return };
-        let waited = account.since.is_some();
         let held = state.held.min(account.counts());
         account.state = RoomState { held, holds: state.holds.min(held), idle: state.idle.min(held), ..state };
         if !account.is_open() {
@@ -127,12 +126,9 @@ impl Ledger {
         let (wanted, least) = (account.wanted(), account.least());
         let waits = state.lacks > 0 && wanted > account.may && least <= self.total_of(vm);
         let fits = !self.is_kept_by_others(vm, wanted, now);
-        self.accounts.entry(vm).and_modify(|account| {
-            match waits {
-                true => account.begin_to_wait(now),
-                false => account.end_to_wait((0, 0), now),
-            }
-            account.fits = fits && (account.fits || !waited);
+        self.accounts.entry(vm).and_modify(|account| match waits {
+            true => account.begin_to_wait(fits, now),
+            false => account.end_to_wait(Turn::begin(0, 0, now), now),
         });
     }
 
@@ -211,7 +207,7 @@ impl Ledger {
         let waiting: Vec<_> = self.accounts.keys().map(|vm| (*vm, waiting(*vm))).collect();
         for (vm, others) in waiting.into_iter().filter(|(_, others)| *others > 0) {
             self.accounts.entry(vm).and_modify(|account| {
-                account.shorten_turn(turn_max(patience, others));
+                account.turn.shorten(turn_max(patience, others));
             });
         }
     }
@@ -219,9 +215,8 @@ impl Ledger {
     /// A context that a VM waits for has been refused by now. If the VM waits still, that is for another.
     fn begin_anew(&mut self, patience: Nanos, now: Nanos) {
         let late = self.accounts.values_mut().filter(|account| account.since.is_some());
-        for account in late.filter(|account| account.waited(now) >= patience) {
-            (account.since, account.makes_room, account.fits) = (Some(now), None, false);
-        }
+        let late = late.filter(|account| account.waited(now) >= patience);
+        late.for_each(|account| account.wait_anew(now));
     }
 
     /// VMs that were to give something up, and have not yet, keep it where none waits for it any more. Returns them. Those that may have begun
@@ -236,7 +231,7 @@ impl Ledger {
                 continue;
             }
             if account.forced {
-                account.has_at_least(turn(copying(account.owes()), patience, 1), now);
+                account.has_at_least(turn_length(copying(account.owes()), patience, 1), now);
             }
             account.raise(account.counts(), now);
             keep.push(*vm);
@@ -252,7 +247,7 @@ impl Ledger {
             let is_late = waited >= patience / 2;
             let weight = if is_late { 1 } else { account.weight };
             let is_urgent = account.wanted() <= account.reserved;
-            let first = (!is_urgent, !account.has_turn(now), !is_late, !account.allocates());
+            let first = (!is_urgent, account.turn.is_over(now), !is_late, !account.allocates());
             (first, Reverse(u128::from(waited) * u128::from(weight)), *vm)
         });
         let mut waiting: Vec<_> = waiting.collect();
@@ -263,10 +258,16 @@ impl Ledger {
     /// Returns whether a VM cannot have so many bytes, whatever others give up.
     fn is_kept_by_others(&self, vm: usize, bytes: u64, now: Nanos) -> bool {
         let kept = |gpu: usize| {
-            let others = self.accounts.iter().filter(|(other, account)| **other != vm && account.is_on(gpu));
+            let others = self.on(gpu).filter(|(other, _)| *other != vm);
             others.map(|(_, account)| account.keeps(now)).fold(bytes, u64::saturating_add)
         };
         self.accounts[&vm].gpus.iter().any(|gpu| kept(*gpu) > self.total(*gpu))
+    }
+
+    /// The VMs on a GPU.
+    fn on(&self, gpu: usize) -> impl Iterator<Item = (usize, &Account)> {
+        let all = self.accounts.iter().filter(move |(_, account)| account.is_on(gpu));
+        all.map(|(vm, account)| (*vm, account))
     }
 
     /// The other VMs on the GPUs of one.
@@ -291,9 +292,9 @@ impl Ledger {
 
     /// Bytes of a GPU that no VM may hold.
     fn free(&self, gpu: usize) -> u64 {
-        let on_it = self.accounts.values().filter(|account| account.is_on(gpu));
+        let held = self.on(gpu).map(|(_, account)| account.counts());
         let ghosts = self.ghosts.iter().filter(|ghost| ghost.gpus.contains(&gpu)).map(|ghost| ghost.bytes);
-        let taken = on_it.map(Account::counts).chain(ghosts).fold(0, u64::saturating_add);
+        let taken = held.chain(ghosts).fold(0, u64::saturating_add);
         self.total(gpu).saturating_sub(taken)
     }
 
@@ -326,9 +327,9 @@ impl Ledger {
         account.end_to_wait(turn, now);
     }
 
-    /// The turn of a VM that gets what it waits for, and the least of it: none if it has not waited. Those that wait, or made room for it, wait for its
+    /// The turn of a VM that gets what it waits for: none if it has not waited. Those that wait, or made room for it, wait for its
     /// end. Its own time of coming back counts as well, and some time behind that.
-    fn turn_of(&self, vm: usize, patience: Nanos, now: Nanos) -> (Nanos, Nanos) {
+    fn turn_of(&self, vm: usize, patience: Nanos, now: Nanos) -> Turn {
         let account = &self.accounts[&vm];
         let made_room = |other: &Account| account.makes_room.is_some_and(|begun| other.told >= begun);
         let others = self.others(vm).filter(|other| other.since.is_some() || made_room(other)).count();
@@ -338,9 +339,9 @@ impl Ledger {
                 let back = account.comes_back();
                 let least = back.saturating_add(TURN).min(TURN_MAX).min(patience / 2);
                 let cost = took.saturating_add(back).max(copying(account.state.lacks));
-                (turn(cost, patience, others).max(least), least)
+                Turn::begin(turn_length(cost, patience, others).max(least), least, now)
             }
-            false => (0, 0),
+            false => Turn::begin(0, 0, now),
         }
     }
 
@@ -350,11 +351,10 @@ impl Ledger {
         let wanted = self.accounts[&vm].wanted();
         let is_urgent = wanted <= self.accounts[&vm].reserved;
         let is_too_much = self.is_kept_by_others(vm, wanted, now);
-        let on_it = self.accounts.iter().filter(|(_, account)| account.is_on(gpu));
-        let given_up = on_it.clone().map(|(_, account)| account.gives_up(now)).fold(0, u64::saturating_add);
-        let asked = on_it.filter(|(_, account)| !account.is_open());
+        let given_up = self.on(gpu).map(|(_, account)| account.gives_up(now)).fold(0, u64::saturating_add);
+        let asked = self.on(gpu).filter(|(_, account)| !account.is_open());
         let mut asked: Vec<_> =
-            asked.map(|(other, account)| (*other == vm, account.turn_until, *other)).collect();
+            asked.map(|(other, account)| (other == vm, account.turn.end(now), other)).collect();
         asked.sort_unstable();
         missing = missing.saturating_sub(given_up);
         let (mut told, mut is_forced) = (BTreeSet::new(), false);
@@ -412,7 +412,7 @@ fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<
     let (most, forced) = match way {
         Way::Unused => (account.may - held, account.forced),
         Way::Idle => (account.state.idle.saturating_sub(account.owes()).min(account.may), account.forced),
-        Way::Busy { is_urgent } if is_urgent || !account.has_turn(now) => (account.may, true),
+        Way::Busy { is_urgent } if is_urgent || account.turn.is_over(now) => (account.may, true),
         Way::Busy { .. } => return None,
     };
     // What idle contexts were to give up and do not is given up by busy ones.
@@ -428,7 +428,7 @@ fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<
 
 /// The length of a turn whose beginning cost so much time, while so many others wait for its end. They come to their turns within half of `patience` if
 /// all turns are like this: the other half is for making room.
-fn turn(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
+fn turn_length(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
     let most = turn_max(patience, others);
     cost.saturating_mul(TURN_FACTOR).clamp(TURN.min(most), most)
 }

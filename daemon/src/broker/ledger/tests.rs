@@ -106,11 +106,27 @@ impl World {
         self.decide();
     }
 
+    fn turn_end(&self, vm: usize) -> Nanos {
+        self.ledger.accounts[&vm].turn.end(self.now)
+    }
+
+    /// A VM gets memory, and holds it.
+    fn gets(&mut self, vm: usize, bytes: u64) {
+        self.say(vm, 0, bytes);
+        self.say(vm, bytes, 0);
+    }
+
+    /// A gives way to B after a while: B has the 80 bytes that it waits for, and A waits for as many.
+    fn gives_way(&mut self, after: Nanos) {
+        self.wait(after);
+        self.say(A, 0, 80);
+        assert_eq!(self.told[&B], may(80, false));
+    }
+
     /// A has 80 bytes, and B waits for as many.
     fn contended(reserved: [u64; 2]) -> Self {
         let mut world = world(reserved);
-        world.say(A, 0, 80);
-        world.say(A, 80, 0);
+        world.gets(A, 80);
         world.say(B, 0, 80);
         world
     }
@@ -155,8 +171,7 @@ fn idle_contexts_go_at_once_and_busy_ones_when_the_turn_is_over() {
 #[test]
 fn a_turn_is_long_where_making_room_takes_long() {
     let mut world = World::contended([0, 0]);
-    world.wait(SECOND);
-    world.say(A, 0, 80);
+    world.gives_way(SECOND);
     world.say(B, 80, 0);
     world.wait(TURN_FACTOR * SECOND - MS);
     assert_eq!(world.told[&B], may(80, false));
@@ -167,9 +182,7 @@ fn a_turn_is_long_where_making_room_takes_long() {
 #[test]
 fn a_turn_stands_still_while_its_vm_waits() {
     let mut world = World::contended([0, 0]);
-    world.wait(MS);
-    world.say(A, 0, 80);
-    assert_eq!(world.told[&B], may(80, false));
+    world.gives_way(MS);
     world.say(B, 80, 15);
     // The rest was kept for A.
     world.say(A, 0, 80);
@@ -218,9 +231,7 @@ fn contexts_of_one_vm_take_turns_as_well_and_leave_other_vms_theirs() {
 #[test]
 fn a_turn_stands_still_for_a_bounded_time_whatever_its_vm_asks_for() {
     let mut world = World::contended([0, 0]);
-    world.wait(MS);
-    world.say(A, 0, 80);
-    assert_eq!(world.told[&B], may(80, false));
+    world.gives_way(MS);
     // B asks for more again and again, and A cannot be made to give it.
     for _ in 0..30 {
         world.say_with(B, 80, 15, 0);
@@ -315,8 +326,7 @@ fn a_claim_of_what_cannot_be_takes_nothing_from_others() {
     ];
     for claim in claims {
         let mut world = world([0, 0]);
-        world.say(B, 0, 60);
-        world.say(B, 60, 0);
+        world.gets(B, 60);
         world.orders = 0;
         world.say_all(A, claim);
         world.wait(SECOND);
@@ -330,8 +340,7 @@ fn a_claim_of_what_cannot_be_takes_nothing_from_others() {
 fn a_vm_that_does_not_give_up_what_it_waits_for_itself_keeps_others_waiting_for_a_bounded_time() {
     let mut world = world([0, 0]);
     world.say(A, 0, 60);
-    world.say(B, 0, 30);
-    world.say(B, 30, 0);
+    world.gets(B, 30);
     // Another context wants as much as one that does not go.
     world.say_of_two();
     world.wait(TURN);
@@ -399,8 +408,7 @@ fn one_that_waits_for_what_is_not_given_up_keeps_no_other_waiting() {
 fn one_that_cannot_give_up_what_it_owes_gets_what_is_free() {
     let mut world = world([0, 0]);
     world.begins(C, 0, &[(1, 100)]);
-    world.say(A, 0, 60);
-    world.say(A, 60, 0);
+    world.gets(A, 60);
     world.say(B, 0, 60);
     world.say_all(A, RoomState { held: 60, lacks: 5, ..RoomState::default() });
     world.wait(SECOND);
@@ -451,8 +459,7 @@ fn one_whose_memory_was_wanted_in_vain_has_a_turn() {
 fn a_turn_is_long_enough_for_ones_own_coming() {
     let mut world = World { now: 1000 * SECOND, ..World::default() };
     [A, B].into_iter().for_each(|vm| world.begins(vm, 0, &[(0, 64 * GIB)]));
-    world.say(A, 0, 5 * GIB);
-    world.say(A, 5 * GIB, 0);
+    world.gets(A, 5 * GIB);
     world.say(B, 0, 60 * GIB);
     world.wait(MS);
     world.say(A, 0, 5 * GIB);
@@ -469,20 +476,24 @@ fn one_that_waited_has_a_turn_even_if_none_made_room_for_it() {
     let mut world = World::contended([100, 0]);
     world.ledger.ends(A, world.now);
     world.wait(GHOST);
-    assert_eq!(world.ledger.accounts[&B].turn_until, world.now + TURN);
+    assert_eq!(world.turn_end(B), world.now + TURN);
 }
 
-/// VMs that each need more than half of a GPU, and take so long to come and go. Returns the longest time for which one has waited.
-fn longest_wait(weights: &[u32], copying: Nanos) -> Nanos {
+/// VMs that each need more than half of a GPU, and take so long to go and to come back, which counts as a part of their turns. Returns the longest time
+/// for which one has waited, and the shortest for which one has had memory.
+fn waits_and_turns(weights: &[u32], copying: Nanos, back: Nanos) -> (Nanos, Nanos) {
     let mut world = World { now: 1000 * SECOND, ..World::default() };
     let mut until = BTreeMap::new();
     let (mut waits, mut longest) = (BTreeMap::new(), 0);
+    let (mut has, mut shortest) = (BTreeMap::new(), Nanos::MAX);
+    let waiting = RoomState { lacks: 60 * GIB, back_ms: back / MS, ..RoomState::default() };
     for (vm, weight) in weights.iter().enumerate() {
         world.begins(vm, 0, &[(0, 100 * GIB)]);
         world.ledger.set_weight(vm, *weight);
-        world.say(vm, 0, 60 * GIB);
+        world.say_all(vm, waiting);
         waits.insert(vm, world.now);
     }
+    let begin = world.now;
     for _ in 0..15 * 60 * 5 {
         world.wait(200 * MS);
         for vm in 0..weights.len() {
@@ -490,37 +501,49 @@ fn longest_wait(weights: &[u32], copying: Nanos) -> Nanos {
             longest = longest.max(waits.get(&vm).map_or(0, |since| world.now - since));
             if world.said[&vm].held > 0 {
                 waits.remove(&vm);
+                let since = *has.entry(vm).or_insert(world.now);
                 let is_asked = forced && most < 60 * GIB;
                 if is_asked && *until.entry(vm).or_insert(world.now + copying) <= world.now {
-                    until.remove(&vm);
+                    let asked = until.remove(&vm).unwrap() - copying;
+                    // The first VM had no turn, as it has not waited.
+                    if has.remove(&vm) > Some(begin + 200 * MS) {
+                        shortest = shortest.min(asked - since);
+                    }
                     waits.insert(vm, world.now);
-                    world.say(vm, 0, 60 * GIB);
+                    world.say_all(vm, waiting);
                 }
             }
         }
     }
-    longest
+    (longest, shortest)
 }
 
 #[test]
 fn none_of_several_that_take_turns_waits_for_too_long() {
-    for (vms, copying) in [(2, 20 * SECOND), (3, 15 * SECOND), (4, 10 * SECOND), (8, 6 * SECOND)] {
-        let longest = longest_wait(&vec![WEIGHT; vms], copying);
+    for (vms, copying, back) in [
+        (2, 20 * SECOND, 0),
+        (3, 15 * SECOND, 0),
+        (4, 10 * SECOND, 0),
+        (8, 6 * SECOND, 0),
+        (2, 20 * SECOND, 30 * SECOND),
+        (3, 15 * SECOND, 20 * SECOND),
+        (4, 10 * SECOND, 15 * SECOND),
+        (8, 3 * SECOND, 8 * SECOND),
+    ] {
+        let (longest, shortest) = waits_and_turns(&vec![WEIGHT; vms], copying, back);
         assert!(longest < PATIENCE, "{vms} VMs: {} s", longest / SECOND);
+        assert!(shortest >= back + TURN - SECOND, "{vms} VMs: {} s", shortest / SECOND);
     }
-    let longest = longest_wait(&[10_000, 10_000, 100], 5 * SECOND);
+    let (longest, _) = waits_and_turns(&[10_000, 10_000, 100], 5 * SECOND, 0);
     assert!(longest < PATIENCE, "a light one: {} s", longest / SECOND);
 }
 
 #[test]
 fn the_time_in_which_a_program_comes_back_counts_for_its_turn() {
     let mut world = world([0, 0]);
-    world.say(A, 0, 80);
-    world.say(A, 80, 0);
+    world.gets(A, 80);
     world.say_all(B, RoomState { lacks: 80, back_ms: 999, ..RoomState::default() });
-    world.wait(MS);
-    world.say(A, 0, 80);
-    assert_eq!(world.told[&B], may(80, false));
+    world.gives_way(MS);
     world.wait(TURN_FACTOR * SECOND - MS);
     assert_eq!(world.told[&B], may(80, false));
     world.wait(MS);
@@ -550,12 +573,34 @@ fn a_vm_that_comes_to_another_gpu_hears_how_much_there_is() {
 fn a_turn_is_shorter_when_more_wait_than_at_its_begin() {
     let mut world = World { now: 1000 * SECOND, ..World::default() };
     (0..4).for_each(|vm| world.begins(vm, 0, &[(0, 100)]));
-    world.say(A, 0, 80);
-    world.say(A, 80, 0);
+    world.gets(A, 80);
     world.say_all(B, RoomState { lacks: 80, back_ms: 10_000, ..RoomState::default() });
     world.wait(MS);
     world.say(A, 0, 0);
-    assert_eq!(world.ledger.accounts[&B].turn_until, world.now + TURN_MAX);
+    assert_eq!(world.turn_end(B), world.now + TURN_MAX);
     [2, 3].into_iter().for_each(|vm| world.say(vm, 0, 80));
-    assert_eq!(world.ledger.accounts[&B].turn_until, world.now + PATIENCE / 2 / 2);
+    assert_eq!(world.turn_end(B), world.now + PATIENCE / 2 / 2);
+}
+
+#[test]
+fn a_turn_that_is_cut_while_it_stands_still_goes_on_behind_that() {
+    let mut world = World { now: 1000 * SECOND, ..World::default() };
+    (0..4).for_each(|vm| world.begins(vm, 0, &[(0, 100)]));
+    world.gets(A, 80);
+    world.say_all(B, RoomState { lacks: 80, back_ms: 10_000, ..RoomState::default() });
+    world.wait(MS);
+    world.say(A, 20, 0);
+    let begun = world.now;
+    assert_eq!(world.turn_end(B), begun + TURN_MAX);
+    world.wait(5 * SECOND);
+    world.say(B, 80, 10);
+    assert_eq!(world.told[&A], may(10, true), "it does not give that up at once");
+    world.wait(SECOND);
+    [2, 3].into_iter().for_each(|vm| world.say(vm, 0, 80));
+    assert_eq!(world.turn_end(B), begun + PATIENCE / 2 / 2 + SECOND);
+    world.wait(SECOND);
+    world.say(A, 10, 0);
+    assert_eq!(world.told[&B], may(90, false));
+    world.wait(SECOND);
+    assert_eq!(world.turn_end(B), begun + PATIENCE / 2 / 2 + 2 * SECOND);
 }

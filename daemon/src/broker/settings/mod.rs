@@ -261,10 +261,15 @@ impl Settings {
         settings
     }
 
-    /// Returns the options of a VM's device process, apart from those of its control group.
+    /// Returns the options of a VM's device process, apart from those that only the broker gives.
     #[must_use]
     pub fn words(&self, vm: &VmSettings) -> Vec<OsString> {
-        [vm.arguments.as_slice(), &vm.parts, self.room.word(vm).as_slice()].concat()
+        [vm.arguments.as_slice(), &vm.parts, self.room.maps(vm).as_slice()].concat()
+    }
+
+    /// Returns the options with which the broker starts a VM's device process; those of its control `group` among them.
+    pub(super) fn arguments(&self, vm: &VmSettings, group: &[OsString]) -> Vec<OsString> {
+        [self.words(vm).as_slice(), self.room.awaits().as_slice(), group].concat()
     }
 
     /// Returns the options of a VM's device process as `KEY=VALUE`, without its socket's path.

@@ -18,8 +18,6 @@ pub struct RoomSettings {
     pub memory_wait: Duration,
 }
 
-/// The option of a device process that waits for what the broker lets it hold.
-const AWAITS_ROOM: &str = "--await-room";
 /// The most of `memory-wait`: workers wait for an answer a little longer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -48,14 +46,14 @@ impl RoomSettings {
 
     /// Returns an option of a VM's device process: with `gpu-memory` programs of the VM map none of the GPU's own memory unless the file says
     /// otherwise, as those that do cannot be swapped out.
-    pub(super) fn word(&self, vm: &VmSettings) -> Option<OsString> {
+    pub(super) fn maps(&self, vm: &VmSettings) -> Option<OsString> {
         let says = vm.words().any(|word| word.starts_with("--map-device-memory="));
-        (self.gpu_memory.is_some() && !says).then(|| "--map-device-memory=never".into())
+        self.gpu_memory.filter(|_| !says).map(|_| "--map-device-memory=never".into())
     }
 
-    /// The arguments of a device process that may hold no memory of the GPUs before the broker lets it.
-    pub(in crate::broker) fn argument(&self) -> Vec<OsString> {
-        self.gpu_memory.iter().map(|_| AWAITS_ROOM.into()).collect()
+    /// Returns another, which only the broker gives: with `gpu-memory` the VM may hold no memory of the GPUs before the broker lets it.
+    pub(super) fn awaits(&self) -> Option<OsString> {
+        self.gpu_memory.map(|_| "--await-room".into())
     }
 
     /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone; what is reserved on one together

@@ -374,6 +374,10 @@ fn gpu_memory_that_does_not_hold_yet_changes_nothing_for_vms() {
     let file = "[vm.a]\nsocket-path = \"/a\"";
     let (before, after) = (parse(file).unwrap(), parse(&format!("gpu-memory = \"90%\"\n{file}")).unwrap());
     assert_eq!(plan(&before, &after), [Action::NextBroker("gpu-memory")]);
-    let [now, then] = [&before, &after].map(|settings| settings.words(&after.vms[0]).len());
-    assert_eq!(then, now + 1, "programs of the VM map none of the GPU's memory when it holds");
+    let group = ["--vm-cgroup".into()];
+    let [now, then] = [&before, &after].map(|settings| settings.arguments(&after.vms[0], &group));
+    let (last, same) = now.split_last().unwrap();
+    assert!(last == "--vm-cgroup" && then.starts_with(same));
+    let more = ["--map-device-memory=never", "--await-room", "--vm-cgroup"];
+    assert_eq!(then[same.len()..], more, "that only one that is started then has");
 }

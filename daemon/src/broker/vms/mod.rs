@@ -72,8 +72,7 @@ impl Broker {
 
     fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
-        let room = self.settings.room.argument();
-        let arguments = [self.settings.words(&vm.settings).as_slice(), group, &room].concat();
+        let arguments = self.settings.arguments(&vm.settings, group);
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, false);
         vm.is_starting = true;

@@ -100,23 +100,33 @@ impl OneVm {
 
     fn broker(self, process: Process) -> io::Result<Broker> {
         let Self { vm, control: control_socket, access, metrics, connections, epoll } = self;
-        let settings = Settings {
-            policy: Policy::default(),
-            anticipation: None,
-            control_socket,
-            control_socket_group: access.group,
-            metrics,
-            log_grants: None,
-            room: RoomSettings::default(),
-            cgroup: CgroupMode::Off,
-            vms: vec![vm.clone()],
-        };
+        let settings = settings_of(vm.clone(), control_socket, access, metrics);
         let mut broker = Broker::at(settings, connections, epoll)?;
         let index = broker.add(vm, page_clock());
         broker.watch_process(index, &process)?;
         broker.vms[index].process = Some(process);
         broker.vms[index].start_at = None;
         Ok(broker)
+    }
+}
+
+/// The settings of a broker that shares nothing out.
+fn settings_of(
+    vm: VmSettings,
+    control_socket: PathBuf,
+    access: Access,
+    metrics: Option<MetricsAddress>,
+) -> Settings {
+    Settings {
+        policy: Policy::default(),
+        anticipation: None,
+        control_socket,
+        control_socket_group: access.group,
+        metrics,
+        log_grants: None,
+        room: RoomSettings::default(),
+        cgroup: CgroupMode::Off,
+        vms: vec![vm],
     }
 }
 
@@ -183,9 +193,8 @@ mod tests {
             contexts: 1,
         };
         let settings = options.settings();
-        let words = settings.words().chain(settings.part_words()).filter_map(|word| word.strip_prefix("--"));
-        let words: Vec<_> = words.filter(|word| !word.starts_with("socket-path=")).collect();
-        assert_eq!(words, ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
+        let all = settings_of(settings.clone(), PathBuf::new(), Access::default(), None);
+        assert_eq!(all.options(&settings), ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
         assert_eq!(
             (settings.socket_path(), settings.device_memory()),
             ("/run/a".into(), Some(Amount::Bytes(1 << 30)))

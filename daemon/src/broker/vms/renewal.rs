@@ -77,8 +77,8 @@ impl Broker {
                 return self.take_successor(index, Err(error), now);
             }
         };
-        let (room, follows) = (self.settings.room.argument(), [FOLLOWS.into()]);
-        let arguments = [self.settings.words(&vm.settings).as_slice(), &group, &room, &follows].concat();
+        let mut arguments = self.settings.arguments(&vm.settings, &group);
+        arguments.push(FOLLOWS.into());
         let Some(upkeep) = &self.upkeep else { return };
         upkeep.starter.start(index, vm.name(), arguments, true);
         self.vms[index].renews(now);

@@ -42,7 +42,7 @@ impl<T> Device<T> {
         effects: &mut E,
     ) {
         let asked = Waiting { ctx_id, request, wanted, is_told: false };
-        let Err(lacks) = self.grant(&asked, effects) else { return };
+        let Err(lacks) = self.grant(&asked, self.free_room(), effects) else { return };
         let may_wait = self.may_wait(ctx_id);
         match lacks {
             Lacks::Room if may_wait => self.wait_for_room(asked, effects),
@@ -54,11 +54,16 @@ impl<T> Device<T> {
         }
     }
 
-    /// Answers a request, if it can have what it wants.
-    fn grant<E: Effects<Ticket = T>>(&mut self, asked: &Waiting, effects: &mut E) -> Result<(), Lacks> {
+    /// Answers a request, if it can have what it wants while so much room is free.
+    fn grant<E: Effects<Ticket = T>>(
+        &mut self,
+        asked: &Waiting,
+        free: u64,
+        effects: &mut E,
+    ) -> Result<(), Lacks> {
         let Waiting { ctx_id, request, wanted, .. } = *asked;
         let owner = self.owner(Some(ctx_id));
-        let granted = match self.within_room(owner, wanted).ok_or(Lacks::Room)? {
+        let granted = match self.within_room(owner, wanted, free).ok_or(Lacks::Room)? {
             Wanted::Pages(bytes) => self.whole_pages(owner, bytes).and_then(|memory| {
                 effects.make_memory(ctx_id, request, memory, bytes).map_err(|_| {
                     self.let_go(owner, memory, effects);
@@ -83,18 +88,17 @@ impl<T> Device<T> {
         self.waiting.push(asked);
     }
 
-    /// A worker does not want any more what it has asked for. If that waits, it is answered, so that the worker can forget it.
+    /// A worker does not want any more what it has asked for. If that waits, which is returned, it is answered, so that the worker can forget it.
     pub(crate) fn memory_wanted_no_more<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         request: u32,
         effects: &mut E,
-    ) {
+    ) -> bool {
         let is_it = |waiting: &Waiting| (waiting.ctx_id, waiting.request) == (ctx_id, request);
-        if let Some(found) = self.waiting.iter().position(is_it) {
-            self.waiting.remove(found);
-            effects.refuse_memory(ctx_id, request, None);
-        }
+        let found = self.waiting.iter().position(is_it).map(|found| self.waiting.remove(found));
+        found.iter().for_each(|_| effects.refuse_memory(ctx_id, request, None));
+        found.is_some()
     }
 
     /// A worker asks how much memory its context has and could have.
@@ -153,14 +157,14 @@ impl<T> Device<T> {
         if self.waiting.is_empty() {
             return;
         }
-        let ending = self.ending();
+        let (ending, mut free) = (self.ending(), self.free_room());
         for asked in std::mem::take(&mut self.waiting) {
             if self.contexts.get(&asked.ctx_id).is_some_and(|context| context.rests) {
                 self.waiting.push(asked);
                 continue;
             }
-            match self.grant(&asked, effects) {
-                Ok(()) => {}
+            match self.grant(&asked, free, effects) {
+                Ok(()) => free = self.free_room(),
                 Err(Lacks::Room) => self.wait_for_room(asked, effects),
                 Err(Lacks::Quota(_)) if self.is_coming_free(&asked, &ending) => self.waiting.push(asked),
                 Err(Lacks::Quota(limit)) => effects.refuse_memory(asked.ctx_id, asked.request, Some(limit)),

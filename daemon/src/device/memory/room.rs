@@ -4,7 +4,7 @@ use super::super::context::Context;
 use super::super::pieces::Waiting;
 use super::super::quota::Owner;
 use super::super::{Device, Effects};
-use config::{Heap, Wanted};
+use config::Wanted;
 use protocol::ids::ContextId;
 
 /// A context that waits for memory of the GPUs.
@@ -49,6 +49,14 @@ impl<T> Device<T> {
         self.dying.values().sum()
     }
 
+    /// Bytes of the GPUs' memory that contexts may come to hold beside what they do; `u64::MAX` if nothing bounds them.
+    pub(super) fn free_room(&self) -> u64 {
+        match self.room {
+            u64::MAX => u64::MAX,
+            room => room.saturating_sub(self.present_memory()),
+        }
+    }
+
     fn context_is_away(&self, ctx_id: ContextId) -> bool {
         self.contexts.get(&ctx_id).is_some_and(|context| self.away.contains(&context.owner))
     }
@@ -60,15 +68,19 @@ impl<T> Device<T> {
 
     /// Returns whether a context that is swapped out may come back.
     pub(crate) fn may_come_back(&self, ctx_id: ContextId) -> bool {
-        let fits = || self.room.saturating_sub(self.present_memory()) >= self.device_memory_of(ctx_id);
-        self.room == u64::MAX || self.context_is_away(ctx_id) && fits()
+        let free = self.free_room();
+        free == u64::MAX || self.context_is_away(ctx_id) && free >= self.device_memory_of(ctx_id)
     }
 
     /// Returns all that waits for memory. `coming` are swapped out, and want to come back.
     pub(crate) fn lacks(&self, coming: &[ContextId]) -> Vec<Lack> {
-        let asked = self.waiting.iter().filter(|waiting| self.lacks_only_room(waiting));
+        let free = self.free_room();
+        let lacks_only_room = |Waiting { ctx_id, wanted, .. }: &&Waiting| {
+            self.within_room(self.owner(Some(*ctx_id)), *wanted, free).is_none()
+        };
+        let asked = self.waiting.iter().filter(lacks_only_room);
         let asked = asked.filter_map(|Waiting { ctx_id, request, wanted, .. }| {
-            Some(Lack { ctx_id: *ctx_id, request: Some(*request), bytes: least_of(*wanted)? })
+            Some(Lack { ctx_id: *ctx_id, request: Some(*request), bytes: wanted.least_of_gpu()? })
         });
         let away = coming.iter().filter(|ctx_id| self.context_is_away(**ctx_id));
         let away =
@@ -83,39 +95,22 @@ impl<T> Device<T> {
 
     /// Refuses a request that waits. Returns whether there was one.
     pub(crate) fn refuse_waiting<E: Effects<Ticket = T>>(&mut self, lack: &Lack, effects: &mut E) -> bool {
-        let is_it = |it: &Waiting| (it.ctx_id, Some(it.request)) == (lack.ctx_id, lack.request);
-        let refused = self.waiting.iter().position(is_it).map(|at| self.waiting.remove(at));
-        refused.iter().for_each(|it| effects.refuse_memory(it.ctx_id, it.request, None));
-        refused.is_some()
+        lack.request.is_some_and(|request| self.memory_wanted_no_more(lack.ctx_id, request, effects))
     }
 
-    /// Returns the part of a request that fits now: all of it, or only its least. Nothing if it has to wait. A request that a quota refuses is
-    /// returned whole.
-    pub(super) fn within_room(&self, owner: Owner, wanted: Wanted) -> Option<Wanted> {
-        let Some(least) = least_of(wanted).filter(|_| self.room != u64::MAX) else { return Some(wanted) };
+    /// Returns the part of a request that fits into what is `free`: all of it, or only its least. Nothing if it has to wait. A request that a quota
+    /// refuses is returned whole.
+    pub(super) fn within_room(&self, owner: Owner, wanted: Wanted, free: u64) -> Option<Wanted> {
+        let Some(least) = wanted.least_of_gpu().filter(|_| free != u64::MAX) else { return Some(wanted) };
         if self.quotas.memory.device.check(owner, least, &[]).is_err() {
             return Some(wanted);
         }
-        let room = self.room.saturating_sub(self.present_memory());
         match wanted {
-            _ if least > room => None,
+            _ if least > free => None,
             Wanted::Credit { heap, least, bytes } => {
-                Some(Wanted::Credit { heap, least, bytes: bytes.min(room) })
+                Some(Wanted::Credit { heap, least, bytes: bytes.min(free) })
             }
             other => Some(other),
         }
-    }
-
-    fn lacks_only_room(&self, Waiting { ctx_id, wanted, .. }: &Waiting) -> bool {
-        self.within_room(self.owner(Some(*ctx_id)), *wanted).is_none()
-    }
-}
-
-/// Bytes of the GPU's own memory that a request cannot do without.
-fn least_of(wanted: Wanted) -> Option<u64> {
-    match wanted {
-        Wanted::Piece { heap: Heap::Device, bytes } => Some(bytes),
-        Wanted::Credit { heap: Heap::Device, least, .. } => Some(least),
-        _ => None,
     }
 }

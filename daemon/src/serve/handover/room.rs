@@ -85,12 +85,15 @@ impl Room {
     pub(in crate::serve) fn leaves(&mut self, ctx_id: ContextId, number: Option<u64>) {
         self.leaving.extend(number.map(|number| (number, ctx_id)));
         self.stays.remove(&ctx_id);
+        // What it has asked for is asked anew when it is back, as if for the first time.
+        self.waits.ends(ctx_id);
     }
 
     /// A context has ended. Another of the same number is not known.
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         self.leaving.retain(|_, leaving| *leaving != ctx_id);
         self.waiting.retain(|waiting| *waiting != ctx_id);
+        self.waits.ends(ctx_id);
         self.stays.remove(&ctx_id);
     }
 

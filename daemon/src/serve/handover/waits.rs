@@ -7,7 +7,7 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time after the end of a hand-over in which a worker asks anew.
+/// Time in which a worker asks anew, from the first look that finds it at rest no more.
 const ASKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The request that waits, or the context that wants to come back.
@@ -17,36 +17,54 @@ type Waiter = (ContextId, Option<u32>);
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Waits {
     since: FxHashMap<Waiter, Instant>,
-    /// The contexts whose requests were taken back: since when they wait, and until when they may ask anew.
-    interrupted: FxHashMap<ContextId, (Instant, Instant)>,
+    interrupted: FxHashMap<ContextId, Interrupted>,
+}
+
+/// The waits of one context whose requests were taken back.
+#[derive(Debug, Default)]
+struct Interrupted {
+    /// The times since which they last, the latest first: no more than there were requests at a time.
+    since: Vec<Instant>,
+    /// The time until which its worker may ask anew; none while it is at rest, or about to be.
+    until: Option<Instant>,
 }
 
 impl Waits {
-    /// Notes all that waits now. `is_handed_over` says whether a context is being handed over.
-    pub(in crate::serve) fn look(
-        &mut self,
-        lacks: &[Lack],
-        is_handed_over: impl Fn(ContextId) -> bool,
-        now: Instant,
-    ) {
+    /// The worker of a context has taken a request back that waits, as it comes to rest: the wait goes on when it asks anew.
+    pub(in crate::serve) fn interrupt(&mut self, ctx_id: ContextId, request: u32) {
+        // One that no look has found yet has not waited.
+        let Some(since) = self.since.remove(&(ctx_id, Some(request))) else { return };
+        let one = self.interrupted.entry(ctx_id).or_default();
+        one.since.insert(one.since.partition_point(|other| *other > since), since);
+        one.until = None;
+    }
+
+    /// The worker of a context asks for memory: the longest wait of the context that was interrupted goes on. If the request does not wait, the next look
+    /// forgets it.
+    pub(in crate::serve) fn asks(&mut self, ctx_id: ContextId, request: u32) {
+        if let Some(since) = self.interrupted.get_mut(&ctx_id).and_then(|one| one.since.pop()) {
+            self.since.insert((ctx_id, Some(request)), since);
+        }
+    }
+
+    /// Notes all that waits now. `rests` says whether a context's worker is at rest, or about to be.
+    pub(in crate::serve) fn look(&mut self, lacks: &[Lack], rests: impl Fn(ContextId) -> bool, now: Instant) {
+        for (ctx_id, one) in &mut self.interrupted {
+            match rests(*ctx_id) {
+                true => one.until = None,
+                false => _ = one.until.get_or_insert(now + ASKS_WITHIN),
+            }
+        }
+        self.interrupted.retain(|_, one| !one.since.is_empty() && one.until.is_none_or(|until| now < until));
         let before = std::mem::take(&mut self.since);
-        for (ctx_id, (_, until)) in &mut self.interrupted {
-            if is_handed_over(*ctx_id) {
-                *until = now + ASKS_WITHIN;
-            }
-        }
-        self.interrupted.retain(|_, (_, until)| now < *until);
-        for lack in lacks {
-            let anew = self.interrupted.get(&lack.ctx_id).filter(|_| lack.request.is_some());
-            let since = before.get(&waiter(lack)).copied().or(anew.map(|(since, _)| *since));
-            self.since.insert(waiter(lack), since.unwrap_or(now));
-        }
-        for ((ctx_id, request), since) in before {
-            if request.is_some() && !self.since.contains_key(&(ctx_id, request)) && is_handed_over(ctx_id) {
-                let (first, _) = self.interrupted.entry(ctx_id).or_insert((since, now + ASKS_WITHIN));
-                *first = since.min(*first);
-            }
-        }
+        let since = |lack: &Lack| before.get(&waiter(lack)).copied().unwrap_or(now);
+        self.since = lacks.iter().map(|lack| (waiter(lack), since(lack))).collect();
+    }
+
+    /// A context has ended or is swapped out. It has not waited any more, and another of the same number has not.
+    pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
+        self.since.retain(|(waiting, _), _| *waiting != ctx_id);
+        self.interrupted.remove(&ctx_id);
     }
 
     /// Returns since when this one waits.
@@ -76,23 +94,79 @@ mod tests {
 
     #[test]
     fn a_request_that_is_made_anew_after_a_hand_over_has_waited_already() {
-        for (handed_over, request, waited) in
-            [(true, Some(2), true), (false, Some(2), false), (true, None, false)]
-        {
+        for (taken_back, asks, waited) in [(true, true, true), (false, true, false), (true, false, false)] {
+            let request = asks.then_some(2);
             let mut waits = Waits::default();
             let begin = Instant::now();
             let at = |seconds| begin + Duration::from_secs(seconds);
             waits.look(&[lack(Some(1))], |_| false, at(0));
-            waits.look(&[], |_| handed_over, at(5));
+            if taken_back {
+                waits.interrupt(CONTEXT, 1);
+            }
+            waits.look(&[], |_| true, at(5));
             assert_eq!(waits.first(), None);
-            waits.look(&[], |_| handed_over, at(9));
+            waits.look(&[], |_| true, at(9));
+            request.into_iter().for_each(|request| waits.asks(CONTEXT, request));
             waits.look(&[lack(request)], |_| false, at(9));
             let since = if waited { at(0) } else { at(9) };
             assert_eq!((waits.first(), waits.since(&lack(request), at(9))), (Some(since), since));
             // What it asks for later is another matter.
             waits.look(&[], |_| false, at(20));
+            waits.asks(CONTEXT, 3);
             waits.look(&[lack(Some(3))], |_| false, at(21));
             assert_eq!(waits.first(), Some(at(21)));
         }
+    }
+
+    #[test]
+    fn a_request_is_made_anew_within_a_second_from_the_first_look_that_finds_no_rest() {
+        for (asks_at, waited) in [(9_900, true), (10_100, false)] {
+            let mut waits = Waits::default();
+            let begin = Instant::now();
+            let at = |millis| begin + Duration::from_millis(millis);
+            waits.look(&[lack(Some(1))], |_| false, at(0));
+            waits.interrupt(CONTEXT, 1);
+            waits.look(&[], |_| true, at(5_000));
+            waits.look(&[], |_| false, at(9_000));
+            waits.look(&[], |_| false, at(asks_at));
+            waits.asks(CONTEXT, 2);
+            waits.look(&[lack(Some(2))], |_| false, at(asks_at));
+            assert_eq!(waits.first(), Some(at(if waited { 0 } else { asks_at })));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_made_anew_and_granted_at_once_lends_its_age_to_no_other() {
+        let mut waits = Waits::default();
+        let begin = Instant::now();
+        waits.look(&[lack(Some(1))], |_| false, begin);
+        waits.interrupt(CONTEXT, 1);
+        waits.asks(CONTEXT, 2);
+        // The next, which may come before a look at what waits.
+        waits.asks(CONTEXT, 3);
+        waits.look(&[lack(Some(3))], |_| false, begin + ASKS_WITHIN);
+        assert_eq!(waits.first(), Some(begin + ASKS_WITHIN));
+    }
+
+    #[test]
+    fn requests_that_are_made_anew_have_waited_for_as_long_as_those_that_were_taken_back() {
+        let mut waits = Waits::default();
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        for seconds in 0..3 {
+            let lacks: Vec<_> = (0..=seconds).map(|request| lack(Some(request))).collect();
+            waits.look(&lacks, |_| false, at(seconds.into()));
+        }
+        [1, 0, 2, 7].into_iter().for_each(|request| waits.interrupt(CONTEXT, request));
+        // Within one look, and one that is new.
+        let lacks = [3, 4, 5, 6].map(|request| lack(Some(request)));
+        (3..7).for_each(|request| waits.asks(CONTEXT, request));
+        waits.look(&lacks, |_| false, at(9));
+        assert_eq!(lacks.map(|lack| waits.since(&lack, at(9))), [0, 1, 2, 9].map(at));
+        waits.interrupt(CONTEXT, 3);
+        waits.ends(CONTEXT);
+        waits.asks(CONTEXT, 0);
+        waits.look(&[lack(Some(0))], |_| false, at(9));
+        assert_eq!(waits.first(), Some(at(9)), "it is another context");
     }
 }

@@ -6,6 +6,7 @@
 //! nothing any more. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen a
 //! delay. Nothing is passed on while a context is there: workers and their memory stay with their program.
 
+use super::handover::failure::Failure;
 use super::hangs::strikes::PassedStrikes;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
@@ -110,61 +111,59 @@ pub(super) fn give(
     send(channel, &ToSuccessor::Serve, None, until)
 }
 
-/// Receives everything; nothing if nothing is passed on now.
+/// Receives everything.
 ///
 /// # Errors
 ///
-/// This program cannot take over what the other passes on, now or later. A channel that closes, and a message that cannot be read, count as a
+/// Nothing is passed on for now, or this program cannot take over what is. A channel that closes, and a message that cannot be read, count as a
 /// refusal that passes.
-pub(super) fn take(channel: &Channel, until: Instant) -> Result<Option<(Passed, Vec<OwnedFd>)>, String> {
-    match hear(channel, until) {
-        None => return Ok(None),
-        Some((ToSuccessor::Begins { form: SUCCESSION }, _)) => {}
-        Some((ToSuccessor::Begins { form }, _)) => {
-            return Err(format!("it passes on form {form}, and this program knows {SUCCESSION}"));
+pub(super) fn take(channel: &Channel, until: Instant) -> Result<(Passed, Vec<OwnedFd>), Failure> {
+    match hear(channel, until)? {
+        (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
+        (ToSuccessor::Begins { form }, _) => {
+            return Err(format!("it passes on form {form}, and this program knows {SUCCESSION}").into());
         }
-        Some(_) => return Err("it begins with something else".into()),
+        _ => return Err("it begins with something else".into()),
     }
     let (mut files, mut state) = (Vec::new(), Vec::new());
     loop {
-        match hear(channel, until) {
-            None => return Ok(None),
-            Some((ToSuccessor::File, Some(file))) if files.len() < FILES_MAX => files.push(file),
-            Some((ToSuccessor::State(piece), _)) if state.len() + piece.len() <= STATE_BYTES_MAX => {
+        match hear(channel, until)? {
+            (ToSuccessor::File, Some(file)) if files.len() < FILES_MAX => files.push(file),
+            (ToSuccessor::State(piece), _) if state.len() + piece.len() <= STATE_BYTES_MAX => {
                 state.extend(piece)
             }
-            Some((ToSuccessor::Ends, _)) => break,
-            Some(_) => return Err("it passes on what is no state".into()),
+            (ToSuccessor::Ends, _) => break,
+            _ => return Err("it passes on what is no state".into()),
         }
     }
     let passed = ipc::decode(&state).map_err(|error| error.to_string())?;
-    Ok(Some((passed, files)))
+    Ok((passed, files))
 }
 
-/// Says that this process can serve, and waits until it is told to. Returns whether it is told to; if not, the other process serves on.
+/// Says that this process can serve, and waits until it is told to.
 ///
 /// # Errors
 ///
-/// The other process says something else.
-pub(super) fn await_turn(channel: &Channel) -> Result<bool, String> {
+/// The other process serves on for now, or says something else.
+pub(super) fn await_turn(channel: &Channel) -> Result<(), Failure> {
     // Where the other end is gone, the next read says so.
     let _ = channel.send(&FromSuccessor::CanServe, None);
-    match hear(channel, Instant::now() + TURN_PATIENCE) {
-        None => Ok(false),
-        Some((ToSuccessor::Serve, _)) => Ok(true),
-        Some(_) => Err("it passes on more than its state".into()),
+    match hear(channel, Instant::now() + TURN_PATIENCE)? {
+        (ToSuccessor::Serve, _) => Ok(()),
+        _ => Err("it passes on more than its state".into()),
     }
 }
 
-/// Receives a message of the process that serves; nothing if that goes on serving for now.
-fn hear(channel: &Channel, until: Instant) -> Option<(ToSuccessor, Option<OwnedFd>)> {
-    let reason = match receive(channel, until) {
-        Ok((ToSuccessor::NotNow { reason }, _)) => reason,
-        Ok(heard) => return Some(heard),
-        Err(reason) => reason,
-    };
-    log::info!("the VM goes on with the old program for now: {reason}");
-    None
+/// Receives a message of the process that serves.
+///
+/// # Errors
+///
+/// That process goes on serving for now.
+fn hear(channel: &Channel, until: Instant) -> Result<(ToSuccessor, Option<OwnedFd>), Failure> {
+    match receive(channel, until) {
+        Ok((ToSuccessor::NotNow { reason }, _)) | Err(reason) => Err(Failure::for_now(reason)),
+        Ok(heard) => Ok(heard),
+    }
 }
 
 /// Sends a message, when there is room for it.

@@ -57,7 +57,7 @@ fn a_broker_that_follows_grants_and_counts_where_the_one_before_was() {
     assert!(!vm.replaced.is_empty(), "that the device process is of an older program is said");
     // Its worker completes what was granted before, and gets more.
     gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
-    // How soon depends on the time for which it held the GPU, which has passed on the clock while one broker followed the other.
+    // The scheduler grants the next submission the later, the longer the context held the GPU; real time has passed meanwhile.
     let until = world.now + 10 * SECOND;
     while gate.granted() < 2 && world.now < until {
         world.now += SECOND / 1000;
@@ -194,6 +194,25 @@ fn with_successor() -> (World, Channel, u32) {
     (world, successor, pid)
 }
 
+/// The successor says something, which the broker hears.
+fn says(world: &mut World, successor: &Channel, message: &ToBroker) {
+    successor.send(message, None).unwrap();
+    world.broker.hear_successor(0, world.now);
+}
+
+/// The successor is ready, and serves the VM.
+fn serves(world: &mut World, successor: &Channel) {
+    says(world, successor, &ready());
+    says(world, successor, &ToBroker::Frontend { connected: true });
+}
+
+/// The first VM's device process is the one at the other end of this channel now: its contexts are scheduled as any.
+fn is_served_by(world: &mut World, successor: Channel) {
+    world.peers[0] = successor;
+    world.begin(0, 3);
+    assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
+}
+
 /// A played device process dies by itself.
 fn crash(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
@@ -207,8 +226,7 @@ fn is_ended(world: &World) -> bool {
 #[test]
 fn a_successor_that_is_ready_and_whose_predecessor_ends_is_the_vms_device_process() {
     let (mut world, successor, pid) = with_successor();
-    successor.send(&ready(), None).unwrap();
-    world.broker.hear_successor(0, world.now);
+    says(&mut world, &successor, &ready());
     let (message, old_end) = world.peers[0].receive::<FromBroker>().unwrap();
     let (same, new_end) = successor.receive::<FromBroker>().unwrap();
     assert_eq!((&message, &same), (&FromBroker::HandOn, &FromBroker::HandOn));
@@ -223,18 +241,14 @@ fn a_successor_that_is_ready_and_whose_predecessor_ends_is_the_vms_device_proces
     let process = vm.process.as_ref().unwrap();
     assert_eq!((process.pid(), process.connected, process.ready, process.is_older), (pid, true, true, false));
     assert_eq!((vm.start_at, vm.renew_at, vm.past.restarts), (None, None, 0));
-    // Its contexts are scheduled as any.
-    world.peers[0] = successor;
-    world.begin(0, 3);
-    assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
+    is_served_by(&mut world, successor);
 }
 
 #[test]
 fn a_successor_is_ended_when_a_program_begins_and_tried_again_when_it_has_ended() {
     let (mut world, successor, _) = with_successor();
     world.begin(0, 3);
-    successor.send(&ready(), None).unwrap();
-    world.broker.hear_successor(0, world.now);
+    says(&mut world, &successor, &ready());
     assert!(is_ended(&world) && world.heard(0).is_empty());
     world.broker.successor_ended(0, world.now);
     assert!(world.broker.vms[0].successor.is_none());
@@ -252,8 +266,7 @@ fn a_successor_that_is_late_or_says_what_it_must_not_costs_the_vm_nothing() {
         if is_late {
             world.broker.renew_due(world.broker.next_renewal().unwrap());
         } else {
-            successor.send(&ToBroker::Frontend { connected: true }, None).unwrap();
-            world.broker.hear_successor(0, world.now);
+            says(&mut world, &successor, &ToBroker::Frontend { connected: true });
         }
         assert!(is_ended(&world) && !world.is_dying(0));
         world.broker.successor_ended(0, world.now);
@@ -317,10 +330,7 @@ fn only_one_vm_at_a_time_gets_a_successor() {
 #[test]
 fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
     let (mut world, successor, pid) = with_successor();
-    for message in [ready(), ToBroker::Frontend { connected: true }] {
-        successor.send(&message, None).unwrap();
-        world.broker.hear_successor(0, world.now);
-    }
+    serves(&mut world, &successor);
     world.broker.renew_due(world.now + 10 * SECOND);
     assert!(!world.is_dying(0));
     let late = world.broker.next_renewal().unwrap();
@@ -330,18 +340,13 @@ fn a_device_process_that_does_not_end_though_its_successor_serves_is_killed() {
     world.broker.child_ended(0, late);
     let vm = &world.broker.vms[0];
     assert_eq!(vm.process.as_ref().map(|process| (process.pid(), process.dying)), Some((pid, false)));
-    world.peers[0] = successor;
-    world.begin(0, 3);
-    assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
+    is_served_by(&mut world, successor);
 }
 
 #[test]
 fn a_vm_whose_successor_serves_and_ends_gets_another_device_process() {
     let (mut world, successor, pid) = with_successor();
-    for message in [ready(), ToBroker::Frontend { connected: true }] {
-        successor.send(&message, None).unwrap();
-        world.broker.hear_successor(0, world.now);
-    }
+    serves(&mut world, &successor);
     crash(pid);
     world.broker.successor_ended(0, world.now);
     assert!(world.is_dying(0), "it has passed the VM on");
