@@ -66,7 +66,7 @@ impl Instruction {
 /// A capability.
 #[derive(Clone, Copy, Debug)]
 pub struct Capability {
-    /// Its name in the SPIR-V specification.
+    /// The name in the SPIR-V specification.
     pub name: &'static str,
     /// The capabilities that are declared with it.
     pub declares: &'static [u32],
