@@ -18,7 +18,6 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -83,7 +82,7 @@ fn server_of(listen: Listen, broker: Option<Broker>) -> (Server, (UnixStream, Ch
     let (ours, signals) = UnixStream::pair().unwrap();
     let (launcher, starter) = Channel::pair().unwrap();
     let options = Options { listen, broker, ..options(Launcher::played(launcher).unwrap()) };
-    (Server::new(options, &signals).unwrap(), (ours, starter))
+    (Server::new(options, signals.into()).unwrap(), (ours, starter))
 }
 
 fn old() -> Old {
@@ -236,7 +235,7 @@ fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_no
         new.world.succession = Succession::Wanted(theirs);
         assert_eq!(new.succession_due().unwrap(), Some(End::Outdated), "after {count} messages");
         drop(others);
-        new.end(&AtomicBool::new(false));
+        new.end();
         let said: Option<(ToBroker, _)> = heard.try_receive().unwrap_or_default();
         assert!(said.is_none(), "after {count} messages it says {said:?}");
     }
@@ -298,7 +297,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     assert!(old.hand_on(ours), "it serves on");
     let Old { server, mut frontend, folder: _folder, _others } = old;
     drop(_others);
-    server.end(&AtomicBool::new(false));
+    server.end();
     (0..3).for_each(|_| frontend.is_served());
     end.send(()).unwrap();
     new.join().unwrap();
