@@ -293,7 +293,7 @@ impl Server {
                 return Ok(end);
             }
             if let Some(end) = self.world.should_end() {
-                log::info!("ending, to be started anew");
+                log::info!("this device process ends, so that a new one takes its place");
                 return Ok(end);
             }
         }
@@ -303,7 +303,9 @@ impl Server {
     /// Guest memory is gone under our hands: what was read since is wrong.
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
-            log::error!("the frontend has shrunk guest memory, or left it without room: ending the session");
+            log::error!(
+                "the frontend has shrunk guest memory, or left it without room: its session is ended"
+            );
             session.close();
         }
     }
@@ -317,7 +319,7 @@ impl Server {
             TOKEN_LAUNCHER => return self.workers_ended(),
             TOKEN_BROKER => self.obey_broker(),
             TOKEN_SIGNAL => {
-                log::info!("ending at the user's request");
+                log::info!("this device process ends, as a signal asks");
                 self.done = true;
             }
             worker => {
@@ -831,7 +833,7 @@ impl Server {
     /// Does what the broker says. Without one that grants, this process ends.
     fn obey_broker(&mut self) {
         if let Err(error) = self.world.hear_broker() {
-            log::error!("ending, as the broker is gone: {error}");
+            log::error!("the broker is gone, so this device process ends: {error}");
             self.done = true;
         }
         self.settle();
@@ -881,7 +883,7 @@ impl Server {
         self.world.told.stopping();
         if self.world.restless.is_some() {
             let HandOvers { done, failed, .. } = self.world.handovers;
-            log::info!("contexts were restarted {done} times, and {failed} times not");
+            log::info!("contexts were restarted {done} times; {failed} restarts failed");
         }
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
             log::warn!("this process ends while a VM is connected: {PLUG_AGAIN}");
@@ -894,7 +896,9 @@ impl Server {
     fn leave(&mut self) {
         self.world.progress.waits();
         if let Err(error) = self.world.workers.launcher().leave_at_end() {
-            log::error!("the socket file may be removed: {error}");
+            log::error!(
+                "the launcher may remove the socket file, which belongs to another device process: {error}"
+            );
         }
         self.world.session.take().into_iter().for_each(Session::give_away);
     }

@@ -45,11 +45,11 @@ impl EndRequest {
                 drop(theirs);
                 pass(FRONTEND_PATIENCE);
                 if !frontend_is_gone.load(Ordering::Relaxed) {
-                    log::error!("the frontend does not answer: ending without it");
+                    log::error!("the frontend does not answer: this process ends without it");
                     std::process::exit(1);
                 }
                 pass(WORKERS_PATIENCE);
-                log::error!("workers do not end: ending without waiting for them");
+                log::error!("workers do not end: this process ends without waiting for them");
                 std::process::exit(1);
             }
         })?;
