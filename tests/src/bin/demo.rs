@@ -159,7 +159,7 @@ impl Compiled {
         match self {
             Self::Before(executable) => Ok(executable.clone()),
             Self::Quickly => {
-                step("building the daemon without optimization (a minute when it is the first time)");
+                step("building the daemon without optimization (it takes a while the first time)");
                 build_daemon(false)
             }
             Self::Optimized => {
