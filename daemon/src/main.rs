@@ -208,7 +208,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
     warnings.for_each(|warning| log::warn!(target: LOG, "{warning}"));
     log_ready(&gpus[..seen], window_size);
     if options.queues.only_say_that_they_draw() {
-        log::info!(target: LOG, "nothing can be drawn upon with --queues nominal: programs that draw need --queues all");
+        log::info!(target: LOG, "guests cannot draw with --queues nominal: programs that draw need --queues all");
     }
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.is_software()));
     let own = one_vm.map(OneVm::serve).transpose().context("cannot serve operators")?;
@@ -333,7 +333,7 @@ fn log_ready(gpus: &[Chosen], window_size: u64) {
         let size = window_size >> 30;
         log::info!(
             target: LOG,
-            "firmware has to place this window: a VM with OVMF may need what `vhost-user-vulkan recipe` prints with --window-size {size}GiB"
+            "the VM's firmware has to find room for this window: a VM with OVMF may need what `vhost-user-vulkan recipe` prints with --window-size {size}GiB"
         );
     }
 }

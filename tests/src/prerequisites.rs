@@ -1,6 +1,7 @@
 //! The tools that the machine must offer before a command can be built or run, and how to get them. Each command asks for its own tools only.
 
 use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
@@ -114,6 +115,20 @@ pub fn has_gpu() -> bool {
     Path::new("/dev/nvidia0").exists() || Path::new("/dev/dri/renderD128").exists()
 }
 
+/// Returns whether KVM may run a stock guest on this machine; only a guest that boots proves it. The kernel's own KVM needs an extension of the processor.
+/// A module that does without (PVM) offers `/dev/kvm` too, but runs only kernels that are made for it.
+#[must_use]
+pub fn may_have_kvm() -> bool {
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    virtualizes(&processor) && File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+/// Returns whether a processor of x86 has Intel's or AMD's extension for virtual machines, according to `/proc/cpuinfo`.
+fn virtualizes(processor: &str) -> bool {
+    let flags = processor.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+    flags.split_whitespace().any(|flag| ["vmx", "svm"].contains(&flag))
+}
+
 fn in_path(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(command).is_file())
@@ -136,6 +151,17 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_has_an_extension_for_virtual_machines_or_not() {
+        let processor = |flags| {
+            format!("processor\t: 0\nvmx flags\t: vnmi\nflags\t\t: fpu {flags} sse2\nbugs\t\t: svm\n")
+        };
+        assert!(virtualizes(&processor("vmx")) && virtualizes(&processor("svm")));
+        assert!(
+            !virtualizes(&processor("svm_lock")) && !virtualizes("") && !virtualizes("CPU part\t: vmx\n")
+        );
+    }
 
     #[test]
     fn a_tool_is_there_or_not() {

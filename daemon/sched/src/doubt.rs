@@ -1,6 +1,6 @@
 //! The time for which submissions of a tenant held the GPU, and for which its workers name no work. A little of it is no fault of the workers: the
-//! GPU has to start the work, turns from one context to another, and tells late that it has finished. The rest is a lie of the workers, for which the
-//! scheduler charges their tenant. This file knows no tenants.
+//! GPU has to start the work, turns from one context to another, and tells late that it has finished. The workers' claims beyond that are
+//! false: the scheduler charges their tenant for the rest. This file knows no tenants.
 
 use super::time::scaled;
 use super::{Nanos, Tuning};

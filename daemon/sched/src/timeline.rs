@@ -1,5 +1,5 @@
-//! The record of which context used the GPU when, so that each context pays its part of the time in which several used the GPU. This file knows no
-//! tenants and no clock.
+//! The record of which context used the GPU when, so that a time in which several used the GPU is paid for once: each of them pays in proportion to
+//! how busy it was. This file knows no tenants and no clock.
 //!
 //! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in any
 //! order, so a context that paid first in full has something returned when another's span turns out to overlap its own.

@@ -116,9 +116,9 @@ fn check_share(share: &Share) {
     assert!(share.ceiling.is_none_or(|ceiling| (0.01..=1.0).contains(&ceiling)), "{share:?}");
 }
 
-/// Configuration files, one or, behind a zero byte, another that takes its place. An accepted file can be started, and shares out no more than there
-/// is. A refused one gets a line for each mistake. The plan that follows from the second makes of the first what the second says. Returns how many
-/// VMs there were.
+/// Reads a configuration file, and behind a zero byte perhaps another that takes its place. The broker can start with a file that it accepts, which
+/// shares out no more than there is. A refused file gets a line for each mistake. The plan from one file to the other, carried out on the first, gives
+/// the second. Returns the number of VMs in both.
 pub fn fuzz_settings(bytes: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
     let files: Vec<_> = text.splitn(2, '\0').filter_map(settings_of).collect();

@@ -95,7 +95,7 @@ impl GrantLog {
         {
             self.failed = true;
             log::error!(
-                "cannot write the log of grants: {error}; there will be no more of it until the broker is started again"
+                "cannot write the log of grants: {error}; grants are not logged until the broker is started again"
             );
         }
     }

@@ -347,7 +347,7 @@ impl Broker {
     /// Kills the device processes that were asked to end and have not.
     fn end_late(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.end_deadline().is_some_and(|at| at <= now)) {
-            log::warn!(vm = vm.name(); "the device process does not end when it is asked to: killing it");
+            log::warn!(vm = vm.name(); "the device process does not end when it is asked to: the broker kills it");
             vm.process.as_mut().into_iter().for_each(|process| process.kill());
         }
     }
@@ -355,7 +355,7 @@ impl Broker {
     /// Ends a device process that stands still: it does not end a context which an operator wants ended.
     pub(super) fn end_deaf(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.kill_deadline().is_some_and(|at| at <= now)) {
-            log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: ending the process");
+            log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: the broker ends the process");
             vm.process.as_mut().into_iter().for_each(|process| process.kill());
         }
     }
@@ -412,7 +412,7 @@ impl Broker {
         if self.is_ending {
             return;
         }
-        log::info!("ending at the user's request");
+        log::info!("the broker ends, as a signal asks");
         self.manager.stopping();
         self.is_ending = true;
         self.vms.iter_mut().for_each(|vm| vm.end_process(now + END_PATIENCE));

@@ -13,7 +13,7 @@ pub(crate) struct Doctor {
     /// Print one line of JSON (docs/doctor.md)
     #[arg(long)]
     pub json: bool,
-    /// Write what a bug report needs to this new file, or with `-` to standard output: versions, the findings, settings, the status of daemons and the end of their log, without names of this host and its users, addresses and UUIDs (docs/reporting.md)
+    /// Write the facts for a bug report to this new file, or with `-` to standard output: versions, the findings, settings, the status of daemons and the end of their log, without names of this host and its users, addresses and UUIDs (docs/reporting.md)
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub report: Option<PathBuf>,
     /// Check this file of several VMs as well [default: /etc/vhost-user-vulkan/vms.toml, if it exists]

@@ -24,7 +24,7 @@ pub(crate) struct Hangs {
     pub strikes: Option<u32>,
     /// Time for which a program is barred from creating contexts after it has lost --strikes of them
     ///
-    /// It doubles with each further one
+    /// The time doubles with each further context that the program loses
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
 }

@@ -60,17 +60,17 @@ pub(crate) struct Quotas {
     pub max_resources: Option<usize>,
     /// Memory of all worker processes of the VM, including memory shared with the GPU
     ///
-    /// It needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
+    /// The limit needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub worker_memory: Option<u64>,
     /// Memory of its own that one worker process may have
     ///
-    /// It is not shared with guest or GPU, and most of it is the driver's. It needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
+    /// This memory is shared with neither guest nor GPU, and most of it is the driver's. The limit needs no control group [default: --host-memory and 2GiB; no limit where a control group limits the workers]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_worker_data: Option<u64>,
     /// Number of the VM's worker processes and their threads
     ///
-    /// It needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
+    /// The limit needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tasks: Option<u32>,
     /// Number of mappings in the guest's window; QEMU supports about 500

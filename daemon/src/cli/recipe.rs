@@ -32,7 +32,7 @@ pub(crate) enum Recipe {
     },
     /// Print the parts of a libvirt domain for `virsh edit`
     ///
-    /// What AppArmor or SELinux have to be told is on standard error, and with --domain what other devices of the domain need
+    /// Standard error gets the rules that AppArmor or SELinux need, and with --domain the needs of other devices of the domain
     Libvirt {
         #[command(flatten)]
         source: Source,

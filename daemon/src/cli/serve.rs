@@ -41,7 +41,7 @@ pub(crate) struct Serve {
     pub fd: Option<RawFd>,
     /// Listen there for `status`, `trace`, `kill` and the other subcommands of operators
     ///
-    /// `auto` is the path of the VM's socket with `.control` behind it, or nowhere if no socket can be made there; `none` is nowhere, and nothing measures the GPU's time. It is for the daemon's user only, unless --control-socket-group is given. The last of several counts
+    /// `auto` is the path of the VM's socket with `.control` behind it, or nowhere if no socket can be made there; `none` is nowhere, and nothing measures the GPU's time. Only the daemon's user may use the control socket, unless --control-socket-group is given. If the option is given several times, the last one counts
     #[arg(long, value_name = "PATH|auto|none", default_value = "auto", value_parser = control_socket, overrides_with = "control_socket")]
     pub control_socket: ControlSocket,
     /// Group of operators, by name or number, whose members may use the control socket
@@ -64,7 +64,7 @@ pub(crate) struct Serve {
     pub gpu: Vec<String>,
     /// GPU that the guest does not see, and to which its programs can be moved
     ///
-    /// They are moved while they run (docs/restart.md). The GPU has to be of the model of one that the guest sees. Repeat the option for several
+    /// Programs are moved while they run (docs/restart.md). The GPU has to be of the model of one that the guest sees. Repeat the option for several
     #[arg(long, value_name = "GPU")]
     pub spare_gpu: Vec<String>,
     /// Queues offered to the guest: `compute`, `nominal` or `all`
@@ -82,7 +82,7 @@ pub(crate) struct Serve {
     pub scanouts: u32,
     /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB
     ///
-    /// [default: 8GiB, and where guests can map the GPU's own memory as much as holds --device-memory besides, at most 256GiB]
+    /// [default: 8GiB, and where guests can map the GPU's own memory as much more as --device-memory needs, at most 256GiB]
     #[arg(long, value_name = "SIZE", value_parser = window_size)]
     pub window_size: Option<u64>,
     /// Let guests map the GPU's own memory where its driver cannot export it
@@ -92,7 +92,7 @@ pub(crate) struct Serve {
     pub map_device_memory: MapDeviceMemory,
     /// Folder for data that must survive a restart of the daemon
     ///
-    /// Such as the key that keeps guests' pipeline caches valid. Each VM needs its own. It is made if it does not exist [default: $STATE_DIRECTORY, which systemd sets, or none]
+    /// The folder holds the key that keeps guests' pipeline caches valid. Each VM needs a folder of its own, which the daemon makes if it does not exist [default: $STATE_DIRECTORY, which systemd sets, or none]
     #[arg(long, value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -145,7 +145,7 @@ pub(crate) struct Serve {
     pub log_level: LevelFilter,
     /// Name of the VM in the log
     ///
-    /// It stands in messages about the VM's workers, and as the field VM of the journal's records
+    /// The name stands in messages about the VM's workers, and as the field VM of the journal's records
     #[arg(long, value_name = "NAME")]
     pub vm_name: Option<String>,
     /// Talk to the broker that started this process, over standard input

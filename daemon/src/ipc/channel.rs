@@ -50,6 +50,15 @@ thread_local! {
     static PACKET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The treatment of a message that comes without its descriptor, as this process can have no more descriptors.
+#[derive(Clone, Copy)]
+enum Lacking {
+    /// The message counts as malformed.
+    Refused,
+    /// The message counts without its descriptor.
+    Accepted,
+}
+
 /// Largest packet in bytes: the largest inline submission and room for its frame.
 const PACKET_MAX: usize = super::INLINE_SUBMIT_MAX + 1024;
 
@@ -102,29 +111,29 @@ impl Channel {
 
     /// Receives one message, waiting for it.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<(M, Option<OwnedFd>), ReceiveError> {
-        self.receive_with(RecvFlags::CMSG_CLOEXEC, false)?.ok_or(ReceiveError::Closed)
+        self.receive_with(RecvFlags::CMSG_CLOEXEC, Lacking::Refused)?.ok_or(ReceiveError::Closed)
     }
 
     /// Receives one message if one is there.
     pub fn try_receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
-        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, false)
+        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, Lacking::Refused)
     }
 
     /// Does the same as [`Self::try_receive`]. If this process can have no more descriptors, the message comes without the one that was sent with it.
     pub fn try_receive_without<M: DeserializeOwned>(
         &self,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
-        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, true)
+        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, Lacking::Accepted)
     }
 
     fn receive_with<M: DeserializeOwned>(
         &self,
         flags: RecvFlags,
-        may_lack: bool,
+        lacking: Lacking,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
         PACKET.with_borrow_mut(|packet| {
             packet.resize(PACKET_MAX, 0);
-            self.receive_into(packet, flags, may_lack)
+            self.receive_into(packet, flags, lacking)
         })
     }
 
@@ -132,7 +141,7 @@ impl Channel {
         &self,
         packet: &mut [u8],
         flags: RecvFlags,
-        may_lack: bool,
+        lacking: Lacking,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -155,8 +164,10 @@ impl Channel {
             return Err(ReceiveError::Closed);
         }
         // The system gives none of a message's descriptors, where it has no number for the first.
-        let lacks_fd = may_lack && fds.is_empty();
-        let cut = if lacks_fd { ReturnFlags::TRUNC } else { ReturnFlags::TRUNC | ReturnFlags::CTRUNC };
+        let cut = match lacking {
+            Lacking::Accepted if fds.is_empty() => ReturnFlags::TRUNC,
+            Lacking::Accepted | Lacking::Refused => ReturnFlags::TRUNC | ReturnFlags::CTRUNC,
+        };
         if received.flags.intersects(cut) || fds.len() > 1 {
             return Err(ReceiveError::Malformed("too long or with too many descriptors"));
         }

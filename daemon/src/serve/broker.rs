@@ -44,7 +44,7 @@ impl Broker {
             Ok(()) => {}
             // The reader of the channel sees it.
             Err(SendError::Io(_)) => log::debug!("the broker is gone"),
-            Err(error) => log::warn!("the broker cannot be told: {error}"),
+            Err(error) => log::warn!("cannot send a message to the broker: {error}"),
         }
     }
 

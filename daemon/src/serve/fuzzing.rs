@@ -25,7 +25,6 @@ use shm::StatusPage;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 const EVENTS_MAX: usize = 256;
@@ -44,7 +43,7 @@ fn run(bytes: &mut Unstructured<'_>) -> usize {
     let (_ours, signals) = UnixStream::pair().expect("sockets");
     let (launcher, starter) = Channel::pair().expect("sockets");
     let launcher = Launcher::played(launcher).expect("a process");
-    let mut server = Server::new(options(launcher), &signals).expect("an epoll instance");
+    let mut server = Server::new(options(launcher), signals.into()).expect("an epoll instance");
     let vring = crate::transport::fuzzing::unused_vring();
     let (mut happened, mut workers) = (0, Vec::new());
     while happened < EVENTS_MAX && !bytes.is_empty() {
@@ -64,7 +63,7 @@ fn run(bytes: &mut Unstructured<'_>) -> usize {
     assert_eq!(vring.unanswered(), 0, "commands were dropped without an answer");
     assert_eq!(Arc::strong_count(&vring), 1, "commands without an answer");
     drop(starter);
-    server.end(&AtomicBool::new(false));
+    server.end();
     happened
 }
 

@@ -112,7 +112,7 @@ impl World {
             match self.unmap(offset, size) {
                 Ok(()) | Err(SessionError::Stopped) => {}
                 Err(error) => log::error!(
-                    "cannot unmap what the frontend could not while it had stopped the device: {error}"
+                    "cannot unmap memory, which had to wait while the frontend had stopped the device: {error}"
                 ),
             }
         }

@@ -50,8 +50,8 @@ mod workers;
 pub use broker::Broker;
 pub use checkpoints::CHECKPOINT_AFTER;
 pub use outdated::End;
-pub use run::{Options, serve, take_signals};
+pub use run::{Options, serve};
 pub use setup::{
     Advice, Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, back_end, cache_key,
-    decide_window, family, more_than_there_is, probe, select, small_window,
+    decide_window, family, more_than_there_is, probe, select, small_window, take_signals,
 };

@@ -51,7 +51,8 @@ impl Server {
 
     /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
     fn come_to_rest(&mut self, channel: Channel) {
-        match (self.may_pass_on(), &self.world.session) {
+        let may_pass_on = self.world.may_pass_on().and_then(|()| self.device.may_pass_on());
+        match (may_pass_on, &self.world.session) {
             (Ok(()), Some(session)) => match session.halt() {
                 Ok(()) => self.world.succession = Succession::Halts(channel, Instant::now() + HALT_PATIENCE),
                 Err(error) => refuse(&channel, &error.to_string()),
@@ -90,7 +91,7 @@ impl Server {
 
     /// Writes everything down, with its descriptors.
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
-        self.may_pass_on()?;
+        self.world.may_pass_on()?;
         let (device, session) =
             (self.device.pass_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
         let Listen::Socket { listener, file } = &self.listen else {
@@ -107,25 +108,6 @@ impl Server {
             ((self.world.advised, self.world.advised_on_queues), self.world.window.table.follows());
         let socket = file.as_ref().map(SocketFile::identity);
         Ok((Passed { session, device, strikes, cache_key, advised, table_follows, socket }, files))
-    }
-
-    /// Returns whether nothing is there that no other process can take over, apart from the session.
-    ///
-    /// # Errors
-    ///
-    /// Names what is in the way.
-    fn may_pass_on(&self) -> Result<(), &'static str> {
-        let World { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = &self.world;
-        if outdated.has_lost_socket {
-            return Err("its socket file was removed or replaced");
-        }
-        if !workers.are_all_gone() {
-            return Err("workers of programs that have ended are still there");
-        }
-        if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
-            return Err("the frontend still maps memory that the guest has given up");
-        }
-        self.device.may_pass_on()
     }
 
     /// Takes over from the device process at the other end.
@@ -154,6 +136,25 @@ impl Server {
 }
 
 impl World {
+    /// Returns whether nothing is there that no other process can take over, apart from the session and the device.
+    ///
+    /// # Errors
+    ///
+    /// Names what is in the way.
+    fn may_pass_on(&self) -> Result<(), &'static str> {
+        let Self { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = self;
+        if outdated.has_lost_socket {
+            return Err("its socket file was removed or replaced");
+        }
+        if !workers.are_all_gone() {
+            return Err("workers of programs that have ended are still there");
+        }
+        if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
+            return Err("the frontend still maps memory that the guest has given up");
+        }
+        Ok(())
+    }
+
     /// The frontend is needed: it is listened to again, and no other process follows now.
     pub(super) fn call_halt_off(&mut self) {
         let halts = self.succession.take_halts();

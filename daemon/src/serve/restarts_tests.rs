@@ -55,7 +55,7 @@ pub(super) fn rig_with(change: impl FnOnce(&mut Options)) -> Rig {
     options.checkpoint_after = None;
     change(&mut options);
     let is_scheduled = options.broker.is_some();
-    let mut server = Server::new(options, &signals).unwrap();
+    let mut server = Server::new(options, signals.into()).unwrap();
     server.world.handovers.asked_for = LONG;
     let ((workers, killed), now) = (Default::default(), Instant::now());
     let mut rig = Rig { server, starter, vring: unused_vring(), _signals: ours, workers, killed, now };

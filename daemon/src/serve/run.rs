@@ -20,7 +20,7 @@ use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
-use super::setup::Listen;
+use super::setup::{EndRequest, Listen, take_signals};
 use super::succession::{Passed, Succession};
 use super::window::Window;
 use super::workers::{
@@ -43,13 +43,11 @@ use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use readiness::{self, Event, Events, Reported};
 use shm::{device_node, guard_mappings, memory_was_lost};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use waiting::attention::Attention;
 use waiting::{Heuristic, tunables};
@@ -125,29 +123,17 @@ const CATCHING_UP_MAX: usize = 1024;
 const TURNS_OF_A_QUEUE: usize = (1 << 15) / REQUESTS_PER_TURN + 1;
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Time that the frontend has, after a signal, to unmap what it has mapped.
-const FRONTEND_PATIENCE: Duration = Duration::from_secs(5);
-/// Time that workers and their launcher have to end after that: more than [`Workers::end_all`] takes at most.
-const WORKERS_PATIENCE: Duration = Duration::from_secs(13);
-/// The number of pieces in which such a time passes: what passes while the process or its machine is stopped costs it one of them.
-const END_PIECES: u32 = 100;
-
-/// Takes SIGTERM and SIGINT from now on; what arrives before the device is served ends it then. Starts no thread.
-pub fn take_signals() -> io::Result<Signals> {
-    Signals::new([SIGTERM, SIGINT])
-}
 
 /// Serves frontends until a signal ends the process, or the only frontend has gone; or until another process would serve better.
 pub fn serve(mut options: Options) -> io::Result<End> {
     let signals = options.signals.take().map_or_else(take_signals, Ok)?;
-    let frontend_is_gone = Arc::new(AtomicBool::new(false));
-    let (signals, _handlers) = watch_signals(signals, Arc::clone(&frontend_is_gone))?;
+    let end_request = EndRequest::watch(signals)?;
     guard_mappings()?;
     let limit = options.frontend_timeout;
-    let mut server = Server::new(options, &signals)?;
+    let mut server = Server::new(options, end_request)?;
     server.world.progress.watch(limit)?;
     let result = server.run();
-    server.end(&frontend_is_gone);
+    server.end();
     result
 }
 
@@ -173,14 +159,15 @@ pub(super) struct Server {
     /// Turns since the first of them asked.
     catching_up_turns: usize,
     done: bool,
+    end_request: EndRequest,
     /// Another device process serves the frontend.
     pub(super) is_given: bool,
 }
 
 impl Server {
-    pub(super) fn new(options: Options, signals: &UnixStream) -> io::Result<Self> {
+    pub(super) fn new(options: Options, end_request: EndRequest) -> io::Result<Self> {
         let epoll = Arc::new(readiness::instance()?);
-        watch(&epoll, signals, TOKEN_SIGNAL)?;
+        watch(&epoll, &end_request, TOKEN_SIGNAL)?;
         let limits = options.limits;
         let launcher = Arc::new(options.launcher);
         watch(&epoll, &*launcher, TOKEN_LAUNCHER)?;
@@ -266,6 +253,7 @@ impl Server {
             catching_up: Vec::new(),
             catching_up_turns: 0,
             done: false,
+            end_request,
             is_given: false,
         })
     }
@@ -305,7 +293,7 @@ impl Server {
                 return Ok(end);
             }
             if let Some(end) = self.world.should_end() {
-                log::info!("ending, to be started anew");
+                log::info!("this device process ends, so that a new one takes its place");
                 return Ok(end);
             }
         }
@@ -315,7 +303,9 @@ impl Server {
     /// Guest memory is gone under our hands: what was read since is wrong.
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
-            log::error!("the frontend has shrunk guest memory, or left it without room: ending the session");
+            log::error!(
+                "the frontend has shrunk guest memory, or left it without room: its session is ended"
+            );
             session.close();
         }
     }
@@ -329,7 +319,7 @@ impl Server {
             TOKEN_LAUNCHER => return self.workers_ended(),
             TOKEN_BROKER => self.obey_broker(),
             TOKEN_SIGNAL => {
-                log::info!("ending at the user's request");
+                log::info!("this device process ends, as a signal asks");
                 self.done = true;
             }
             worker => {
@@ -843,7 +833,7 @@ impl Server {
     /// Does what the broker says. Without one that grants, this process ends.
     fn obey_broker(&mut self) {
         if let Err(error) = self.world.hear_broker() {
-            log::error!("ending, as the broker is gone: {error}");
+            log::error!("the broker is gone, so this device process ends: {error}");
             self.done = true;
         }
         self.settle();
@@ -874,38 +864,43 @@ impl Server {
         }
     }
 
-    /// Ends everything and waits for it. Says when the frontend is not waited for any more.
-    pub(super) fn end(mut self, frontend_is_gone: &AtomicBool) {
+    /// Ends everything and waits for it.
+    pub(super) fn end(mut self) {
         if self.is_given {
-            frontend_is_gone.store(true, Ordering::Relaxed);
-            return self.leave();
+            self.leave()
+        } else {
+            self.stop()
         }
-        self.world.told.stopping();
-        if self.world.restless.is_some() {
-            let HandOvers { done, failed, .. } = self.world.handovers;
-            log::info!("contexts were restarted {done} times, and {failed} times not");
-        }
-        if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
-            log::warn!("this process ends while a VM is connected: {PLUG_AGAIN}");
-            self.device.revoke_all(&mut self.world);
-        }
-        self.end_session();
-        frontend_is_gone.store(true, Ordering::Relaxed);
+        self.end_request.frontend_is_gone();
         self.world.progress.waits();
         let Self { listen, world, .. } = self;
         drop(listen);
         world.workers.end_all();
     }
 
-    /// Leaves everything to the device process that serves now.
-    fn leave(self) {
-        let Self { mut world, .. } = self;
-        world.progress.waits();
-        if let Err(error) = world.workers.launcher().leave_at_end() {
-            log::error!("the socket file may be removed: {error}");
+    /// Ends the session of a frontend that no other process serves.
+    fn stop(&mut self) {
+        self.world.told.stopping();
+        if self.world.restless.is_some() {
+            let HandOvers { done, failed, .. } = self.world.handovers;
+            log::info!("contexts were restarted {done} times; {failed} restarts failed");
         }
-        world.session.take().into_iter().for_each(Session::give_away);
-        world.workers.end_all();
+        if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
+            log::warn!("this process ends while a VM is connected: {PLUG_AGAIN}");
+            self.device.revoke_all(&mut self.world);
+        }
+        self.end_session();
+    }
+
+    /// Leaves everything to the device process that serves now.
+    fn leave(&mut self) {
+        self.world.progress.waits();
+        if let Err(error) = self.world.workers.launcher().leave_at_end() {
+            log::error!(
+                "the launcher may remove the socket file, which belongs to another device process: {error}"
+            );
+        }
+        self.world.session.take().into_iter().for_each(Session::give_away);
     }
 
     /// A context cannot go on.
@@ -955,32 +950,4 @@ fn restless(restart_every: Option<Duration>, swap_every: Option<Duration>) -> Op
 
 fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<()> {
     readiness::watch(epoll, fd, token, Events::EPOLLIN)
-}
-
-/// Makes signals readable at the returned socket. If the process has not ended some seconds after the signal, because its frontend does not answer or
-/// its workers do not end, it is ended hard; the workers go with it.
-fn watch_signals(
-    mut signals: Signals,
-    frontend_is_gone: Arc<AtomicBool>,
-) -> io::Result<(UnixStream, std::thread::JoinHandle<()>)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
-        if signals.forever().next().is_some() {
-            drop(theirs);
-            pass(FRONTEND_PATIENCE);
-            if !frontend_is_gone.load(Ordering::Relaxed) {
-                log::error!("the frontend does not answer: ending without it");
-                std::process::exit(1);
-            }
-            pass(WORKERS_PATIENCE);
-            log::error!("workers do not end: ending without waiting for them");
-            std::process::exit(1);
-        }
-    })?;
-    Ok((ours, thread))
-}
-
-/// Sleeps for as long as this process and its machine run for `time`.
-fn pass(time: Duration) {
-    (0..END_PIECES).for_each(|_| std::thread::sleep(time / END_PIECES));
 }

@@ -18,7 +18,6 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -83,7 +82,7 @@ fn server_of(listen: Listen, broker: Option<Broker>) -> (Server, (UnixStream, Ch
     let (ours, signals) = UnixStream::pair().unwrap();
     let (launcher, starter) = Channel::pair().unwrap();
     let options = Options { listen, broker, ..options(Launcher::played(launcher).unwrap()) };
-    (Server::new(options, &signals).unwrap(), (ours, starter))
+    (Server::new(options, signals.into()).unwrap(), (ours, starter))
 }
 
 fn old() -> Old {
@@ -187,8 +186,17 @@ fn nothing_is_passed_on_while_the_device_thread_has_not_heard_of_a_reset() {
     old.frontend.is_served();
 }
 
+/// A message to a successor, and the descriptor that is sent with it.
+type Sent = (ToSuccessor, Option<OwnedFd>);
+
+fn send_all(channel: &Channel, messages: &[Sent]) {
+    for (message, file) in messages {
+        channel.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
+    }
+}
+
 /// The messages by which a device process is passed on, without those that have it served.
-fn messages(server: &Server) -> Vec<(ToSuccessor, Option<OwnedFd>)> {
+fn messages(server: &Server) -> Vec<Sent> {
     let (passed, files) = server.all_of_it().unwrap();
     let files = files.into_iter().map(|file| (ToSuccessor::File, Some(file)));
     let state = [ToSuccessor::State(encode(&passed).unwrap()), ToSuccessor::Ends];
@@ -203,10 +211,7 @@ fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
     let all = messages(&old.server);
     for count in 0..all.len() {
         let (ours, theirs) = Channel::pair().unwrap();
-        let said = &all[..count];
-        said.iter().for_each(|(message, file)| {
-            theirs.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
-        });
+        send_all(&theirs, &all[..count]);
         let taken = take(&ours, Instant::now()).map(|_| ());
         assert!(taken.is_err_and(|failure| failure.for_now), "after {count} messages");
     }
@@ -225,14 +230,12 @@ fn a_successor_that_is_told_not_now_is_to_be_tried_again_and_tells_the_broker_no
         let (mut new, others) = server_of(Listen::Successor("/nowhere".into()), Some(broker));
         assert!(matches!(heard.try_receive(), Ok(Some((ToBroker::Ready { .. }, _)))));
         let (ours, theirs) = Channel::pair().unwrap();
-        let not_now = (ToSuccessor::NotNow { reason: "test".into() }, None);
-        all[..count].iter().chain([&not_now]).for_each(|(message, file)| {
-            ours.send(message, file.as_ref().map(AsFd::as_fd)).unwrap();
-        });
+        send_all(&ours, &all[..count]);
+        ours.send(&ToSuccessor::NotNow { reason: "test".into() }, None).unwrap();
         new.world.succession = Succession::Wanted(theirs);
         assert_eq!(new.succession_due().unwrap(), Some(End::Outdated), "after {count} messages");
         drop(others);
-        new.end(&AtomicBool::new(false));
+        new.end();
         let said: Option<(ToBroker, _)> = heard.try_receive().unwrap_or_default();
         assert!(said.is_none(), "after {count} messages it says {said:?}");
     }
@@ -294,7 +297,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     assert!(old.hand_on(ours), "it serves on");
     let Old { server, mut frontend, folder: _folder, _others } = old;
     drop(_others);
-    server.end(&AtomicBool::new(false));
+    server.end();
     (0..3).for_each(|_| frontend.is_served());
     end.send(()).unwrap();
     new.join().unwrap();

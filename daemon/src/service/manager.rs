@@ -174,7 +174,7 @@ impl Manager {
                 false
             }
             Err(error) => {
-                log::warn!("the service manager is told nothing more: {error}");
+                log::warn!("this process tells the service manager nothing more: {error}");
                 self.link = None;
                 false
             }

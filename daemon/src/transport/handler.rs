@@ -335,7 +335,7 @@ fn event(file: File) -> Result<File> {
     if FileType::from_raw_mode(stat.st_mode) == FileType::Unknown {
         return Ok(file);
     }
-    log::error!("the frontend sends another file where an eventfd is due");
+    log::error!("the frontend sends a file that is no eventfd where it has to send one");
     Err(Error::InvalidParam)
 }
 

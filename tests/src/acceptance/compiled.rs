@@ -70,7 +70,8 @@ impl Compiled {
     }
 }
 
-/// The time at which this process was started. `cargo run` becomes the program that it has compiled, so that is before cargo compiled it.
+/// The time at which this process was started, which the kernel counts in clock ticks since it has booted. Cargo compiles `acceptance` and then executes
+/// it in its own process: a stamp that `acceptance` took at its start would come after that compilation, which belongs to the run.
 pub(super) fn began() -> SystemTime {
     let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let since_boot =

@@ -12,8 +12,6 @@ mod stages;
 mod tally;
 mod watch;
 
-use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
@@ -24,8 +22,8 @@ use anyhow::{Context, Result, ensure};
 use crate::prerequisites;
 use built::Built;
 pub use report::Report;
+use stages::Work;
 pub use stages::{Extent, Stage, stages};
-use stages::{LINTS, Work};
 pub use tally::Tally;
 use watch::{Job, Outcome, watch};
 
@@ -135,10 +133,9 @@ fn selected(extent: Extent, names: &[String]) -> Result<Vec<Stage>> {
 impl Stage {
     fn run(&self, run: &Run) -> Result<Vec<Outcome>> {
         match &self.work {
-            Work::Cargo(arguments) => {
+            Work::Cargo { arguments, prepare } => {
                 let mut cargo = crate::program::cargo::cargo();
-                cargo.args(*arguments);
-                compile_as_clippy(&mut cargo);
+                prepare(cargo.args(*arguments));
                 watch(vec![Job::new(self.name, cargo)], 1, SILENCE_MAX)
             }
             Work::Build => {
@@ -156,17 +153,10 @@ impl Stage {
     }
 }
 
-/// Has cargo compile our packages as `cargo clippy` does, which sets the same by itself: the stage `doc` then finds compiled what it needs.
-fn compile_as_clippy(cargo: &mut Command) {
-    let driver = Path::new(env!("CARGO")).with_file_name("clippy-driver");
-    if driver.exists() {
-        cargo.env("RUSTC_WORKSPACE_WRAPPER", driver).env(LINTS.0, LINTS.1);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn what_is_named_runs_with_what_it_needs() {
@@ -180,6 +170,16 @@ mod tests {
         assert_eq!(missing, "no stage fuzz; --list names them");
         let (gate, all) = (names(Extent::Gate, &[]).unwrap(), names(Extent::All, &[]).unwrap());
         assert!(gate.len() < all.len() && gate.iter().all(|name| all.contains(name)));
+    }
+
+    #[test]
+    fn only_pages_are_compiled_in_an_environment_of_their_own() {
+        for stage in stages(Extent::All) {
+            let Work::Cargo { prepare, .. } = stage.work else { continue };
+            let mut cargo = Command::new("cargo");
+            prepare(&mut cargo);
+            assert!(cargo.get_envs().next().is_none() || stage.name == "doc", "{}", stage.name);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The table of stages: what each runs, which tools of the machine it needs, and how long it should take.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use super::built::TestProgram;
@@ -31,8 +33,8 @@ pub struct Stage {
 
 /// The work of a stage.
 pub(super) enum Work {
-    /// A command of cargo's that compiles nothing that other stages run.
-    Cargo(&'static [&'static str]),
+    /// A command of cargo's that compiles nothing that other stages run; `prepare` sets its environment.
+    Cargo { arguments: &'static [&'static str], prepare: fn(&mut Command) },
     /// Compiling the programs that other stages run.
     Build,
     /// A program that is a check by itself.
@@ -41,18 +43,31 @@ pub(super) enum Work {
     Tests { are: fn(&TestProgram) -> bool, lanes: usize, threads: usize },
 }
 
+/// Pages of all packages, without those of others.
+const DOC: &[&str] = &[
+    "doc",
+    "--workspace",
+    "--lib",
+    "--bins",
+    "--examples",
+    "--no-deps",
+    "--document-private-items",
+    DOC_STRICT,
+    DOC_CHECK,
+];
 /// A link in a comment that leads nowhere fails the stage. No page is written, which halves its time.
 const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings', '--check', '-Zunstable-options']";
 /// The program that a stable compiler's rustdoc has to be started by for `--check`.
 const DOC_CHECK: &str = "--config=build.rustdoc='.ci/rustdoc-check'";
 
-/// The lints for which our packages are compiled, as `cargo clippy` tells its compiler the arguments of the stage `clippy`.
-pub(super) const LINTS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+/// The arguments of the stage `clippy`, as `cargo clippy` passes them on to its compiler in the environment.
+const LINTS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
 
 /// All stages of an extent. Those beside the others have an order of their own.
 #[must_use]
 pub fn stages(extent: Extent) -> Vec<Stage> {
-    let cargo = |name, seconds, arguments| Stage::new(name, seconds, Work::Cargo(arguments));
+    let cargo =
+        |name, seconds, arguments| Stage::new(name, seconds, Work::Cargo { arguments, prepare: |_| {} });
     let program = |name, seconds, program, arguments| {
         Stage::new(name, seconds, Work::Program { name: program, arguments })
     };
@@ -68,22 +83,7 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         Stage::new("build", 120, Work::Build),
         tests("sources", 30, 1, 2, |test| test.is("sources")),
         cargo("clippy", 200, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).beside(),
-        cargo(
-            "doc",
-            120,
-            &[
-                "doc",
-                "--workspace",
-                "--lib",
-                "--bins",
-                "--examples",
-                "--no-deps",
-                "--document-private-items",
-                DOC_STRICT,
-                DOC_CHECK,
-            ],
-        )
-        .beside(),
+        Stage::new("doc", 120, Work::Cargo { arguments: DOC, prepare: compile_as_clippy }).beside(),
         program("codegen", 20, "codegen", &["--check"]).needing(&[&[tools::PIP]]),
         program("features", 5, "features-doc", &["--check"]),
         tests("unit", 90, 2, 2, TestProgram::is_of_units),
@@ -103,6 +103,14 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         stages.push(program("fuzz", 600, "fuzz", &[]).needing(&[&[tools::CXX]]));
     }
     stages
+}
+
+/// Has cargo compile our packages as `cargo clippy` does: what that has compiled is not compiled once more.
+fn compile_as_clippy(cargo: &mut Command) {
+    let driver = Path::new(env!("CARGO")).with_file_name("clippy-driver");
+    if driver.exists() {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", driver).env(LINTS.0, LINTS.1);
+    }
 }
 
 impl Stage {

@@ -1,7 +1,6 @@
 //! `cargo demo`: llama.cpp computes in a stock Debian guest on the daemon's virtual GPU. The program looks for a GPU and KVM, and names its choice at
 //! the end.
 
-use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -51,11 +50,6 @@ vulkaninfo --summary 2>/dev/null | sed -n '/^GPU0/,$p'
 echo
 echo 'llama.cpp speaks with a model of random weights, made for this demo: its words are invented and mean nothing'";
 
-/// Prints the measurements of llama.cpp.
-const MEASURED: &str = r"echo
-echo '--- measured by llama.cpp in the guest'
-sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log";
-
 /// Time that a guest without a shell has.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Time that a guest with one has.
@@ -71,13 +65,8 @@ fn main() -> Result<()> {
 
     step("checking what this machine has");
     prerequisites::provide(prerequisites::PACKAGES)?;
-    let executable = match &arguments.daemon {
-        Some(executable) => executable.clone(),
-        None => {
-            step("building the daemon (minutes when it is the first time)");
-            build_daemon(true)?
-        }
-    };
+    let compiled = Compiled::choose(&arguments);
+    let executable = compiled.executable(step)?;
     step(&format!(
         "getting QEMU, a kernel, Mesa and llama.cpp as Debian packages, which are kept in {} and not installed (when it is the first \
          time: 250 MB to fetch, up to 1.5 GB of the disk)",
@@ -95,7 +84,8 @@ fn main() -> Result<()> {
         guest.kernel_release(),
         processor.name()
     ));
-    let after = if arguments.keep { format!("{MEASURED}\n{}", shell()?) } else { MEASURED.to_owned() };
+    let measured = measured(&compiled);
+    let after = if arguments.keep { format!("{measured}\n{}", shell()?) } else { measured };
     let script = completion::script_then(BEFORE, WORDS, &after);
     let options = Options {
         gpus: vec![daemon.socket()],
@@ -128,10 +118,65 @@ fn main() -> Result<()> {
         "the guest saw no Venus device; the daemon logged:\n{log}"
     );
     step(&format!("done: the words above were computed on {}, in a VM by {}", device.name, processor.name()));
-    for hint in [device.hint(), processor.hint()].into_iter().flatten() {
+    for hint in [device.hint(), processor.hint(), compiled.hint()].into_iter().flatten() {
         println!("{hint}");
     }
     Ok(())
+}
+
+/// Returns the commands that print the measurements of llama.cpp, which depend on the daemon's speed.
+fn measured(compiled: &Compiled) -> String {
+    let caveat = if compiled.is_slow() { ", with a daemon compiled without optimization" } else { "" };
+    format!(
+        r"echo
+echo '--- measured by llama.cpp in the guest{caveat}'
+sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log"
+    )
+}
+
+/// The way in which the daemon comes to be compiled.
+enum Compiled {
+    /// The user has compiled it, or installed it.
+    Before(PathBuf),
+    /// In the profile of the demo, which shares most crates with it, and without optimization: where a software driver computes, that takes the time.
+    Quickly,
+    /// In the profile in which users have it, for a GPU.
+    Optimized,
+}
+
+impl Compiled {
+    fn choose(arguments: &Arguments) -> Self {
+        let wants_gpu = arguments.gpu.is_some() || !arguments.software && prerequisites::has_gpu();
+        match &arguments.daemon {
+            Some(executable) => Self::Before(executable.clone()),
+            None if wants_gpu => Self::Optimized,
+            None => Self::Quickly,
+        }
+    }
+
+    /// Compiles the daemon, unless that was done before.
+    fn executable(&self, step: impl Fn(&str)) -> Result<PathBuf> {
+        match self {
+            Self::Before(executable) => Ok(executable.clone()),
+            Self::Quickly => {
+                step("building the daemon without optimization (it takes a while the first time)");
+                build_daemon(false)
+            }
+            Self::Optimized => {
+                step("building the daemon (minutes when it is the first time)");
+                build_daemon(true)
+            }
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        matches!(self, Self::Quickly)
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        let hint = "--daemon target/release/vhost-user-vulkan, which `cargo build --release` makes, runs the daemon that users have: this one was compiled without optimization";
+        self.is_slow().then_some(hint)
+    }
 }
 
 /// The device on which the guest's programs compute.
@@ -182,7 +227,7 @@ enum Processor {
 impl Processor {
     /// Takes the requested accelerator, otherwise KVM if a guest boots with it.
     fn choose(arguments: &Arguments, guest: &Guest, step: impl Fn(&str)) -> Result<Self> {
-        let may_try = !arguments.emulate && File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        let may_try = !arguments.emulate && prerequisites::may_have_kvm();
         if arguments.kvm || !may_try {
             return Ok(if arguments.kvm { Self::Kvm } else { Self::Emulated });
         }

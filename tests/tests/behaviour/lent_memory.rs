@@ -322,7 +322,7 @@ fn an_orderly_end_goes_on_when_the_process_was_stopped_meanwhile() -> Result<()>
     let _blob = lent(&guest, context)?;
     let held = guest.session.window.hold_unmaps();
     kill_process(process.pid(), Signal::TERM)?;
-    let ends = || process.errors().contains("ending at the user's request");
+    let ends = || process.errors().contains("ends, as a signal asks");
     ensure!(eventually(PATIENCE, ends), "{}", process.errors());
     halt(process.pid())?;
     std::thread::sleep(Duration::from_secs(6));

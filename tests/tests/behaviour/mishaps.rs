@@ -299,7 +299,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() -> Result<()> {
     reader.read_to_string(&mut rest)?;
     ensure!(broker.wait()?.success(), "{rest}");
     ensure!(rest.contains(" lines of this log were dropped, since its reader stood still"), "{rest}");
-    ensure!(rest.contains("ending at the user's request"), "{rest}");
+    ensure!(rest.contains("ends, as a signal asks"), "{rest}");
     Ok(())
 }
 

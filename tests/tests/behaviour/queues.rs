@@ -269,7 +269,7 @@ fn the_log_names_the_option_once_for_a_vm() -> Result<()> {
     let guest = Arc::new(daemon.guest()?);
     let mut contexts = [Device::create(&guest, "first")?, Device::create(&guest, "second")?];
     // Some programs look at formats and ask for nothing, so one line is there from the beginning.
-    let ready = "nothing can be drawn upon with --queues nominal: programs that draw need --queues all";
+    let ready = "guests cannot draw with --queues nominal: programs that draw need --queues all";
     let mentions = daemon.log().matches("--queues nominal").count();
     ensure!(mentions == 1 && daemon.log().contains(ready), "{}", daemon.log());
     for vulkan in contexts.iter_mut().chain(&mut [Device::create(&guest, "third")?]) {

@@ -150,10 +150,16 @@ fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()
         lines.len() == 4 && lines[0].ends_with(": 2 mistakes:") && lines[3] == "nothing has changed",
         "{said}"
     );
-    ensure!(logged("the file was read again:   line 2: policy: \"fair\" is none of "), "{}", broker.log());
+    ensure!(
+        logged("the configuration file was read again:   line 2: policy: \"fair\" is none of "),
+        "{}",
+        broker.log()
+    );
     broker.rewrite("metrics = \"/tmp/nowhere/metrics\"", &[("a", "max-maps = 7")])?;
     hang_up(&broker)?;
-    ensure!(logged("the file was read again: 0 added, 0 removed, 0 changed, 1 restarted, 0 unchanged"));
+    ensure!(logged(
+        "the configuration file was read again: 0 added, 0 removed, 0 changed, 1 restarted, 0 unchanged"
+    ));
     ensure!(logged("max-maps changed: the VM gets a new device process"), "{}", broker.log());
     let other = |pid: Pid| pid != device;
     ensure!(eventually(PATIENCE, || broker.listens("a") && broker.device("a").is_ok_and(other)));
@@ -224,7 +230,7 @@ fn vms_in_use_and_the_last_ones_are_removed_at_once_only_if_that_is_meant() -> R
         let said = String::from_utf8(output.stderr)?;
         assert_eq!((output.status.code(), said), (Some(1), format!("vhost-user-vulkan: {why}\n")));
     }
-    let logged = || broker.log().matches(&format!("the file was read again: {why}")).count();
+    let logged = || broker.log().matches(&format!("the configuration file was read again: {why}")).count();
     assert_eq!(logged(), 1, "{}", broker.log());
     kill_process(broker.pid(), Signal::HUP)?;
     ensure!(eventually(PATIENCE, || logged() == 2), "{}", broker.log());

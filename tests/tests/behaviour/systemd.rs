@@ -581,7 +581,7 @@ fn logs_to_the_journal(sandbox: &str) -> Result<()> {
     }
     drop(guest);
     ensure!(service.stop()?.success());
-    ensure_fields(&journal.hears("ending at the user's request")?, &[("VM", "web")])?;
+    ensure_fields(&journal.hears("ends, as a signal asks")?, &[("VM", "web")])?;
     ensure!(service.log().is_empty(), "lines without fields:\n{}", service.log());
     Ok(())
 }

@@ -30,6 +30,10 @@ fn the_demo_says_on_what_it_computed() -> Result<()> {
     ] {
         ensure!(said.contains(words), "no {words:?} in\n{said}");
     }
+    ensure!(
+        !said.contains("without optimization"),
+        "the demo does not know how the daemon was compiled\n{said}"
+    );
     Ok(())
 }
 

@@ -128,7 +128,7 @@ impl Ledger {
         let fits = !self.is_kept_by_others(vm, wanted, now);
         self.accounts.entry(vm).and_modify(|account| match waits {
             true => account.begin_to_wait(fits, now),
-            false => account.end_to_wait(Turn::begin(0, 0, now), now),
+            false => account.end_to_wait(Turn::over(now), now),
         });
     }
 
@@ -341,7 +341,7 @@ impl Ledger {
                 let cost = took.saturating_add(back).max(copying(account.state.lacks));
                 Turn::begin(turn_length(cost, patience, others).max(least), least, now)
             }
-            false => Turn::begin(0, 0, now),
+            false => Turn::over(now),
         }
     }
 

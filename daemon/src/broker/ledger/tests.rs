@@ -123,6 +123,15 @@ impl World {
         assert_eq!(self.told[&B], may(80, false));
     }
 
+    /// The turn of B lasts for so much longer: B keeps what it may have until then, and has to give up memory of its busy context at that moment.
+    fn turn_lasts(&mut self, length: Nanos) {
+        let (most, _) = self.told[&B];
+        self.wait(length - MS);
+        assert_eq!(self.told[&B], may(most, false), "its turn is over too early");
+        self.wait(MS);
+        assert!(self.told[&B].0 < most && self.told[&B].1, "its turn goes on: {:?}", self.told);
+    }
+
     /// A has 80 bytes, and B waits for as many.
     fn contended(reserved: [u64; 2]) -> Self {
         let mut world = world(reserved);
@@ -173,9 +182,7 @@ fn a_turn_is_long_where_making_room_takes_long() {
     let mut world = World::contended([0, 0]);
     world.gives_way(SECOND);
     world.say(B, 80, 0);
-    world.wait(TURN_FACTOR * SECOND - MS);
-    assert_eq!(world.told[&B], may(80, false));
-    world.wait(MS);
+    world.turn_lasts(TURN_FACTOR * SECOND);
     assert_eq!(world.told[&B], may(20, true));
 }
 
@@ -465,10 +472,8 @@ fn a_turn_is_long_enough_for_ones_own_coming() {
     world.say(A, 0, 5 * GIB);
     assert_eq!(world.told[&B], may(60 * GIB, false));
     world.say(B, 60 * GIB, 0);
-    world.wait(TURN_MAX - MS);
-    assert!(!world.told[&B].1, "its own memory takes half of a minute to come");
-    world.wait(MS);
-    assert!(world.told[&B].1);
+    // Its own memory takes half of a minute to come.
+    world.turn_lasts(TURN_MAX);
 }
 
 #[test]
@@ -544,9 +549,7 @@ fn the_time_in_which_a_program_comes_back_counts_for_its_turn() {
     world.gets(A, 80);
     world.say_all(B, RoomState { lacks: 80, back_ms: 999, ..RoomState::default() });
     world.gives_way(MS);
-    world.wait(TURN_FACTOR * SECOND - MS);
-    assert_eq!(world.told[&B], may(80, false));
-    world.wait(MS);
+    world.turn_lasts(TURN_FACTOR * SECOND);
     assert_eq!(world.told[&B], may(20, true));
 }
 

@@ -27,6 +27,11 @@ impl Turn {
         Self { from: now, length, least: least.min(length), ..Self::default() }
     }
 
+    /// A turn of no length: its VM has none.
+    pub(super) fn over(now: Nanos) -> Self {
+        Self::begin(0, 0, now)
+    }
+
     /// Returns when the turn is over, or would be if it ran on from now.
     pub(super) fn end(&self, now: Nanos) -> Nanos {
         self.from.saturating_add(self.length).saturating_add(self.stood(now))

@@ -68,7 +68,9 @@ impl Broker {
                 let error =
                     format!("{why}{}nothing has changed", if why.contains('\n') { "\n" } else { "; " });
                 if !how.dry_run {
-                    error.lines().for_each(|line| log::error!("the file was read again: {line}"));
+                    error
+                        .lines()
+                        .for_each(|line| log::error!("the configuration file was read again: {line}"));
                 }
                 Answer::Error { error }
             }
@@ -90,7 +92,7 @@ impl Broker {
         actions.into_iter().for_each(|action| self.act(action, now));
         self.set_shares(now);
         told.notes.iter().for_each(|note| log::warn!("{note}"));
-        log::info!("the file was read again: {told}");
+        log::info!("the configuration file was read again: {told}");
         told
     }
 
@@ -159,12 +161,12 @@ impl Broker {
         match vm.pending.take() {
             None => return false,
             Some(Pending::Replace(settings, keys)) => {
-                log::info!(vm = vm.name(); "the VM is off, and {} of the file hold from its next device process on", keys.join(", "));
+                log::info!(vm = vm.name(); "the VM is off: {} of the configuration file hold from its next device process on", keys.join(", "));
                 vm.settings = *settings;
                 self.settings.put(vm.settings.clone());
             }
             Some(Pending::Remove) => {
-                log::info!(vm = vm.name(); "the VM is off, and is removed, as the file does not name it any more");
+                log::info!(vm = vm.name(); "the VM is off and is removed: the configuration file does not name it any more");
                 vm.is_leaving = true;
                 self.settings.take_out(vm.name());
             }
@@ -174,7 +176,7 @@ impl Broker {
     }
 
     fn admit(&mut self, vm: VmSettings, now: Nanos) {
-        log::info!(vm = vm.name.as_str(); "the VM is new in the file");
+        log::info!(vm = vm.name.as_str(); "the VM is new in the configuration file");
         match self.vms.named(&vm.name) {
             // The VM comes back before its device process has ended.
             Some(index) => {
@@ -188,7 +190,7 @@ impl Broker {
 
     fn dismiss(&mut self, index: usize, now: Nanos) {
         let vm = &mut self.vms[index];
-        log::info!(vm = vm.name(); "the VM is not in the file any more: its device process is ended");
+        log::info!(vm = vm.name(); "the VM is not in the configuration file any more: its device process is ended");
         vm.is_leaving = true;
         vm.end_process(now + END_PATIENCE);
         if vm.is_idle() {

@@ -162,7 +162,7 @@ impl Broker {
         for vm in vms {
             let index = vm.index;
             if let Err(error) = self.resume_vm(vm, inherited, now) {
-                log::error!(vm = self.vms[index].name(); "the VM was not taken over, and begins anew: {error}");
+                log::error!(vm = self.vms[index].name(); "the VM cannot be taken over, so it gets a new device process: {error}");
                 self.disown(index, "it was not taken over");
                 if self.vms[index].process.is_none() {
                     self.vms[index].start_at = Some(now);

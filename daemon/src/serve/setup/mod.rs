@@ -1,11 +1,15 @@
-//! This module finds and makes the things that a device process needs before it serves: its GPUs and their offer to guests, its socket, its key.
+//! This module finds and makes the things that a device process needs before it serves: its GPUs and their offer to guests, its socket, its
+//! key, the signals that end it.
 
+mod end_request;
 mod gpu;
 mod list;
 mod offer;
 mod socket;
 mod state;
 
+pub(super) use end_request::EndRequest;
+pub use end_request::take_signals;
 pub use gpu::{Chosen, NoGpu, Selected, back_end, family, probe, select};
 pub use list::List;
 pub use offer::{Advice, WINDOW_MAX, decide_window, more_than_there_is, small_window};

@@ -714,7 +714,7 @@ fn how_it_ended(status: Result<ExitStatus, String>, out_of_memory: bool, killed:
 fn watch_again(epoll: &OwnedFd, worker: &mut Worker, events: Events) {
     let token = CHANNEL_TOKEN | u64::from(worker.serial);
     if let Err(error) = readiness::watch_for(epoll, &worker.channel, token, events) {
-        log::error!("cannot watch a worker: {error}; it is killed");
+        log::error!("cannot watch a worker, which is killed: {error}");
         worker.kill();
     }
 }

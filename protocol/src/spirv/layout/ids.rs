@@ -1,4 +1,4 @@
-//! The table of a module's ids: where each was defined, for which kind of thing, and in which function.
+//! The table of a module's ids: the place and the kind of each definition, and the function that it belongs to.
 
 use super::error::ErrorKind;
 use super::opcode;

@@ -1,8 +1,8 @@
 //! The program that `cargo bench-gpu` runs natively and in a guest: an application that takes the measures it is asked for.
 //!
-//! The program says what its device is. Then each line of its standard input names a measure, with its parameters and the milliseconds for which it
-//! is taken; the answer is one line of JSON, either the result or `{"missing": ...}` if the device lacks a feature. With `--start-up` it says how
-//! long it took to make an instance and a device and to destroy them, and ends. With `--look` it waits for fences as Mesa's driver does in a guest:
+//! The program prints its device. Then each line of its standard input names a measure, with its parameters and the milliseconds for which the
+//! program takes it; the answer is one line of JSON, either the result or `{"missing": ...}` if the device lacks a feature. With `--start-up` the program
+//! prints how long it took to make an instance and a device and to destroy them, and ends. With `--look` it waits for fences as Mesa's driver does in a guest:
 //! it looks again and again, and sleeps in between.
 
 #![deny(unsafe_code)]
