@@ -2,76 +2,21 @@
 
 use anyhow::{Context, Result, ensure};
 use protocol::virtio_gpu::Command as Request;
-use rustix::process::Pid;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
-use tempfile::TempDir;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::clients;
-use tests::daemon::{bare_command, eventually, is_alive};
+use tests::daemon::{eventually, is_alive};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE};
-use tests::program::{Background, executable};
+use tests::installed::Installed;
+use tests::program::Background;
 use vm_memory::{Bytes, VolatileMemory};
-
-/// A folder in which the daemon is installed, and a broker that was started from there.
-struct Installed {
-    /// The daemon as it was built.
-    built: PathBuf,
-    folder: TempDir,
-    broker: Broker,
-}
-
-impl Installed {
-    fn start(vms: &[(&str, &str)]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let program = folder.path().join(NAME);
-        let usual = bare_command()?;
-        let built = PathBuf::from(usual.get_program());
-        executable::copy(&built, &program)?;
-        let mut command = Command::new(&program);
-        usual.get_envs().filter_map(|(name, value)| Some((name, value?))).for_each(|(name, value)| {
-            command.env(name, value);
-        });
-        let broker = Broker::start_command(command, "", vms)?;
-        Ok(Self { built, folder, broker })
-    }
-
-    fn program(&self) -> PathBuf {
-        self.folder.path().join(NAME)
-    }
-
-    /// Puts another copy of the daemon in the place of the program, as a package does.
-    fn replace(&self) -> Result<()> {
-        let new = self.folder.path().join("new");
-        executable::copy(&self.built, &new)?;
-        Ok(fs::rename(new, self.program())?)
-    }
-
-    /// Puts a file with these bytes and permissions in the place of the program.
-    fn replace_by(&self, bytes: &[u8], mode: u32) -> Result<()> {
-        let new = self.folder.path().join("new");
-        executable::write(&new, bytes)?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
-        Ok(fs::rename(new, self.program())?)
-    }
-
-    /// Returns whether a process is of the program that is installed now.
-    fn is_new(&self, process: Pid) -> Result<bool> {
-        let file = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino()));
-        let running = PathBuf::from(format!("/proc/{}/exe", process.as_raw_nonzero()));
-        Ok(file(&running)? == file(&self.program())?)
-    }
-}
-
-/// The name of the installed program.
-const NAME: &str = "vhost-user-vulkan";
 
 /// A program of stock Mesa that computes, checks its results and says so, for ever.
 fn computes_for_ever(socket: &Path) -> Result<Background> {
@@ -227,7 +172,7 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
         Ok(())
     };
     // The first half of a program loads, and dies or is no program at all; tests of the rehearsal try other deaths.
-    let whole = fs::read(&installed.built)?;
+    let whole = fs::read(installed.built())?;
     installed.replace_by(&whole[..whole.len() / 2], 0o755)?;
     refused("")?;
     installed.replace_by(b"another", 0o755)?;

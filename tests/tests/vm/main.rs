@@ -12,3 +12,4 @@ mod life;
 mod memory;
 mod shares;
 mod suspend;
+mod upgrade;
