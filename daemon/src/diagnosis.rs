@@ -207,8 +207,7 @@ fn vm(settings: &Settings, vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
         // Read once already, as part of the file.
         Err(error) => Vm { name, socket: None, state: None, gpus: Err(error.to_string()), window: None },
         Ok(serve) => {
-            let select = |gpus| serve::select(gpus, &serve.gpu, &serve.spare_gpu, serve.memory.0);
-            let selected = gpus.map(select).transpose().map_err(no_gpu);
+            let selected = gpus.map(|gpus| serve.select(gpus)).transpose().map_err(no_gpu);
             let window = selected.as_ref().ok().and_then(|selected| Some(window(&serve, selected.as_ref()?)));
             let gpus = selected.map(drop);
             Vm { name, socket: serve.socket_path, state: serve.state_dir, gpus, window }
@@ -269,7 +268,7 @@ mod tests {
         };
         let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let serve = read(words.iter()).unwrap();
-        window(&serve, &serve::select(&[gpu], &[], &[], None).unwrap())
+        window(&serve, &serve.select(&[gpu]).unwrap())
     }
 
     #[test]

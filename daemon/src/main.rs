@@ -180,8 +180,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
     let broker = broker.map(serve::Broker::connect);
-    let selected =
-        serve::select(&serve::probe(&launcher)?, &options.gpu, &options.spare_gpu, options.memory.0)?;
+    let selected = options.select(&serve::probe(&launcher)?)?;
     let all_memory = selected.device_memory();
     let bound = options.quotas.bound_device_memory(all_memory, &mut limits, &mut context_limits);
     let device_memory = bound.map_or(all_memory, |bytes| bytes.min(all_memory));

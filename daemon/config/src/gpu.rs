@@ -71,7 +71,7 @@ impl GpuChoice {
     }
 }
 
-/// Protections that cost something and that an operator may turn off. All are on by default.
+/// Protections that cost something, which an operator chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
     /// Device memory is zero when a guest gets it.
@@ -80,6 +80,9 @@ pub struct Protection {
     pub zero_workgroup_memory: bool,
     /// Shaders access buffers inside their bindings only.
     pub robustness: Robustness,
+    /// Programs are not bound to their worker: guests are offered nothing that a successor could not have the same (`--movable`). It is off by
+    /// default.
+    pub movable: bool,
 }
 
 /// The party that decides whether shaders are kept inside the buffers that are bound to them (`--robustness`).
@@ -110,7 +113,7 @@ impl Protection {
 
 impl Default for Protection {
     fn default() -> Self {
-        Self { zero_memory: true, zero_workgroup_memory: true, robustness: Robustness::Auto }
+        Self { zero_memory: true, zero_workgroup_memory: true, robustness: Robustness::Auto, movable: false }
     }
 }
 

@@ -17,7 +17,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
             "exit_on_disconnect",
         ],
     ),
-    ("GPU", &["gpu", "spare_gpu", "queues", "memory", "scanouts"]),
+    ("GPU", &["gpu", "spare_gpu", "movable", "queues", "memory", "scanouts"]),
     ("Speed", &["window_size", "map_device_memory", "state_dir"]),
     (
         "Time limits",

@@ -23,6 +23,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use confinement::Confinement;
 pub(crate) use control::Control;
+use daemon::broker::against_movable;
 use daemon::ipc::DriverFamily;
 use daemon::trace;
 pub(crate) use doctor::Doctor;
@@ -262,16 +263,18 @@ impl Cli {
     /// Reads the command line, as [`Parser::try_parse`] does. Of the options of the device process only the log level may stand beside
     /// `--config`.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
-        let cli = Self::from_arg_matches(&matches)?;
-        if cli.config.is_some()
-            && let Some(other) = beside_config(&matches)
-        {
-            let what =
-                format!("--{} cannot stand beside --config: write it in the file", other.replace('_', "-"));
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, what));
+        Self::of(&Self::command().try_get_matches()?)
+    }
+
+    fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let cli = Self::from_arg_matches(matches)?;
+        let beside_config = cli.config.as_ref().and_then(|_| beside_config(matches)).map(|other| {
+            format!("--{} cannot stand beside --config: write it in the file", other.replace('_', "-"))
+        });
+        match beside_config.or_else(|| against_movable(matches)) {
+            Some(what) => Err(Self::command().error(ErrorKind::ArgumentConflict, what)),
+            None => Ok(cli),
         }
-        Ok(cli)
     }
 }
 

@@ -8,10 +8,10 @@ use super::values::{
     window_size, words,
 };
 use clap::{Args, Command, ValueEnum};
-use config::{Protection, Queues, Robustness, time};
+use config::{GpuInfo, Protection, Queues, Robustness, time};
 use daemon::broker::MetricsAddress;
 use daemon::sandbox::CgroupMode;
-use daemon::serve;
+use daemon::serve::{self, NoGpu, Selected};
 use log::LevelFilter;
 use outside::Access;
 use std::collections::BTreeSet;
@@ -67,6 +67,11 @@ pub(crate) struct Serve {
     /// Programs are moved while they run (docs/restart.md). The GPU has to be of the model of one that the guest sees. Repeat the option for several
     #[arg(long, value_name = "GPU")]
     pub spare_gpu: Vec<String>,
+    /// Offer the guest nothing that would keep its programs from another worker or GPU
+    ///
+    /// For `restart`, `move`, `drain` and `swap-out`. Guests map memory files only, have a queue less of each family with several, and no device addresses that change with the worker (docs/restart.md)
+    #[arg(long)]
+    pub movable: bool,
     /// Queues offered to the guest: `compute`, `nominal` or `all`
     ///
     /// `compute` offers compute and copies. `nominal` also claims graphics, for programs that insist on
@@ -87,7 +92,7 @@ pub(crate) struct Serve {
     pub window_size: Option<u64>,
     /// Let guests map the GPU's own memory where its driver cannot export it
     ///
-    /// `auto` does so if --window-size is larger than --device-memory, unless programs shall change their worker (--swap-after, --swap-every, --restart-every, --spare-gpu), which they cannot with such memory
+    /// `auto` does so if --window-size is larger than --device-memory, unless programs shall change their worker (--movable, --swap-after, --swap-every, --restart-every, --spare-gpu), which they cannot with such memory
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub map_device_memory: MapDeviceMemory,
     /// Folder for data that must survive a restart of the daemon
@@ -210,12 +215,23 @@ impl Serve {
             zero_memory: self.zero_memory == Switch::On,
             zero_workgroup_memory: self.zero_workgroup_memory == Switch::On,
             robustness: self.robustness,
+            movable: self.movable,
         }
+    }
+
+    /// Chooses the GPUs of the VM among all.
+    ///
+    /// # Errors
+    ///
+    /// A selection fits no GPU, or one that cannot serve the VM.
+    pub(crate) fn select(&self, gpus: &[GpuInfo]) -> Result<Selected, NoGpu> {
+        serve::select(gpus, &self.gpu, &self.spare_gpu, self.memory.0, self.movable)
     }
 
     /// Returns whether guests shall map the GPU's own memory: not if programs shall change their worker, which they cannot once they have.
     pub(crate) fn maps_device_memory(&self) -> bool {
-        let changes_workers = !self.spare_gpu.is_empty()
+        let changes_workers = self.movable
+            || !self.spare_gpu.is_empty()
             || self.swap_after.is_some()
             || self.swap_every.is_some()
             || self.restart_every.is_some();

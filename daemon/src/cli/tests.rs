@@ -34,6 +34,7 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
         max-submit-time = "20s"
         max-submit-time-contended = 5
         spare-gpu = "02:00.0"
+        movable = true
         swap-after = "60s"
         strikes = 2
         strike-hold = "1min"
@@ -128,6 +129,35 @@ fn percentages_are_of_the_memory_of_the_vms_gpus() {
     let both = ["--device-memory=50%", "--context-device-memory=12.5%"];
     assert_eq!(bound(&both), (Some(40 << 30), 40 << 30, 10 << 30));
     assert_eq!(bound(&["--device-memory=4GiB"]), (Some(4 << 30), 4 << 30, u64::MAX));
+}
+
+#[test]
+fn guests_of_a_movable_vm_map_memory_files_and_nothing_else() {
+    let serve = |words: &[&str]| {
+        let matches = Serve::command().no_binary_name(true).get_matches_from(words);
+        Serve::from_arg_matches(&matches).unwrap()
+    };
+    let movable = serve(&["--movable"]);
+    assert!(movable.protection().movable && !movable.maps_device_memory());
+    let usual = serve(&[]);
+    assert!(!usual.protection().movable && usual.maps_device_memory());
+    let file = |keys: &str| {
+        settings(&format!("[defaults]\n{keys}\n[vm.a]\nsocket-path = \"/run/a\"\nmovable = true"))
+    };
+    for keys in ["", "memory = \"memfd\"", "memory = \"auto\"", "map-device-memory = \"never\""] {
+        assert!(file(keys).is_ok(), "{keys}");
+    }
+    for (keys, option) in [
+        ("memory = \"dma-buf\"", "--memory=dma-buf"),
+        ("map-device-memory = \"auto\"", "--map-device-memory=auto"),
+    ] {
+        let said = file(keys).unwrap_err();
+        assert!(said.contains(&format!("[vm.a] --movable cannot stand beside {option}, ")), "{said}");
+        let words = ["vhost-user-vulkan", "--movable", option];
+        let error = Cli::of(&Cli::command().get_matches_from(words)).unwrap_err();
+        assert!(error.to_string().contains("leave one of them out"), "{error}");
+        assert!(settings(&format!("[vm.a]\nsocket-path = \"/run/a\"\nmovable = false\n{keys}")).is_ok());
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::sandbox::{CgroupMode, GroupLimits};
 use crate::service::state_folder;
 use clap::{ArgMatches, Command};
 use config::{Amount, DeviceLimits, HangLimits, size};
+pub use options::against_movable;
 use options::{VmOptions, shown};
 use paths::{absolute, meant};
 use places::default_control_socket;

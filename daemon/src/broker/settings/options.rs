@@ -3,6 +3,7 @@
 
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::{Amount, GPUS_MAX};
 use std::any::TypeId;
@@ -28,6 +29,24 @@ const NOT_OF_A_VM: &[&str] = &[
     "version",
     "vm-name",
 ];
+
+/// Values of options by which guests get memory that binds their programs to a worker, by the options' ids.
+const AGAINST_MOVABLE: &[(&str, &str)] = &[("memory", "dma-buf"), ("map_device_memory", "auto")];
+
+/// Returns what is wrong if `--movable` stands beside a value of another option that contradicts it.
+#[must_use]
+pub fn against_movable(matches: &ArgMatches) -> Option<String> {
+    let is_movable = matches.try_get_one::<bool>("movable").ok().flatten() == Some(&true);
+    let is_given = |(id, value): &&(&str, &str)| {
+        matches.value_source(id) == Some(ValueSource::CommandLine)
+            && matches.get_raw(id).is_some_and(|mut words| words.any(|word| word == *value))
+    };
+    let (id, value) = AGAINST_MOVABLE.iter().filter(|_| is_movable).find(is_given)?;
+    let option = id.replace('_', "-");
+    Some(format!(
+        "--movable cannot stand beside --{option}={value}, with which programs cannot get another worker: leave one of them out"
+    ))
+}
 
 /// The command line of one VM.
 #[derive(Debug)]
@@ -77,7 +96,9 @@ impl<'a> VmOptions<'a> {
     pub(super) fn parse(&self, arguments: &[OsString]) -> Result<ArgMatches, String> {
         let program = OsString::from("vhost-user-vulkan");
         let words = std::iter::once(&program).chain(arguments);
-        self.command.clone().try_get_matches_from(words).map_err(|error| what_is_wrong(&error))
+        let matches =
+            self.command.clone().try_get_matches_from(words).map_err(|error| what_is_wrong(&error))?;
+        against_movable(&matches).map_or(Ok(matches), Err)
     }
 }
 

@@ -51,6 +51,16 @@ pub enum NoGpu {
         /// The reason why it cannot be used.
         reason: String,
     },
+    /// The one that was chosen cannot serve guests with memory files, which programs need that are to change their worker.
+    #[error(
+        "{name} cannot be used with --movable, for which memory has to be memory files (--memory memfd): {reason}; remedy: leave --movable out, with which programs keep their workers, or choose another --gpu"
+    )]
+    NotMovable {
+        /// The GPU's name.
+        name: String,
+        /// The reason why memory files cannot be used.
+        reason: String,
+    },
     /// Two selections mean the same one.
     #[error("\"{first}\" and \"{second}\" are the same GPU, {name}: name each GPU of a VM once")]
     Twice {
@@ -154,7 +164,7 @@ impl Selected {
 
 /// Chooses by UUID, PCI address or a part of the name that only one GPU has, each once and in this order; without a selection the first
 /// usable GPU that is no software, or else the first usable one. Then chooses `spares`, of which each is like one of those. `memory` demands
-/// one back end; otherwise it is the first that works on all of them.
+/// one back end; otherwise it is the first that works on all of them. If programs are to be `movable` it is memory files.
 ///
 /// # Errors
 ///
@@ -164,6 +174,7 @@ pub fn select(
     selections: &[String],
     spares: &[String],
     memory: Option<MemoryBackEnd>,
+    movable: bool,
 ) -> Result<Selected, NoGpu> {
     if gpus.is_empty() {
         return Err(NoGpu::None("the driver reports none".into()));
@@ -186,7 +197,18 @@ pub fn select(
     }
     let chosen: Vec<_> = chosen.into_iter().map(|(_, gpu)| gpu).collect();
     chosen[seen..].iter().try_for_each(|spare| demand_like(spare, &chosen[..seen]))?;
-    Ok(Selected { gpus: choices(&chosen, memory)?, seen })
+    let gpus = if movable { with_memory_files(&chosen)? } else { choices(&chosen, memory)? };
+    Ok(Selected { gpus, seen })
+}
+
+/// Returns how to use these GPUs for programs that change their worker.
+fn with_memory_files(chosen: &[&GpuInfo]) -> Result<Vec<Chosen>, NoGpu> {
+    // One that no guest can use has another remedy.
+    choices(chosen, None)?;
+    choices(chosen, Some(MemoryBackEnd::Memfd)).map_err(|error| match error {
+        NoGpu::Unusable { name, reason } => NoGpu::NotMovable { name, reason },
+        other => other,
+    })
 }
 
 /// Demands that a spare GPU is like one that guests see.
@@ -304,12 +326,12 @@ mod tests {
 
     fn chosen(selection: Option<&str>) -> Result<u8, NoGpu> {
         let selections: Vec<_> = selection.map(str::to_owned).into_iter().collect();
-        select(&gpus(), &selections, &[], None).map(|chosen| chosen.gpus[0].1.uuid[0])
+        select(&gpus(), &selections, &[], None, false).map(|chosen| chosen.gpus[0].1.uuid[0])
     }
 
     fn several(selections: &[&str]) -> Result<Vec<u8>, String> {
         let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
-        let chosen = select(&gpus(), &selections, &[], None).map_err(|error| error.to_string())?;
+        let chosen = select(&gpus(), &selections, &[], None, false).map_err(|error| error.to_string())?;
         Ok(chosen.gpus.iter().map(|(_, choice)| choice.uuid[0]).collect())
     }
 
@@ -326,9 +348,9 @@ mod tests {
     #[test]
     fn the_default_is_the_first_usable_gpu_that_is_no_software() {
         assert_eq!(chosen(None).unwrap(), 3);
-        assert_eq!(select(&gpus()[..2], &[], &[], None).unwrap().gpus[0].0.uuid[0], 1);
-        assert!(matches!(select(&gpus()[1..2], &[], &[], None), Err(NoGpu::Unusable { .. })));
-        assert!(matches!(select(&[], &[], &[], None), Err(NoGpu::None(_))));
+        assert_eq!(select(&gpus()[..2], &[], &[], None, false).unwrap().gpus[0].0.uuid[0], 1);
+        assert!(matches!(select(&gpus()[1..2], &[], &[], None, false), Err(NoGpu::Unusable { .. })));
+        assert!(matches!(select(&[], &[], &[], None, false), Err(NoGpu::None(_))));
     }
 
     #[test]
@@ -347,7 +369,7 @@ mod tests {
     fn the_back_end_is_the_first_that_works_or_the_one_that_is_wanted() {
         let mut both = gpus().remove(2);
         let used = |gpu: &GpuInfo, wanted| {
-            select(std::slice::from_ref(gpu), &[], &[], wanted).map(|chosen| chosen.gpus[0].1.memory)
+            select(std::slice::from_ref(gpu), &[], &[], wanted, false).map(|chosen| chosen.gpus[0].1.memory)
         };
         let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
         assert_eq!(used(&both, None).unwrap(), memfd);
@@ -359,6 +381,14 @@ mod tests {
         both.memfd = Err("no memfd".into());
         assert_eq!(used(&both, None).unwrap(), dma_buf);
         assert!(used(&both, Some(memfd)).is_err());
+        let movable = |gpu: &GpuInfo| {
+            let gpus = [gpu.clone(), gpus().remove(0)];
+            select(&gpus, &[], &[], None, true).map(|chosen| chosen.gpus[0].1.memory)
+        };
+        let refused = movable(&both).expect_err("a software driver takes no GPU's place").to_string();
+        assert!(refused.starts_with("NVIDIA H200 cannot be used with --movable, "), "{refused}");
+        assert!(refused.contains(": no memfd; remedy: "), "{refused}");
+        assert_eq!(movable(&GpuInfo { memfd: Ok(TRIAL), ..both.clone() }).unwrap(), memfd);
         both.dma_buf = Err("no dma-buf".into());
         let refused = used(&both, None).unwrap_err();
         assert_eq!(refused.to_string(), "NVIDIA H200 cannot be used: no memfd, and no dma-buf");
@@ -390,7 +420,7 @@ mod tests {
         let with = |gpu: &[&str], spare: &[&str]| {
             let [gpu, spare] =
                 [gpu, spare].map(|all| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
-            let selected = select(&gpus, &gpu, &spare, None).map_err(|error| error.to_string())?;
+            let selected = select(&gpus, &gpu, &spare, None, false).map_err(|error| error.to_string())?;
             let chosen = selected.gpus.iter().map(|(_, choice)| choice.uuid[0]).collect::<Vec<_>>();
             Ok::<_, String>((chosen, selected.seen))
         };
@@ -430,7 +460,7 @@ mod tests {
             gpus[2].driver = nvidia.into();
             gpus[3].driver = nvidia.into();
             let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
-            family(&select(&gpus, &selections, &[], None).unwrap().gpus)
+            family(&select(&gpus, &selections, &[], None, false).unwrap().gpus)
         };
         assert_eq!(family_with("NVIDIA 580", &["h100", "h200"]), DriverFamily::Nvidia);
         assert_eq!(family_with("radv", &["h100"]), DriverFamily::Mesa);

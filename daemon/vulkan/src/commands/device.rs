@@ -54,8 +54,8 @@ fn open(
     let created = queues.iter().map(CreatedQueues::from).collect();
     let protection = physical.gpu.protection;
     let mut spare = None;
-    if protection.zero_memory
-        && let Some((ours, position)) = own_queue::spare(&physical.families, &mut queues)
+    if (protection.zero_memory || protection.movable)
+        && let Some((ours, position)) = own_queue::spare(&physical.host_families, &mut queues)
     {
         let queue = &mut queues[position];
         let count = queue.queue_count as usize;
@@ -73,7 +73,7 @@ fn open(
     let lowered = call.lowering().out_pointer(Some(&info))?;
     // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
     let lowered = unsafe { &mut *lowered };
-    if let Some(feature) = reshape::withheld_feature(lowered) {
+    if let Some(feature) = reshape::withheld_feature(lowered, physical.addresses) {
         log::debug!("device refused: {feature} is not offered");
         return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT.into());
     }

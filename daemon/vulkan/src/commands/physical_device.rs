@@ -126,7 +126,7 @@ pub(crate) fn get_physical_device_features2<'a>(
         // SAFETY: the handle is live, `features` and its chain are memory of the arena of the right types.
         unsafe { function(physical.raw(), features) };
         // SAFETY: as above; nothing else refers to it.
-        reshape::features2(unsafe { &mut *features });
+        reshape::features2(unsafe { &mut *features }, physical.addresses);
     }
     Ok(venus::GetPhysicalDeviceFeatures2Reply {
         p_features: raise_pointer(c.p_features, features, call.arena)?,

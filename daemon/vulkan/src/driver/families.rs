@@ -52,8 +52,8 @@ impl FamilyOrder {
 pub(crate) struct Families {
     /// Each as the guest sees it, in the guest's order.
     pub visible: Vec<vk::QueueFamilyProperties>,
-    /// The abilities of the host's queues of each.
-    pub able: Vec<vk::QueueFlags>,
+    /// The host's families in that order, each with its queues and their abilities.
+    pub hosts: Vec<vk::QueueFamilyProperties>,
     /// The order that says which of the host's families they are.
     pub order: FamilyOrder,
 }
@@ -61,25 +61,27 @@ pub(crate) struct Families {
 /// Returns the families that a guest sees of the host's: those in front of the first that can neither compute nor copy.
 ///
 /// GRAPHICS is dropped unless guests are to see it; SPARSE_BINDING and PROTECTED because neither is served; video and optical flow because
-/// they are not compute.
-pub(crate) fn visible(mut families: Vec<vk::QueueFamilyProperties>, queues: Queues) -> Families {
+/// they are not compute. Of each family with several queues a guest sees one less if one is `kept` for a device's copies.
+pub(crate) fn visible(mut families: Vec<vk::QueueFamilyProperties>, queues: Queues, kept: bool) -> Families {
     let order = FamilyOrder::of(&families, queues);
     if let Some((one, other)) = order.changed {
         families.swap(one as usize, other as usize);
     }
-    let mut able: Vec<_> = families.iter().map(|family| with_copies(family.queue_flags)).collect();
+    families.iter_mut().for_each(|family| family.queue_flags = with_copies(family.queue_flags));
+    let mut hosts = families.clone();
     let mut left = BINDABLE_QUEUES;
     for family in &mut families {
         family.queue_flags = flags(family.queue_flags, queues);
-        family.queue_count = family.queue_count.min(left);
+        let kept = u32::from(kept && family.queue_count > 1);
+        family.queue_count = (family.queue_count - kept).min(left);
         left -= family.queue_count;
     }
     let unusable =
         |family: &vk::QueueFamilyProperties| family.queue_flags.is_empty() || family.queue_count == 0;
     let usable = families.iter().position(unusable).unwrap_or(families.len());
     families.truncate(usable);
-    able.truncate(usable);
-    Families { visible: families, able, order }
+    hosts.truncate(usable);
+    Families { visible: families, hosts, order }
 }
 
 /// Graphics and compute families can copy whether they say so or not.
@@ -90,9 +92,8 @@ fn with_copies(host: vk::QueueFlags) -> vk::QueueFlags {
     }
 }
 
-/// The flags of a family that a guest sees.
+/// The flags of a family that a guest sees, of those of the host.
 fn flags(host: vk::QueueFlags, queues: Queues) -> vk::QueueFlags {
-    let host = with_copies(host);
     let graphics = match queues.say_that_they_draw() {
         true => vk::QueueFlags::GRAPHICS,
         false => vk::QueueFlags::empty(),
@@ -116,7 +117,7 @@ mod tests {
             queue_count,
             ..Default::default()
         };
-        let Families { visible: seen, order, .. } = visible(host.iter().map(family).collect(), queues);
+        let Families { visible: seen, order, .. } = visible(host.iter().map(family).collect(), queues, false);
         (seen.iter().map(|family| (family.queue_flags.as_raw(), family.queue_count)).collect(), order)
     }
 
@@ -138,8 +139,24 @@ mod tests {
         let family =
             |queue_flags| vk::QueueFamilyProperties { queue_flags, queue_count: 1, ..Default::default() };
         let host = [Flags::GRAPHICS | Flags::COMPUTE, COPIES, COMPUTES].map(family).to_vec();
-        let able: Vec<u32> = visible(host, Queues::Compute).able.iter().map(|flags| flags.as_raw()).collect();
+        let Families { hosts, .. } = visible(host, Queues::Compute, false);
+        let able: Vec<u32> = hosts.iter().map(|family| family.queue_flags.as_raw()).collect();
         assert_eq!(able, [COMPUTES.as_raw(), COPIES.as_raw(), 7]);
+    }
+
+    #[test]
+    fn of_several_queues_one_is_kept_that_the_host_has_still() {
+        let family = |(queue_flags, queue_count)| vk::QueueFamilyProperties {
+            queue_flags,
+            queue_count,
+            ..Default::default()
+        };
+        let host = [(ALL, 16), (COPIES, 2), (COMPUTES, 1)].map(family).to_vec();
+        let Families { visible, hosts, .. } = visible(host, Queues::All, true);
+        let counts = |families: &[vk::QueueFamilyProperties]| {
+            families.iter().map(|family| family.queue_count).collect::<Vec<_>>()
+        };
+        assert_eq!((counts(&visible), counts(&hosts)), (vec![15, 1, 1], vec![16, 2, 1]));
     }
 
     #[test]

@@ -20,12 +20,14 @@ pub struct PhysicalDevice {
     pub index: usize,
     /// The way in which the GPU is used.
     pub gpu: GpuChoice,
-    /// Extensions of the host's device and their versions.
+    /// Extensions of the host's device and their versions, but for those of addresses that guests do not see.
     pub host_extensions: BTreeMap<String, u32>,
+    /// The features by which guests have addresses of buffers.
+    pub addresses: Addresses,
     /// Queue families a guest sees.
     pub families: Vec<vk::QueueFamilyProperties>,
-    /// The abilities of the host's queues, by the guest's family.
-    pub able: Vec<vk::QueueFlags>,
+    /// The host's families in that order, each with its queues and their abilities.
+    pub host_families: Vec<vk::QueueFamilyProperties>,
     /// The order that says which of the host's families they are.
     pub order: FamilyOrder,
     /// The kind of the device.
@@ -56,13 +58,26 @@ impl PhysicalDevice {
 
     /// Returns what the host's queues of a guest's family can do; nothing if there is no such family.
     pub fn queue_flags(&self, family: u32) -> venus::QueueFlags {
-        venus::QueueFlags(self.able.get(family as usize).map_or(0, |flags| flags.as_raw()))
+        venus::QueueFlags(
+            self.host_families.get(family as usize).map_or(0, |family| family.queue_flags.as_raw()),
+        )
     }
 
     /// The handle as a number.
     pub fn raw(&self) -> u64 {
         self.handle.as_raw()
     }
+}
+
+/// The features and extensions of the host by which guests have addresses of buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// All that the host has.
+    All,
+    /// Features and extensions of Vulkan itself, without `VK_EXT_buffer_device_address`.
+    OfVulkan,
+    /// None.
+    None,
 }
 
 /// Returns whether shaders on such a device see nothing of their process but what its driver maps for the GPU.

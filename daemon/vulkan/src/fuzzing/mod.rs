@@ -189,6 +189,22 @@ pub fn renderer_that_exports(limits: ContextLimits) -> Renderer {
     renderer_on(gpus, limits, Arc::new(NoResources))
 }
 
+/// A renderer like that of [`renderer`], of a VM whose programs can get another worker.
+#[cfg(test)]
+pub fn renderer_that_is_movable(limits: ContextLimits) -> Renderer {
+    let mut gpus = gpus();
+    for gpu in &mut gpus {
+        (gpu.protection.movable, gpu.trial.driver_mapped) = (true, DriverMapped::default());
+    }
+    renderer_on(gpus, limits, Arc::new(NoResources))
+}
+
+/// Makes the driver say from now on that addresses cannot be captured.
+#[cfg(test)]
+pub fn refuse_replays() {
+    null_state::REPLAYS.store(false, Ordering::Relaxed);
+}
+
 /// Returns whether something was refused or failed that the guest has not heard of, which makes all that names it cost less.
 pub fn has_failed(renderer: &Renderer) -> bool {
     renderer.context().failures.take().is_some()

@@ -7,6 +7,7 @@
 use super::null_state::{self as state, Kind};
 use ash::vk;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 
 /// The distance of addresses that are chosen, of which all are multiples.
 const STEP: u64 = 1 << 20;
@@ -37,18 +38,19 @@ pub(super) unsafe extern "system" fn features2(
     features: *mut vk::PhysicalDeviceFeatures2<'static>,
 ) {
     state::assert_live(gpu, Some(Kind::PhysicalDevice as u8));
+    let replays = state::REPLAYS.load(Ordering::Relaxed).into();
     // SAFETY: callers pass a chain that may be written to, and types say which structs are in it.
     unsafe {
         for_each((*features).p_next, |s_type, at| match s_type {
             vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES => {
                 let features = at.cast_mut().cast::<vk::PhysicalDeviceVulkan12Features<'_>>();
                 ((*features).buffer_device_address, (*features).buffer_device_address_capture_replay) =
-                    (1, 1);
+                    (1, replays);
             }
             vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES => {
                 let features = at.cast_mut().cast::<vk::PhysicalDeviceBufferDeviceAddressFeatures<'_>>();
                 ((*features).buffer_device_address, (*features).buffer_device_address_capture_replay) =
-                    (1, 1);
+                    (1, replays);
             }
             _ => {}
         });

@@ -86,6 +86,9 @@ pub(super) static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
 /// The first query whose result is not available, if the caller that asks for results asks for that as well.
 pub(super) static AVAILABLE: AtomicU32 = AtomicU32::new(u32::MAX);
 
+/// True if the driver says that addresses can be captured and replayed.
+pub(super) static REPLAYS: AtomicBool = AtomicBool::new(true);
+
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
 
@@ -142,6 +145,7 @@ pub(super) fn begin(seed: u64) -> Exclusive {
     TRUSTING.store(false, Ordering::Relaxed);
     NEWEST_INSTANCE.store(u32::MAX, Ordering::Relaxed);
     AVAILABLE.store(u32::MAX, Ordering::Relaxed);
+    REPLAYS.store(true, Ordering::Relaxed);
     exclusive
 }
 

@@ -62,6 +62,15 @@ impl World {
         Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_exports(fuzzing::LIMITS))
     }
 
+    /// A world of a VM whose programs can get another worker, in which creations always succeed; the driver `replays` addresses or does not.
+    pub(crate) fn movable(replays: bool) -> Self {
+        let exclusive = fuzzing::begin_reliable();
+        if !replays {
+            fuzzing::refuse_replays();
+        }
+        Self::on(exclusive, fuzzing::renderer_that_is_movable(fuzzing::LIMITS))
+    }
+
     fn on(exclusive: fuzzing::Exclusive, renderer: Renderer) -> Self {
         let world =
             Self { renderer, _control_node: File::open(CONTROL_NODE).unwrap(), _exclusive: exclusive };
@@ -84,15 +93,28 @@ impl World {
 
     /// Creates a device with a queue and features.
     pub(crate) fn create_device_with(&self, device: venus::Device, features: &[ChainStruct<'_>]) {
-        let queue = venus::DeviceQueueCreateInfo {
-            queue_count: 1,
-            p_queue_priorities: Some(&[1.0]),
-            ..Default::default()
-        };
+        self.create_device_of(device, features, &[1]);
+    }
+
+    /// Creates a device with features and so many queues of each family.
+    pub(crate) fn create_device_of(
+        &self,
+        device: venus::Device,
+        features: &[ChainStruct<'_>],
+        queues: &[u32],
+    ) {
+        let queues =
+            queues.iter().zip(0..).map(|(queue_count, queue_family_index)| venus::DeviceQueueCreateInfo {
+                queue_family_index,
+                queue_count: *queue_count,
+                p_queue_priorities: Some(&[1.0; 4][..*queue_count as usize]),
+                ..Default::default()
+            });
+        let queues: Vec<_> = queues.collect();
         let info = venus::DeviceCreateInfo {
             p_next: features,
-            queue_create_info_count: 1,
-            p_queue_create_infos: Some(std::slice::from_ref(&queue)),
+            queue_create_info_count: queues.len() as u32,
+            p_queue_create_infos: Some(&queues),
             ..Default::default()
         };
         let (p_create_info, p_device) = (Some(&info), Some(&device));

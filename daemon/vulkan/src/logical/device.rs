@@ -47,6 +47,8 @@ pub struct Device {
     pub shaders: Shaders,
     /// The cleaner of fresh memory, unless that is switched off.
     pub cleaner: Option<Cleaner>,
+    /// The queue that is not the guest's, if the device was created with one.
+    own_queue: Option<OwnQueue>,
     /// The gate that submissions pass, and that is told what clearing memory costs; none if there is no scheduler.
     pub gate: Option<Arc<Gate>>,
     /// Queues the guest asked for so far, with the timelines that they are bound to.
@@ -116,8 +118,8 @@ impl Device {
         let memory = BackEnd::new(&physical, &ash);
         let exported = physical.gpu.exported_types() != 0;
         let exports = exported.then(|| MemoryFds::new(instance, &ash, OPAQUE_FD));
-        let cleaner =
-            physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare, gate.clone()));
+        let cleaner = physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical));
+        let own_queue = spare.map(|spare| OwnQueue::new(&physical, &ash, spare, gate.clone()));
         let own = physical.gpu.trial.driver_mapped.types;
         let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
         let handles = Mutex::default();
@@ -131,6 +133,7 @@ impl Device {
             markers,
             shaders,
             cleaner,
+            own_queue,
             gate,
             queues,
             notices,
@@ -148,7 +151,7 @@ impl Device {
 
     /// The queue that is not the guest's, if the device was created with one.
     pub fn own_queue(&self) -> Option<&OwnQueue> {
-        self.cleaner.as_ref().and_then(Cleaner::queue)
+        self.own_queue.as_ref()
     }
 
     /// Returns whether memory that only the driver uses is made so that a successor can have it.

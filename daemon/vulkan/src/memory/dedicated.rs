@@ -9,7 +9,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// Returns whether memory that a guest wants to dedicate to a buffer or image has to be dedicated: the driver insists, or nothing is to be
-/// cleared. Only memory that is dedicated to nothing can be cleared through a buffer of ours.
+/// cleared or copied. Only memory that is dedicated to nothing can be, through a buffer of ours.
 pub(crate) fn stays_dedicated(
     call: &Call<'_>,
     device: &Device,
@@ -19,7 +19,8 @@ pub(crate) fn stays_dedicated(
         ChainStruct::MemoryDedicatedAllocateInfo(dedicated) => Some(*dedicated),
         _ => None,
     });
-    let (Some(dedicated), Some(_)) = (dedicated, &device.cleaner) else { return Ok(dedicated.is_some()) };
+    let is_hint = device.cleaner.is_some() || device.physical.gpu.protection.movable;
+    let Some(dedicated) = dedicated.filter(|_| is_hint) else { return Ok(dedicated.is_some()) };
     let (image, buffer) = {
         let l = call.lowering();
         (l.handle(dedicated.image)?, l.handle(dedicated.buffer)?)

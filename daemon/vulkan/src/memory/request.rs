@@ -225,8 +225,8 @@ pub(super) unsafe fn clear(
     kinds: vk::ExternalMemoryHandleTypeFlags,
 ) -> Result<(), Fault> {
     let Some(cleaner) = &device.cleaner else { return Ok(()) };
-    // SAFETY: the caller's promise.
-    Ok(unsafe { cleaner.clear(&device.ash, &Part::whole(raw, size, type_index, kinds)) }?)
+    // SAFETY: the caller's promise; the queue is the device's.
+    Ok(unsafe { cleaner.clear(&device.ash, device.own_queue(), &Part::whole(raw, size, type_index, kinds)) }?)
 }
 
 /// Returns those of the types with these bits whose visibility to the guest is that of a resource; all of them if there are none.

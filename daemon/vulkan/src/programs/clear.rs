@@ -7,11 +7,9 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::alias::{Part, alias};
-use super::own_queue::{OwnQueue, Spare};
+use super::own_queue::OwnQueue;
 use crate::driver::physical_device::{PhysicalDevice, host_memory};
-use crate::gates::gate::Gate;
 use ash::vk;
-use std::sync::Arc;
 
 /// Bytes cleared by one command; drivers have limits for the size of a buffer.
 const PIECE: u64 = 1 << 30;
@@ -19,44 +17,37 @@ const PIECE: u64 = 1 << 30;
 /// Clears memory of one device.
 #[derive(Debug)]
 pub struct Cleaner {
-    queue: Option<OwnQueue>,
     /// The host's types that can be mapped, a bit each, whatever the guest sees of them.
     mappable: u32,
 }
 
 impl Cleaner {
-    /// Creates the cleaner of a device that was created with this queue of ours, if with any.
-    pub fn new(
-        physical: &PhysicalDevice,
-        device: &ash::Device,
-        spare: Option<Spare>,
-        gate: Option<Arc<Gate>>,
-    ) -> Self {
-        let queue = spare.map(|spare| OwnQueue::new(physical, device, spare, gate));
+    /// Creates the cleaner of a device.
+    pub fn new(physical: &PhysicalDevice) -> Self {
         let memory = host_memory(&physical.instance.ash, physical.handle);
         let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         let types = memory.memory_types_as_slice().iter().enumerate();
         let mappable =
             types.filter(|(_, ty)| ty.property_flags.contains(wanted)).fold(0, |bits, (i, _)| bits | 1 << i);
-        Self { queue, mappable }
+        Self { mappable }
     }
 
-    /// The queue of ours, if the device has one.
-    pub fn queue(&self) -> Option<&OwnQueue> {
-        self.queue.as_ref()
-    }
-
-    /// Clears all of fresh memory; frees the memory if that fails.
+    /// Clears all of fresh memory, on the queue of ours if the device has one; frees the memory if that fails.
     ///
     /// # Safety
     ///
-    /// `whole` is unmapped memory of this live device, of this size and type, and no other code knows it.
-    pub(crate) unsafe fn clear(&self, device: &ash::Device, whole: &Part) -> Result<(), vk::Result> {
+    /// `whole` is unmapped memory of this live device, of this size and type, and no other code knows it. The queue is the device's.
+    pub(crate) unsafe fn clear(
+        &self,
+        device: &ash::Device,
+        queue: Option<&OwnQueue>,
+        whole: &Part,
+    ) -> Result<(), vk::Result> {
         let Part { memory, size, type_index: ty, .. } = *whole;
-        let cleared = match &self.queue {
+        let cleared = match queue {
             Some(queue) => {
                 let fill = |commands, buffers: &mut _| record(device, commands, whole, buffers);
-                // SAFETY: the queue is the device's; no other code knows the memory.
+                // SAFETY: the caller's promise.
                 unsafe { queue.run(device, fill) }
             }
             // SAFETY: the caller's promise; the type can be mapped.

@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::reshape;
+use super::{replay, reshape};
 use crate::context::error::Fault;
 use crate::driver::families::{self, Families};
 use crate::driver::instance::Instance;
-use crate::driver::physical_device::{PhysicalDevice, device_uuid, host_extensions, host_memory};
+use crate::driver::physical_device::{Addresses, PhysicalDevice, device_uuid, host_extensions, host_memory};
 use ash::vk;
 use config::{ContextLimits, GpuChoice};
 use std::sync::Arc;
@@ -46,16 +46,23 @@ fn describe(
     let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
     // SAFETY: as above.
     let properties = unsafe { instance.ash.get_physical_device_properties(handle) };
-    let Families { visible: families, able, order } = families::visible(families, gpu.queues);
+    let movable = gpu.protection.movable;
+    let Families { visible: families, hosts, order } = families::visible(families, gpu.queues, movable);
+    let is_software = properties.device_type == vk::PhysicalDeviceType::CPU;
+    let can_replay = || replay::can_replay(&instance.ash, handle);
+    let addresses = if movable { replay::had_again(is_software, can_replay) } else { Addresses::All };
+    let mut host_extensions = host_extensions(&instance.ash, handle)?;
+    host_extensions.retain(|name, _| !replay::hidden_extensions(addresses).contains(&name.as_str()));
     Ok(PhysicalDevice {
         largest_heap,
         instance: instance.clone(),
         handle,
         index,
         gpu: *gpu,
-        host_extensions: host_extensions(&instance.ash, handle)?,
+        host_extensions,
+        addresses,
         families,
-        able,
+        host_families: hosts,
         order,
         device_type: properties.device_type,
         limits: properties.limits,

@@ -5,7 +5,7 @@
 
 use super::reshape::for_each;
 use crate::driver::generated::sys;
-use crate::driver::physical_device::PhysicalDevice;
+use crate::driver::physical_device::{Addresses, PhysicalDevice};
 use ash::vk;
 use std::mem::offset_of;
 
@@ -21,7 +21,7 @@ pub(crate) fn enable_replay(physical: &PhysicalDevice, info: &mut sys::DeviceCre
         // SAFETY: `s_type` says which struct `at` points to, and the offsets are those of `VkBool32`s in it; the chain is memory of the
         // arena that nothing else refers to.
         let [address, replay] = members.map(|member| unsafe { &mut *member });
-        if *address != 0 && *host.get_or_insert_with(|| can_replay(physical)) {
+        if *address != 0 && *host.get_or_insert_with(|| can_replay(&physical.instance.ash, physical.handle)) {
             *replay = 1;
             enabled = true;
         }
@@ -45,10 +45,29 @@ fn members(s_type: vk::StructureType) -> Option<[usize; 2]> {
 }
 
 /// Returns whether the host can capture and replay addresses. It has a struct for that if a guest can enable such addresses.
-fn can_replay(physical: &PhysicalDevice) -> bool {
+pub(super) fn can_replay(instance: &ash::Instance, handle: vk::PhysicalDevice) -> bool {
     let mut addresses = vk::PhysicalDeviceBufferDeviceAddressFeatures::default();
     let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut addresses);
     // SAFETY: the handle comes from this live instance; the chain lives until the call returns.
-    unsafe { physical.instance.ash.get_physical_device_features2(physical.handle, &mut features) };
+    unsafe { instance.get_physical_device_features2(handle, &mut features) };
     addresses.buffer_device_address_capture_replay != 0
+}
+
+/// Returns the addresses that a successor's driver gives again. Those of a software driver are those of mappings, which are made at the same
+/// place; another has to replay them.
+pub(super) fn had_again(is_software: bool, can_replay: impl FnOnce() -> bool) -> Addresses {
+    match is_software {
+        true => Addresses::All,
+        false if can_replay() => Addresses::OfVulkan,
+        false => Addresses::None,
+    }
+}
+
+/// Returns the extensions of addresses that guests do not see.
+pub(super) fn hidden_extensions(seen: Addresses) -> &'static [&'static str] {
+    match seen {
+        Addresses::All => &[],
+        Addresses::OfVulkan => &["VK_EXT_buffer_device_address"],
+        Addresses::None => &["VK_EXT_buffer_device_address", "VK_KHR_buffer_device_address"],
+    }
 }

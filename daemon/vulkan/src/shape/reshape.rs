@@ -5,7 +5,7 @@
 
 use crate::driver::generated::sys;
 use crate::driver::header::Header;
-use crate::driver::physical_device::heap;
+use crate::driver::physical_device::{Addresses, heap};
 use ash::vk;
 use config::{ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial};
 use protocol::venus::generated as venus;
@@ -77,7 +77,11 @@ pub(crate) const RESHAPED: &[Reshaped] = &[
          with the first that computes and does not draw, if that comes later",
         "indices stay the host's as far as they can; queues that draw compute more slowly, and programs avoid them where they see it",
     ),
-    ("queueCount", "63 in all", "each queue has a fence timeline of the context, and there are 63"),
+    (
+        "queueCount",
+        "63 in all; with `--movable` one less of each family that has several",
+        "each queue has a fence timeline of the context, and there are 63; one copies memory when a program gets another worker",
+    ),
     (
         "memoryTypes",
         "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory (device memory that drivers do not \
@@ -202,6 +206,14 @@ const SPARSE: &str = "sparse resources: the queue command that binds their memor
 
 const PROTECTED: &str = "protected memory: no protected queue is offered";
 
+/// The reason that counts where guests see no addresses.
+const ADDRESSES: &str = "with `--movable` only, where the host lacks `bufferDeviceAddressCaptureReplay` and is no software driver: another worker \
+                         could not have the same addresses; `VK_KHR_buffer_device_address` is absent as well";
+
+/// The reason that counts where guests do not see all addresses.
+const EXT_ADDRESSES: &str = "that of `VK_EXT_buffer_device_address`, which is absent as well, with `--movable` only, unless the host is a software \
+                             driver: its addresses are not captured";
+
 const REPLAY: &str = "capture and replay: addresses cannot be chosen for imported pages";
 
 /// Rows of [`WITHHELD`] for one struct.
@@ -264,33 +276,61 @@ pub(crate) const WITHHELD: &[&[Withheld]] = &[
         PhysicalDeviceBufferDeviceAddressFeaturesEXT, REPLAY,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, ADDRESSES,
+        "bufferDeviceAddress": buffer_device_address,
+        "bufferDeviceAddressMultiDevice": buffer_device_address_multi_device,
+    ),
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+        PhysicalDeviceBufferDeviceAddressFeatures, ADDRESSES,
+        "bufferDeviceAddress": buffer_device_address,
+        "bufferDeviceAddressMultiDevice": buffer_device_address_multi_device,
+    ),
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_EXT,
+        PhysicalDeviceBufferDeviceAddressFeaturesEXT, EXT_ADDRESSES,
+        "bufferDeviceAddress": buffer_device_address,
+        "bufferDeviceAddressMultiDevice": buffer_device_address_multi_device,
+    ),
 ];
 
-/// `VkPhysicalDeviceFeatures` as a guest sees them.
+impl Withheld {
+    /// Returns whether guests that see these addresses do not see the feature.
+    fn counts(&self, seen: Addresses) -> bool {
+        match self.reason {
+            ADDRESSES => seen == Addresses::None,
+            EXT_ADDRESSES => seen != Addresses::All,
+            _ => true,
+        }
+    }
+}
+
+/// `VkPhysicalDeviceFeatures` as a guest sees them, among which there is none of addresses.
 pub(crate) fn features(f: &mut sys::PhysicalDeviceFeatures) {
     let mut whole = sys::PhysicalDeviceFeatures2 {
         s_type: vk::StructureType::PHYSICAL_DEVICE_FEATURES_2.as_raw(),
         p_next: std::ptr::null(),
         features: *f,
     };
-    features2(&mut whole);
+    features2(&mut whole, Addresses::All);
     *f = whole.features;
 }
 
-/// `VkPhysicalDeviceFeatures2` with its chain.
-pub(crate) fn features2(f: &mut sys::PhysicalDeviceFeatures2) {
-    for_each_withheld(std::ptr::from_mut(f).cast(), |feature, _| *feature = 0);
+/// `VkPhysicalDeviceFeatures2` with its chain, for a guest that sees these addresses.
+pub(crate) fn features2(f: &mut sys::PhysicalDeviceFeatures2, seen: Addresses) {
+    for_each_withheld(std::ptr::from_mut(f).cast(), seen, |feature, _| *feature = 0);
 }
 
 /// Returns the withheld feature that a device creation asks for, if any: the guest was told it is absent.
-pub(crate) fn withheld_feature(info: &sys::DeviceCreateInfo) -> Option<&'static str> {
+pub(crate) fn withheld_feature(info: &sys::DeviceCreateInfo, seen: Addresses) -> Option<&'static str> {
     let mut found = None;
     let mut look = |feature: &mut vk::Bool32, withheld: &Withheld| {
         if *feature != 0 {
             found = Some(withheld.name);
         }
     };
-    for_each_withheld(info.p_next, &mut look);
+    for_each_withheld(info.p_next, seen, &mut look);
     if !info.p_enabled_features.is_null() {
         let whole = sys::PhysicalDeviceFeatures2 {
             s_type: vk::StructureType::PHYSICAL_DEVICE_FEATURES_2.as_raw(),
@@ -298,14 +338,19 @@ pub(crate) fn withheld_feature(info: &sys::DeviceCreateInfo) -> Option<&'static 
             // SAFETY: not null, hence lowered into the arena.
             features: unsafe { *info.p_enabled_features },
         };
-        for_each_withheld((&raw const whole).cast(), &mut look);
+        for_each_withheld((&raw const whole).cast(), seen, &mut look);
     }
     found
 }
 
-fn for_each_withheld(first: *const c_void, mut visit: impl FnMut(&mut vk::Bool32, &'static Withheld)) {
+fn for_each_withheld(
+    first: *const c_void,
+    seen: Addresses,
+    mut visit: impl FnMut(&mut vk::Bool32, &'static Withheld),
+) {
     for_each(first, |s_type, at| {
-        for withheld in WITHHELD.iter().copied().flatten().filter(|withheld| withheld.s_type == s_type) {
+        let of_struct = |withheld: &&Withheld| withheld.s_type == s_type && withheld.counts(seen);
+        for withheld in WITHHELD.iter().copied().flatten().filter(of_struct) {
             let feature = at.wrapping_add(withheld.offset).cast::<vk::Bool32>();
             // SAFETY: `s_type` says which struct `at` points to, and `offset` is that of a `VkBool32` in it; the chain is memory
             // of the arena or of the caller that nothing else refers to.

@@ -32,6 +32,8 @@ pub(crate) mod drain;
 mod exports_tests;
 pub(crate) mod likeness;
 mod memory;
+#[cfg(test)]
+mod movable_tests;
 mod objects;
 pub(crate) mod prelude;
 #[cfg(test)]
