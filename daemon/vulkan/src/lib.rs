@@ -70,8 +70,10 @@ pub use context::allowance::{Allowance, Asked, HeapBudget, Lease, MemoryFile, Pi
 pub use context::budget::{Budget, Counted};
 pub use context::cancel::{Cancel, Interrupted, Stop};
 pub use context::error::ContextLost;
+pub use context::journal::Journal;
 pub use context::resources::{ResourceMemory, ResourceTable};
 pub use context::watchdog_wake::WatchdogWake;
+pub use dispatch::replay::Replay;
 pub use gates::gate::Gate;
 pub use logical::timeline::Look;
 pub use memory::export::Exported;

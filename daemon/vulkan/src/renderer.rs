@@ -3,6 +3,7 @@
 use super::context::allowance::{Allowance, MemoryFile};
 use super::context::cancel::Cancel;
 use super::context::error::ContextLost;
+use super::context::journal::{Journal, Journalled};
 use super::context::resources::ResourceTable;
 use super::context::watchdog_wake::WatchdogWake;
 use super::dispatch::{execute, generated};
@@ -60,6 +61,13 @@ impl Renderer {
         self
     }
 
+    /// Has a journal hear what a successor could not do again, and which submissions are pending. To be called before anything is executed.
+    #[must_use]
+    pub fn journalled(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.0.journal = Arc::new(Journalled::by(journal));
+        self
+    }
+
     /// Lets submissions pass the gate of their GPU.
     #[must_use]
     pub fn gated(mut self, gates: Vec<Arc<Gate>>) -> Self {
@@ -111,6 +119,7 @@ impl Renderer {
     /// The reason why there is none, for the log.
     pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
         let context = &self.0;
+        context.journal.breaks("memory is shown to its program");
         if let Some(result) = context.failures.take() {
             return Err(format!("the guest has to hear of a failure before ({result})"));
         }
@@ -132,6 +141,7 @@ impl Renderer {
     /// A blob of memory that is lent ([`Exported::lent`]) is gone, and no process has it mapped; or one of other memory, which no other process
     /// holds.
     pub fn blob_gone(&self, memory: MemoryId) {
+        self.0.journal.breaks("memory is not shown to its program any more");
         if !self.0.pool.blob_gone(memory) {
             self.0.retired.give_back(memory);
         }

@@ -1,0 +1,50 @@
+//! A context's journal, as far as execution knows it: it hears what a successor could not do again, and which submissions are pending.
+//!
+//! A journal has the bytes of the commands that were executed since the last checkpoint. Whether these bytes are enough is known here: a
+//! command that fails may succeed in a successor, and what the GPU has written into queries is gone. Such a thing *breaks* the journal.
+
+use std::sync::Arc;
+
+/// A journal that is written beside the execution of commands.
+pub trait Journal: Send + Sync {
+    /// Notes that a successor cannot do again what is executed, for the reason `why`: until the next checkpoint there is none. It comes from
+    /// any thread, and may come often.
+    fn breaks(&self, why: &'static str);
+
+    /// Counts a submission that is about to be pending: neither the driver nor a scheduler's gate has it yet.
+    fn submits(&self);
+
+    /// Counts `count` submissions no more, as they have completed or never reach the driver.
+    fn completed(&self, count: u32);
+}
+
+/// The journal of a context, if one is written.
+#[derive(Default)]
+pub struct Journalled {
+    journal: Option<Arc<dyn Journal>>,
+}
+
+impl Journalled {
+    /// Has all told to a journal.
+    pub fn by(journal: Arc<dyn Journal>) -> Self {
+        Self { journal: Some(journal) }
+    }
+
+    /// Breaks the journal.
+    #[cold]
+    pub fn breaks(&self, why: &'static str) {
+        self.journal.iter().for_each(|journal| journal.breaks(why));
+    }
+
+    /// Counts a submission that is about to be pending.
+    #[inline]
+    pub fn submits(&self) {
+        self.journal.iter().for_each(|journal| journal.submits());
+    }
+
+    /// Counts submissions that are not pending any more.
+    #[inline]
+    pub fn completed(&self, count: usize) {
+        self.journal.iter().for_each(|journal| journal.completed(count as u32));
+    }
+}
