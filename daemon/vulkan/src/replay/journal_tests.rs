@@ -532,4 +532,18 @@ fn a_journal_that_makes_no_sense_ends_the_context() {
     let ask = Command::GetFenceStatus(venus::GetFenceStatus { device: DEVICE, fence: venus::Fence(99) });
     let ask = encoded(&ask, CommandFlagsEXT::GENERATE_REPLY);
     assert_eq!(world.rebuilt().replay(&[&[&ask[..], &create, &ask].concat(), &[], &bind]), Ok(()));
+    // A reply stream may have room for more results than a decoder takes by default.
+    let (room, flags) = (vec![0; 2 << 20], venus::QueryResultFlags(0));
+    let results = venus::GetQueryPoolResults {
+        device: DEVICE,
+        query_pool: QUERIES,
+        first_query: 0,
+        query_count: 1,
+        data_size: room.len() as u64,
+        p_data: Some(&room),
+        stride: 8,
+        flags,
+    };
+    let results = encoded(&Command::GetQueryPoolResults(results), CommandFlagsEXT::GENERATE_REPLY);
+    assert_eq!(world.rebuilt().replay(&[&results]), Ok(()));
 }
