@@ -40,9 +40,9 @@ pub(crate) fn replay(context: &Context, entries: &[&[u8]]) -> Result<(), Context
             bytes = &bytes[length..];
         }
     }
-    match again::settle(context) {
-        Standing::Idle => Ok(()),
-        _ => Err(ContextLost::new("a submission that had completed does not complete again")),
+    match again::complete(context) {
+        true => Ok(()),
+        false => Err(ContextLost::new("a submission that had completed does not complete again")),
     }
 }
 
