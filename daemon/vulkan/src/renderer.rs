@@ -3,6 +3,7 @@
 use super::context::allowance::{Allowance, MemoryFile};
 use super::context::cancel::Cancel;
 use super::context::error::ContextLost;
+use super::context::journal::{Journal, Journalled};
 use super::context::resources::ResourceTable;
 use super::context::watchdog_wake::WatchdogWake;
 use super::dispatch::{execute, generated};
@@ -12,6 +13,7 @@ use super::gates::gate::Gate;
 use super::logical::timeline::{Done, Look};
 use super::memory::export::{self, Exported};
 use super::record::recorder;
+use super::replay;
 use super::snapshot::step::Step;
 use super::snapshot::{self, Carry, Contents, NotMovable, Prelude, Saved, drain};
 use super::submit::state_query::{self, StateQuery};
@@ -57,6 +59,13 @@ impl Renderer {
     #[must_use]
     pub fn telling(mut self, results: Arc<ResultWords>) -> Self {
         self.0.env.results = Some(results);
+        self
+    }
+
+    /// Has a journal hear what a successor could not do again, and which submissions are pending. To be called before anything is executed.
+    #[must_use]
+    pub fn journalled(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.0.journal = Arc::new(Journalled::by(journal));
         self
     }
 
@@ -111,6 +120,7 @@ impl Renderer {
     /// The reason why there is none, for the log.
     pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
         let context = &self.0;
+        context.journal.breaks("memory is shown to its program");
         if let Some(result) = context.failures.take() {
             return Err(format!("the guest has to hear of a failure before ({result})"));
         }
@@ -132,6 +142,7 @@ impl Renderer {
     /// A blob of memory that is lent ([`Exported::lent`]) is gone, and no process has it mapped; or one of other memory, which no other process
     /// holds.
     pub fn blob_gone(&self, memory: MemoryId) {
+        self.0.journal.breaks("memory is not shown to its program any more");
         if !self.0.pool.blob_gone(memory) {
             self.0.retired.give_back(memory);
         }
@@ -224,6 +235,17 @@ impl Renderer {
     /// A step makes no sense. The context is over.
     pub fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         snapshot::rebuild(&self.0, steps, files)
+    }
+
+    /// Does again what a predecessor has executed since the checkpoint that was [rebuilt](Self::rebuild): each entry has whole commands, and
+    /// the entries are in the order of their execution. Everything that the predecessor submitted had completed.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no commands, or such as [break](crate::Replay::Breaks) a journal; or something fails that did not fail before. The context is
+    /// over.
+    pub fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost> {
+        replay::journal::replay(&self.0, entries)
     }
 
     /// Returns whether the driver's memory of the process whose context was rebuilt here can be had here: whether its GPUs are the same, and

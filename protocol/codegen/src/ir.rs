@@ -390,6 +390,21 @@ pub struct Command {
     pub queues: u32,
     /// The parts of its execution that are written by hand.
     pub execution: Execution,
+    /// The class of the command in a journal.
+    pub replay: Replay,
+}
+
+/// The class of a command in a journal: it says what a successor does with a command that was executed behind the last checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replay {
+    /// The successor executes it again.
+    Again,
+    /// The successor submits it again without command buffers.
+    Submits,
+    /// The successor passes it over.
+    Nothing,
+    /// The successor cannot do it again.
+    Breaks,
 }
 
 /// The parts of a command's execution that are written by hand: for each, the module of `vulkan` that has a function of the

@@ -11,6 +11,7 @@ pub mod inputs;
 pub mod ir;
 pub mod overrides;
 pub mod registry;
+pub mod replay;
 pub mod resolve;
 pub mod target;
 
@@ -29,6 +30,8 @@ pub struct Inputs {
     pub overrides: String,
     /// `execution.toml`.
     pub execution: String,
+    /// `replay.toml`.
+    pub replay: String,
     /// Digest of the first registry file.
     pub sha256: String,
 }
@@ -46,6 +49,7 @@ impl Inputs {
             &inputs::parse("commands.toml", &self.commands)?,
             &inputs::parse("overrides.toml", &self.overrides)?,
             &inputs::parse("execution.toml", &self.execution)?,
+            &inputs::parse("replay.toml", &self.replay)?,
             &self.sha256,
         )
     }

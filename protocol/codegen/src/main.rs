@@ -58,6 +58,7 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
         commands: read("commands.toml")?,
         overrides: read("overrides.toml")?,
         execution: read("execution.toml")?,
+        replay: read("replay.toml")?,
         sha256: pin.sha256,
     };
     let protocol = inputs.resolve()?;

@@ -125,6 +125,21 @@ fn commands_know_what_of_them_is_written_by_hand() {
 }
 
 #[test]
+fn a_command_that_is_not_only_recorded_has_one_class_in_a_journal() {
+    let of = |name: &str| mini::inputs().resolve().expect("resolves").commands[name].replay;
+    assert_eq!(of("vkCreateKettle"), Replay::Again);
+    assert_eq!(of("vkGetKettleProperties"), Replay::Nothing);
+    assert_eq!(of("vkBoilMESA"), Replay::Breaks);
+    let forgotten = refusal(|i| i.replay = i.replay.replace(r#"["vkBoilMESA"]"#, "[]"));
+    assert!(forgotten.contains("vkBoilMESA has no row"), "{forgotten}");
+    let row = "[[submits]]\nreason = \"test\"\ncommands = [\"vkSpillKettle\"]\n";
+    let unknown = refusal(|i| i.replay.push_str(row));
+    assert!(unknown.contains("selects no vkSpillKettle"), "{unknown}");
+    let twice = refusal(|i| i.replay.push_str(&row.replace("vkSpillKettle", "vkBoilMESA")));
+    assert!(twice.contains("vkBoilMESA has two rows"), "{twice}");
+}
+
+#[test]
 fn a_command_has_one_number() {
     let doubled = refusal(|i| i.commands.push_str("vkGetKettleProperties = 9\n"));
     assert!(doubled.contains("two numbers"), "{doubled}");

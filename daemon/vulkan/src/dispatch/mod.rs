@@ -2,6 +2,7 @@
 
 pub(crate) mod execute;
 pub(crate) mod prelude;
+pub(crate) mod replay;
 mod undrawn;
 
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants of `vulkan`. Its format is the generator's.

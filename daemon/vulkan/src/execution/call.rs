@@ -82,7 +82,10 @@ impl<'a> Call<'a> {
     /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure, which is returned then.
     pub(crate) fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         match self.heard.then(|| self.context.failures.take()).flatten() {
-            Some(result) => Err(Fault::Failed(result)),
+            Some(result) => {
+                self.context.journal.breaks("its program has heard of a failure");
+                Err(Fault::Failed(result))
+            }
             None => execute(),
         }
     }
@@ -90,7 +93,16 @@ impl<'a> Call<'a> {
     /// Notes that the command failed; unless the guest waits for its result, a later command tells the guest.
     pub(crate) fn note_failure(&self, result: i32) {
         if !self.heard {
+            self.context.journal.breaks("its program has to hear of a failure");
             self.context.failures.note(result);
+        }
+    }
+
+    /// Takes note of the result of a command that a successor would execute again: what fails here may succeed there.
+    #[inline]
+    pub(crate) fn heed(&self, result: venus::VkResult) {
+        if result.0 < 0 {
+            self.context.journal.breaks("a command has failed");
         }
     }
 
@@ -298,6 +310,7 @@ impl<'a> Call<'a> {
 
     /// Leaves a tombstone.
     pub(crate) fn not_created<H: Handle>(&self, id: Option<&H>, result: i32) -> Result<(), ContextLost> {
+        self.context.journal.breaks("an object could not be made");
         match id {
             Some(id) => self.context.objects.insert_failed(id.id(), H::KIND, result),
             None => Err(ContextLost::new("an object was created without an id")),

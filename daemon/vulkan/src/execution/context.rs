@@ -5,6 +5,7 @@ use crate::context::allowance::Allowance;
 use crate::context::budget::Budget;
 use crate::context::compilations::Compilations;
 use crate::context::error::ContextLost;
+use crate::context::journal::Journalled;
 use crate::context::resources::ResourceTable;
 use crate::context::restored::Restored;
 use crate::context::watchdog_wake::WatchdogWake;
@@ -64,6 +65,8 @@ pub struct Context {
     pub compilations: Compilations,
     /// Queues by `ring_idx`.
     pub timelines: Timelines,
+    /// The journal, which hears what a successor could not do again.
+    pub journal: Arc<Journalled>,
     /// Memory that a snapshot brings along.
     pub restored: Restored,
     /// Bytes of recorded commands that are kept.
@@ -108,6 +111,7 @@ impl Context {
             compilations: Compilations::new(limits.pipeline_time),
             restored: Restored::default(),
             timelines: Timelines::default(),
+            journal: Arc::default(),
             recorded: Budget::new("recording_bytes", limits.recording_bytes),
             decoded: Budget::new("arena_bytes", limits.arena_bytes),
             env,

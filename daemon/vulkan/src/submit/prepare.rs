@@ -36,11 +36,15 @@ enum Runnable<T> {
 /// Lowers a submission; if something in it was never made, or the device is lost already, the device is lost.
 fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Result<Runnable<T>, Fault> {
     if call.context.failures.is_lost() {
+        call.context.journal.breaks("its device is lost");
         return Ok(Runnable::Partly);
     }
     match whole() {
         Ok(submission) => Ok(Runnable::Whole(submission)),
-        Err(Fault::Failed(result)) => call.context.failures.lose_device(result).map(|()| Runnable::Partly),
+        Err(Fault::Failed(result)) => {
+            call.context.journal.breaks("its device is lost");
+            call.context.failures.lose_device(result).map(|()| Runnable::Partly)
+        }
         Err(lost) => Err(lost),
     }
 }
@@ -82,6 +86,9 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
         let mut is_heard = false;
         for id in command_buffers() {
             is_heard |= command_buffer::refuse_unfit(call, id, able)?;
+        }
+        if is_heard {
+            call.context.journal.breaks("a submission uses events or queries");
         }
         let objects = call.context.objects.read();
         let objects = Recent::of(&objects);

@@ -8,6 +8,7 @@ use super::submission::{Driver, Few, Submission, Submissions};
 use super::watch::{self, Watcher};
 use crate::context::cancel::Cancel;
 use crate::context::error::Fault;
+use crate::context::journal::Journalled;
 use crate::driver::markers::WAIT_SLICE_NS;
 use crate::execution::context::Context;
 use crate::gates::gate::Gate;
@@ -43,6 +44,8 @@ pub struct Queue {
     pub(super) itself: Weak<Queue>,
     /// The object table, where the semaphores are looked up that the queue's submissions wait for.
     pub(super) objects: Weak<Objects>,
+    /// The journal of the context, which counts what is pending.
+    journal: Arc<Journalled>,
     waiter: Mutex<Option<Waiter>>,
     asks: Asks,
     /// The submissions of the queue that are not complete. They are never locked while the driver submits, which may take its time.
@@ -103,6 +106,7 @@ impl Queue {
             device: Arc::downgrade(device),
             itself: itself.clone(),
             objects: Arc::downgrade(&context.objects),
+            journal: Arc::clone(&context.journal),
             waiter: Mutex::new(None),
             asks: Asks::default(),
             submissions: Mutex::new(Submissions::new(Instant::now())),
@@ -238,6 +242,10 @@ impl Queue {
     /// Frees our markers of submissions that are not pending any more, unless a thread waits for them.
     fn settle(&self, device: &Device, submissions: &[Arc<Submission>]) {
         submissions.iter().for_each(|submission| self.account(device, submission));
+        if device.markers.have_failed() {
+            self.journal.fails();
+        }
+        self.journal.completed(submissions.len());
         let free =
             submissions.iter().filter(|submission| !submission.is_awaited() && submission.lent.is_none());
         device.markers.give(&device.ash, free.filter_map(|submission| submission.marker()));
@@ -283,6 +291,7 @@ impl Queue {
             submission.trace();
         }
         group.signal(submission.progress());
+        self.journal.submits();
         submissions.begin(Arc::clone(&submission), Instant::now());
         drop(submissions);
         context.watchdog_wake.wake();

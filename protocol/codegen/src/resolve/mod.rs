@@ -29,6 +29,7 @@ use crate::inputs::{AllowList, Numbers};
 use crate::ir::{Protocol, Source, Value};
 use crate::overrides::{self, Overrides};
 use crate::registry::Registry;
+use crate::replay::{self, Classes};
 
 /// The state that the passes share.
 struct Resolver<'r> {
@@ -48,6 +49,7 @@ pub fn resolve(
     numbers: &Numbers,
     overrides: &Overrides,
     execution: &Execution,
+    classes: &Classes,
     sha256: &str,
 ) -> Result<Protocol> {
     let aliases = aliases::Aliases::new(registry);
@@ -80,6 +82,7 @@ pub fn resolve(
     usage::lifetimes(&mut protocol);
     overrides::apply(overrides, &mut protocol)?;
     execution::apply(execution, &mut protocol)?;
+    replay::apply(classes, &mut protocol)?;
     layout::order(&mut protocol);
     layout::modules(&mut protocol);
     layout::check(&protocol)?;

@@ -66,6 +66,7 @@ impl Resolver<'_> {
             providers: self.providers.of(canonical),
             queues: self.queue_flags(queues),
             execution: Execution::default(),
+            replay: Replay::Breaks,
         })
     }
 

@@ -10,6 +10,7 @@ pub(crate) fn inputs() -> Inputs {
         commands: include_str!("commands.toml").to_owned(),
         overrides: include_str!("overrides.toml").to_owned(),
         execution: String::new(),
+        replay: include_str!("replay.toml").to_owned(),
         sha256: "0".repeat(64),
     }
 }

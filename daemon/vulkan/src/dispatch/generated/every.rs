@@ -196,6 +196,7 @@ pub(crate) fn execute<'a>(
                 crate::submit::commands::queue_submit(call, c),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -262,6 +263,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -275,6 +277,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -347,6 +350,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -367,6 +371,7 @@ pub(crate) fn execute<'a>(
                 call.tell(|| crate::submit::sync::reset_fences(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -400,6 +405,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -423,6 +429,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -453,6 +460,7 @@ pub(crate) fn execute<'a>(
                 call.tell(|| super::event::set_event(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -463,6 +471,7 @@ pub(crate) fn execute<'a>(
                 call.tell(|| super::event::reset_event(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -476,6 +485,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -509,6 +519,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -532,6 +543,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -555,6 +567,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -590,6 +603,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -613,6 +627,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -640,6 +655,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -675,6 +691,7 @@ pub(crate) fn execute<'a>(
                 call.tell(|| super::pipeline::merge_pipeline_caches(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -689,6 +706,7 @@ pub(crate) fn execute<'a>(
                     )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -703,6 +721,7 @@ pub(crate) fn execute<'a>(
                     )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -726,6 +745,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -750,6 +770,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -777,6 +798,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -805,6 +827,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -830,6 +853,7 @@ pub(crate) fn execute<'a>(
                     )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -844,6 +868,7 @@ pub(crate) fn execute<'a>(
                     )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -858,6 +883,7 @@ pub(crate) fn execute<'a>(
                     )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -885,6 +911,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -908,6 +935,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -943,6 +971,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -963,6 +992,7 @@ pub(crate) fn execute<'a>(
                 call.tell(|| crate::record::command_pool::reset_command_pool(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -977,6 +1007,7 @@ pub(crate) fn execute<'a>(
                     )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1000,6 +1031,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1013,6 +1045,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1026,6 +1059,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1554,6 +1588,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1567,6 +1602,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1791,6 +1827,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1898,6 +1935,7 @@ pub(crate) fn execute<'a>(
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -1971,6 +2009,7 @@ pub(crate) fn execute<'a>(
                 call.tell(|| super::semaphore::signal_semaphore(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }
@@ -2193,6 +2232,7 @@ pub(crate) fn execute<'a>(
                 crate::submit::commands::queue_submit2(call, c),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
+            call.heed(value.result);
             if let Some(w) = reply {
                 value.encode(w);
             }

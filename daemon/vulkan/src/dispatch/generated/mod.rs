@@ -19,4 +19,6 @@ mod sampler;
 mod semaphore;
 mod transfer;
 mod every;
+mod replay;
 pub(crate) use every::{execute, is_graphics, record};
+pub(crate) use replay::{CLASSES, private_class};

@@ -5,7 +5,8 @@
 
 use super::structs;
 use crate::emit::spelling::field;
-use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar, Shape, Type};
+use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Replay, Return, Scalar, Shape, Type};
+use crate::replay::is_only_recorded as is_recorded;
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 
@@ -67,12 +68,6 @@ pub(super) fn emit(protocol: &Protocol, module: &str) -> TokenStream {
         Kind::Plain => Some(function(protocol, c, None)),
     });
     quote!(#(#functions)*)
-}
-
-/// Returns whether a command goes into a recording and does nothing else.
-fn is_recorded(c: &Command) -> bool {
-    let plain = matches!(kind(c), Kind::Plain) || c.execution.is_recorded;
-    c.level == Level::CommandBuffer && plain
 }
 
 /// The executor of a recorded command.
@@ -443,10 +438,14 @@ fn arm(c: &Command) -> TokenStream {
         Level::Device if c.ret == Return::Result => quote!(call.tell(|| #path(call, c))),
         _ => quote!(#path(call, c)),
     };
+    // A successor that executes it again would not fail, or fail otherwise.
+    let is_repeated = matches!(c.replay, Replay::Again | Replay::Submits);
+    let heed = (is_repeated && c.ret == Return::Result).then(|| quote!(call.heed(value.result);));
     quote! {
         Command::#variant(c) => {
             #before
             let value = settle(#outcome, #failure)?;
+            #heed
             #after
             if let Some(w) = reply { value.encode(w); }
             Ok(())

@@ -7,6 +7,7 @@
 
 mod c_types;
 mod commands;
+mod replay;
 mod structs;
 mod sys;
 mod tables;
@@ -70,7 +71,11 @@ pub fn lowering(protocol: &Protocol) -> Result<Vec<Output>> {
 /// Execution of commands, for `dispatch/generated/`.
 pub fn dispatch(protocol: &Protocol) -> Result<Vec<Output>> {
     let every = commands::emit_dispatch(protocol);
-    let mut outputs = vec![file("every", "The function that executes each command.", every)?];
+    let classes = replay::emit(protocol);
+    let mut outputs = vec![
+        file("every", "The function that executes each command.", every)?,
+        file("replay", "The class of each command in a journal.", classes)?,
+    ];
     let mut names = vec![];
     for module in modules(protocol) {
         let commands = commands::emit(protocol, module);
@@ -87,8 +92,10 @@ pub fn dispatch(protocol: &Protocol) -> Result<Vec<Output>> {
     let root = quote! {
         #(mod #names;)*
         mod every;
+        mod replay;
 
         pub(crate) use every::{execute, is_graphics, record};
+        pub(crate) use replay::{CLASSES, private_class};
     };
     outputs.push(file("mod", "Execution of the Venus protocol on the host's driver.", root)?);
     Ok(outputs)
