@@ -84,7 +84,8 @@ fn programs_and_a_machine_compute_on_beneath_upgrade_after_upgrade() -> Result<(
     let script = Script::new(SCRIPT).with_file("many_threads", fs::read(program)?);
     let options =
         Options { gpus: vec![broker.path(MACHINE)], limit: LIMIT * (upgrades + 2), ..Options::default() };
-    let machine = Vm::boot(&Guest::build(Suite::Testing)?, &script, &options)?;
+    let guest = Guest::build(Suite::Testing)?;
+    let machine = Vm::boot(&guest, &script, &options)?;
     machine.wait_for("round", 0, LIMIT).map_err(|error| error.context(broker.log()))?;
     let bridges = BRIDGED.iter().map(|vm| broker.bridge(vm)).collect::<Result<Vec<_>>>()?;
     let computes = |socket: &Path| {
