@@ -20,7 +20,7 @@
 //! The host's driver has threads of its own.
 //!
 //! Reading order: `life` (of the process, and the change to another), `stream` (one command), `transport` (commands of the transport itself), `ring`
-//! (memory and loop of a ring), then what they use. A worker that keeps a context which is swapped out has `swapped_out` in the place of the driver.
+//! (memory and loop of a ring), then what they use; `journal` has what a successor is to know of them. A worker that keeps a context which is swapped out has `swapped_out` in the place of the driver.
 
 mod allowance;
 mod at_rest;
@@ -30,6 +30,7 @@ mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod inbox;
+mod journal;
 mod life;
 mod monitor;
 mod patience;

@@ -7,13 +7,15 @@ use super::at_rest::{AtRest, Begin};
 use super::backend::{ARENA_KEPT, Backend};
 use super::context::Context;
 use super::inbox::Inbox;
-use super::reply::ReplyStream;
+use super::journal::{Batches, Notes};
+use super::reply::{ReplyPlace, ReplyStream};
 use super::ring::Ring;
 use super::transport;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
 use shm::Mapping;
+use shm::journal::{self, Stream};
 use std::sync::Arc;
 use vulkan::{Cancel, ContextLost, Interrupted, Stop};
 use waiting::hold::Holds;
@@ -32,6 +34,8 @@ pub(super) struct Executor<B> {
     arena: Arena,
     /// Room for indirect streams, empty between commands.
     copied: Vec<u8>,
+    /// The notes of what is executed.
+    notes: Notes,
     state: State<B>,
 }
 
@@ -59,6 +63,7 @@ impl<B: Backend> Executor<B> {
         Self {
             arena,
             copied: Vec::new(),
+            notes: Notes::default(),
             state: State { context, place, reply, indirect, within_indirect, begun, holds },
         }
     }
@@ -67,6 +72,17 @@ impl<B: Backend> Executor<B> {
     pub(super) fn at_rest(&self) -> AtRest {
         let State { context, reply, begun, .. } = &self.state;
         AtRest { reply: reply.place(&context.resources), begun: begun.map(|bytes| bytes as u64) }
+    }
+
+    /// Returns the same, and lets go of the journal.
+    pub(super) fn rest(&mut self) -> AtRest {
+        self.notes.rest();
+        self.at_rest()
+    }
+
+    /// Returns the memory for the commands of the ring whose executor this is.
+    pub(super) fn batches(&self) -> Batches<B> {
+        self.notes.batches(&self.state.context)
     }
 
     /// Executes a whole stream.
@@ -91,8 +107,12 @@ impl<B: Backend> Executor<B> {
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
     pub(super) fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
-        self.state.context.changes();
-        let length = self.run_first(bytes)?;
+        let note = self.notes.begins(&self.state, bytes);
+        let executed = self.run_first(bytes);
+        let length = match note {
+            Some(note) => self.notes.ends(&self.state, note, bytes, executed)?,
+            None => executed?,
+        };
         if self.arena.allocated_bytes() > ARENA_KEPT {
             self.arena = self.state.context.backend.arena();
         }
@@ -119,23 +139,35 @@ impl<B: Backend> Executor<B> {
 
     /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them, or what is left of them.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
-        let mut bytes = std::mem::take(&mut self.copied);
         let mut done = self.state.begun.take().unwrap_or(0);
-        let executed = self.run_copied(&mut bytes, &mut done);
+        self.notes.enters(&self.state, done);
+        let executed = self.run_copied(&mut done);
         self.state.indirect.clear();
         self.state.within_indirect = false;
-        if bytes.capacity() <= COPIED_KEPT {
-            bytes.clear();
-            self.copied = bytes;
-        }
-        if executed.as_ref().is_err_and(ContextLost::is_interruption) {
-            self.state.begun = Some(done);
+        match &executed {
+            Ok(()) => self.notes.leaves(),
+            Err(lost) if lost.is_interruption() => self.state.begun = Some(done),
+            Err(_) => {}
         }
         executed
     }
 
-    fn run_copied(&mut self, bytes: &mut Vec<u8>, done: &mut usize) -> Result<(), ContextLost> {
-        let _counted = transport::copy_streams(&self.state, bytes)?;
+    fn run_copied(&mut self, done: &mut usize) -> Result<(), ContextLost> {
+        let (bytes, _counted) = transport::count_streams(&self.state)?;
+        if let Some(mut noted) = self.notes.streams(&self.state.context, bytes) {
+            return self.run_streams(&mut noted, done);
+        }
+        let mut copied = std::mem::take(&mut self.copied);
+        copied.resize(bytes, 0);
+        let executed = self.run_streams(&mut copied, done);
+        if copied.capacity() <= COPIED_KEPT {
+            self.copied = copied;
+        }
+        executed
+    }
+
+    fn run_streams(&mut self, bytes: &mut [u8], done: &mut usize) -> Result<(), ContextLost> {
+        transport::copy_streams(&self.state, bytes)?;
         self.state.indirect.clear();
         self.state.within_indirect = true;
         self.run_from(bytes, done)
@@ -143,6 +175,18 @@ impl<B: Backend> Executor<B> {
 }
 
 impl<B: Backend> State<B> {
+    /// Returns where the executor is, for a journal; `head` is the ring's.
+    pub(super) fn place_in_journal(&self, head: u32) -> journal::Place {
+        let stream = |place: ReplyPlace| Stream {
+            resource: place.resource.map(|id| id.0),
+            offset: place.offset,
+            size: place.size,
+        };
+        let (position, begun) = (self.reply.position(), self.begun.map(|bytes| bytes as u32));
+        let stream = self.reply.place(&self.context.resources).map(stream);
+        journal::Place { head, begun, position, stream }
+    }
+
     fn run_first(&mut self, bytes: &[u8], arena: &Arena) -> Result<usize, ContextLost> {
         let mut limits = Limits::default();
         limits.out_budget = limits.out_budget.max(self.reply.room() as u64);

@@ -137,6 +137,10 @@ impl Backend for SwappedOut {
         Ok(Saved { steps: parts.steps.clone(), files: parts.files.clone(), ..Saved::default() })
     }
 
+    fn replay(&self, _entries: &[&[u8]]) -> Result<(), ContextLost> {
+        Err(ContextLost::new("a journal without a driver"))
+    }
+
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         if Step::contents_bytes(steps).is_some_and(|bytes| bytes > self.contents_max) {
             return Err(ContextLost::new("more contents than the context may have"));

@@ -8,6 +8,7 @@
 mod checkpoint;
 mod contents;
 mod hand_over;
+pub(super) mod journal;
 mod link;
 mod prelude;
 pub(super) mod run;
