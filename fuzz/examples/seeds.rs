@@ -51,7 +51,8 @@ fn main() -> io::Result<()> {
     let recipe = |seed| [vec![seed as u8 | 1], random_bytes(seed)].concat();
     write("venus_execute", (1..=8).map(recipe).collect())?;
     let steps = |seed| vulkan::fuzzing::steps_of(&random_bytes(seed)).and_then(|steps| written(&steps));
-    write("venus_rebuild", (1..=100).filter_map(steps).take(8).collect())
+    write("venus_rebuild", (1..=100).filter_map(steps).take(8).collect())?;
+    write("venus_replay", (1..=100).filter_map(vulkan::fuzzing::journal_of).take(8).collect())
 }
 
 /// Steps of a snapshot, one behind the other.

@@ -27,7 +27,8 @@
 //! | `commands` | commands that are executed by hand and belong to no other folder | context, backing, driver, shape, programs, logical, objects, kinds, lowering, execution, validity, memory, submit |
 //! | `dispatch` | which function executes each command | context, kinds, lowering, execution, validity, memory, record, submit, commands |
 //! | `snapshot` | a context at rest, written down and built up again | context, backing, driver, programs, logical, objects, kinds, lowering, execution, memory, record, submit, commands, dispatch |
-//! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch, snapshot |
+//! | `replay` | a journal, done again in a context that was built up | context, logical, execution, record, submit, dispatch |
+//! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch, snapshot, replay |
 //! | `probe` | what GPUs there are | context, driver, programs |
 //!
 //! # Safety
@@ -60,6 +61,7 @@ mod probe;
 mod programs;
 mod record;
 mod renderer;
+mod replay;
 mod shape;
 pub mod snapshot;
 mod submit;

@@ -13,6 +13,7 @@ use super::gates::gate::Gate;
 use super::logical::timeline::{Done, Look};
 use super::memory::export::{self, Exported};
 use super::record::recorder;
+use super::replay;
 use super::snapshot::step::Step;
 use super::snapshot::{self, Carry, Contents, NotMovable, Prelude, Saved, drain};
 use super::submit::state_query::{self, StateQuery};
@@ -234,6 +235,17 @@ impl Renderer {
     /// A step makes no sense. The context is over.
     pub fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         snapshot::rebuild(&self.0, steps, files)
+    }
+
+    /// Does again what a predecessor has executed since the checkpoint that was [rebuilt](Self::rebuild): each entry has whole commands, and
+    /// the entries are in the order of their execution. Everything that the predecessor submitted had completed.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no commands, or such as [break](crate::Replay::Breaks) a journal; or something fails that did not fail before. The context is
+    /// over.
+    pub fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost> {
+        replay::journal::replay(&self.0, entries)
     }
 
     /// Returns whether the driver's memory of the process whose context was rebuilt here can be had here: whether its GPUs are the same, and

@@ -3,6 +3,7 @@
 //! A journal has the bytes of the commands that were executed since the last checkpoint. Whether these bytes are enough is known here: a
 //! command that fails may succeed in a successor, and what the GPU has written into queries is gone. Such a thing *breaks* the journal.
 
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A journal that is written beside the execution of commands.
@@ -22,18 +23,26 @@ pub trait Journal: Send + Sync {
 #[derive(Default)]
 pub struct Journalled {
     journal: Option<Arc<dyn Journal>>,
+    /// The reason for the first break since the last look.
+    broken: Mutex<Option<&'static str>>,
 }
 
 impl Journalled {
     /// Has all told to a journal.
     pub fn by(journal: Arc<dyn Journal>) -> Self {
-        Self { journal: Some(journal) }
+        Self { journal: Some(journal), ..Self::default() }
     }
 
     /// Breaks the journal.
     #[cold]
     pub fn breaks(&self, why: &'static str) {
+        self.broken.lock().get_or_insert(why);
         self.journal.iter().for_each(|journal| journal.breaks(why));
+    }
+
+    /// Returns the reason for the first break since this was called last, if there was one.
+    pub fn take_break(&self) -> Option<&'static str> {
+        self.broken.lock().take()
     }
 
     /// Counts a submission that is about to be pending.

@@ -55,4 +55,5 @@ mod tests {
         let unknown = (0..CLASSES.len() as i32).filter(|number| !venus::Command::NUMBERS.contains(number));
         assert!(unknown.clone().count() > 0);
         unknown.for_each(|number| assert_eq!(Replay::of(number), Replay::Breaks, "{number}"));
-    }}
+    }
+}

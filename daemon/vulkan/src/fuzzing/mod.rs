@@ -15,6 +15,8 @@ mod null_exports;
 mod null_external;
 #[cfg(test)]
 mod null_memory;
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
+mod null_queue;
 mod null_state;
 mod stream;
 #[cfg(test)]
@@ -23,10 +25,10 @@ pub(super) mod world_for_tests;
 use super::context::error::ContextLost;
 use super::execution::context::Environment;
 use super::snapshot::step::Step;
-use super::snapshot::{Carry, Prelude};
+use super::snapshot::{Carry, Prelude, Saved};
 use super::{
-    Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Renderer, ResourceMemory,
-    ResourceTable,
+    Allowance, Asked, Cancel, HeapBudget, Interrupted, Journal, Lease, MemoryFile, Piece, Renderer, Replay,
+    ResourceMemory, ResourceTable,
 };
 use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
@@ -40,19 +42,20 @@ pub(super) use null_memory::{contents, fills};
 pub use null_state::at_barriers;
 pub use null_state::{Exclusive, live};
 #[cfg(test)]
-pub(super) use null_state::{RESULTS, address, release, stall};
+pub(super) use null_state::{RESULTS, address, release, run, stall};
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
 use rustix::fs::makedev;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 use stream::Composer;
 
 /// Limits that are small enough for a fuzzer to reach them.
 pub const LIMITS: ContextLimits = ContextLimits {
-    pipeline_time: std::time::Duration::MAX,
+    pipeline_time: Duration::MAX,
     device_memory: u64::MAX,
     host_memory: u64::MAX,
     objects: 512,
@@ -71,6 +74,9 @@ pub const CACHE_KEY: CacheKey = CacheKey([0; 32]);
 
 /// Bytes of the reply window.
 const REPLY_BYTES: usize = 64 << 10;
+
+/// The number of commands between two checkpoints, where the last one cannot be used any more.
+const CHECKPOINT_EVERY: usize = 16;
 
 /// Commands of one input: a fuzzer gains nothing from more.
 const COMMANDS_MAX: usize = 4096;
@@ -245,6 +251,9 @@ impl Allowance for Allowed {
 /// The number of contexts that were written down and built up.
 static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
+/// The number of entries of journals that were done again.
+static REPLAYED: AtomicU64 = AtomicU64::new(0);
+
 /// Returns steps as another snapshot of the same has them, too: at any address.
 pub(super) fn comparable(steps: &[Step]) -> Vec<Step> {
     let mut steps = steps.to_vec();
@@ -285,6 +294,65 @@ pub fn fuzz_rebuild(steps: &[Step]) -> bool {
     rebuilt
 }
 
+/// The number of commands that are executed before the checkpoint of [`fuzz_replay`].
+const BASE: usize = 96;
+
+/// Does any bytes again as a journal behind a checkpoint, which the first byte chooses. Returns 1 if they make sense, and 0 if not.
+pub fn fuzz_replay(bytes: &[u8]) -> usize {
+    let Some((&seed, journal)) = bytes.split_first() else { return 0 };
+    let _exclusive = begin(0);
+    null_state::rely();
+    let world = World::new(Queues::All);
+    world.run_composed(&mut Composer::new(&recipe(seed.into())), BASE);
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied);
+    let saved = saved.ok().filter(|_| !world.is_over.get());
+    let is_sound = saved.is_some_and(|saved| {
+        let successor = renderer(Arc::new(NoResources));
+        assert_eq!(successor.rebuild(&comparable(&saved.steps), &saved.files), Ok(()));
+        let run = null_state::run();
+        let is_sound = successor.replay(&[journal]).is_ok();
+        assert_eq!(null_state::run(), run, "nothing is computed");
+        // Whether it can be saved again is up to what it consists of.
+        let _ = successor.save(&Prelude::default(), Carry::Copied);
+        successor.destroy_objects();
+        is_sound
+    });
+    world.renderer.destroy_objects();
+    is_sound.into()
+}
+
+/// Returns an input of [`fuzz_replay`] that makes sense: what a program executes until it breaks its journal. None if that is nothing.
+pub fn journal_of(seed: u8) -> Option<Vec<u8>> {
+    let _exclusive = begin(0);
+    null_state::rely();
+    let world = World::new(Queues::All);
+    let recipe = recipe(seed.into());
+    let mut composer = Composer::new(&recipe);
+    world.run_composed(&mut composer, BASE);
+    let saved =
+        world.renderer.save(&Prelude::default(), Carry::Copied).ok().filter(|_| !world.is_over.get())?;
+    world.heard.take_break();
+    *world.journal.borrow_mut() = Some((saved, Vec::new()));
+    let mut journal = Vec::new();
+    while world.run_composed(&mut composer, 1) > 0
+        && let Some((_, entries)) = &*world.journal.borrow()
+    {
+        journal = entries.concat();
+    }
+    world.renderer.destroy_objects();
+    (!journal.is_empty()).then(|| [vec![seed], journal].concat())
+}
+
+/// Returns any bytes for recipes, the same in every run (splitmix64).
+fn recipe(seed: u64) -> Vec<u8> {
+    let words = (1..=512).map(|at| {
+        let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 31)
+    });
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
 /// A context.
 struct World {
     renderer: Renderer,
@@ -294,18 +362,60 @@ struct World {
     is_over: Cell<bool>,
     /// The parts of the prelude that were written.
     prelude: RefCell<(Vec<Step>, Prelude)>,
+    /// The last checkpoint, and what was executed since, unless that cannot be done again.
+    journal: RefCell<Option<(Saved, Vec<Vec<u8>>)>>,
+    heard: Arc<Heard>,
+}
+
+/// A journal that keeps nothing: what it has heard.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// The journal is broken.
+    broken: AtomicBool,
+    /// The number of submissions that are pending.
+    pending: AtomicI64,
+}
+
+impl Heard {
+    /// Returns whether the journal was broken since this was called last.
+    pub(crate) fn take_break(&self) -> bool {
+        self.broken.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns how many submissions are pending.
+    pub(crate) fn pending(&self) -> i64 {
+        self.pending.load(Ordering::SeqCst)
+    }
+}
+
+impl Journal for Heard {
+    fn breaks(&self, _: &'static str) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    fn submits(&self) {
+        self.pending.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn completed(&self, count: u32) {
+        let before = self.pending.fetch_sub(count.into(), Ordering::SeqCst);
+        assert!(before >= count.into(), "{count} of {before} submissions have completed");
+    }
 }
 
 impl World {
     fn new(queues: Queues) -> Self {
         let mut gpus = gpus();
         gpus.iter_mut().for_each(|gpu| gpu.queues = queues);
-        let renderer = renderer_on(gpus, LIMITS, Arc::new(NoResources));
+        let heard = Arc::<Heard>::default();
+        let journal: Arc<dyn Journal> = heard.clone();
+        let renderer = renderer_on(gpus, LIMITS, Arc::new(NoResources)).journalled(journal);
         let cancel = Cancel::default();
         // Waits answer at once.
         cancel.cancel();
         let reply = RefCell::new(vec![0; REPLY_BYTES]);
-        Self { renderer, cancel, reply, is_over: Cell::new(false), prelude: RefCell::default() }
+        let (is_over, prelude, journal) = Default::default();
+        Self { renderer, cancel, reply, is_over, prelude, journal, heard }
     }
 
     fn run_stream(&self, mut bytes: &[u8]) -> usize {
@@ -320,22 +430,31 @@ impl World {
             };
             assert!((1..=bytes.len()).contains(&length), "a command of {length} bytes");
             assert!(arena.allocated_bytes() <= LIMITS.arena_bytes);
+            if recorded > 0 {
+                self.keep(Replay::Again, &bytes[..recorded]);
+            }
             bytes = &bytes[length..];
             arena.reset();
             executed += 1;
             self.write_prelude(executed);
+            self.write_checkpoint(executed);
         }
         executed
     }
 
     fn run_recipe(&self, bytes: &[u8]) -> usize {
-        let mut composer = Composer::new(bytes);
+        self.run_composed(&mut Composer::new(bytes), COMMANDS_MAX)
+    }
+
+    /// Executes so many commands of a composer, or as many as there are.
+    fn run_composed(&self, composer: &mut Composer<'_>, most: usize) -> usize {
         let mut executed = 0;
-        while let Some(()) = composer.next(self)
-            && executed < COMMANDS_MAX
+        while executed < most
+            && let Some(()) = composer.next(self)
         {
             executed += usize::from(composer.execute(self));
             self.write_prelude(executed);
+            self.write_checkpoint(executed);
         }
         executed
     }
@@ -351,6 +470,44 @@ impl World {
             ahead.extend(more);
             *prelude = with_more;
         }
+    }
+
+    /// Writes a checkpoint after some of the commands, if there is none behind which all could be done again.
+    fn write_checkpoint(&self, executed: usize) {
+        let mut journal = self.journal.borrow_mut();
+        if !executed.is_multiple_of(CHECKPOINT_EVERY) || journal.is_some() || self.is_over.get() {
+            return;
+        }
+        let saved = self.renderer.save(&Prelude::default(), Carry::Copied).ok();
+        self.heard.take_break();
+        *journal = saved.map(|saved| (saved, Vec::new()));
+    }
+
+    /// Keeps commands that were executed behind a checkpoint.
+    fn keep(&self, class: Replay, bytes: &[u8]) {
+        let mut journal = self.journal.borrow_mut();
+        if self.heard.take_break() || class == Replay::Breaks {
+            *journal = None;
+        } else if let Some((_, entries)) = &mut *journal {
+            entries.push(bytes.to_vec());
+        }
+    }
+
+    /// Builds the context up from the last checkpoint and does again what was executed since, which must come out as `all` says.
+    fn replay(&self, all: &[Step]) {
+        let Some((saved, entries)) = self.journal.take() else { return };
+        let context = self.renderer.context();
+        let successor = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
+        let steps = comparable(&saved.steps);
+        assert_eq!(successor.rebuild(&steps, &saved.files), Ok(()), "of {steps:#?}");
+        let entries: Vec<_> = entries.iter().map(|entry| &**entry).collect();
+        let run = null_state::run();
+        assert_eq!(successor.replay(&entries), Ok(()), "of {entries:?} behind {steps:#?}");
+        assert_eq!(null_state::run(), run, "nothing is computed twice");
+        let again = successor.save(&Prelude::default(), Carry::Copied).map(|again| comparable(&again.steps));
+        assert_eq!(again.as_deref(), Ok(all), "of {entries:?} behind {steps:#?}");
+        successor.destroy_objects();
+        REPLAYED.fetch_add(entries.len() as u64, Ordering::Relaxed);
     }
 
     /// Writes the context down, if it can be, and builds it up a second time, which must come out the same.
@@ -370,6 +527,10 @@ impl World {
         let steps = again.as_ref().map(|again| comparable(&again.steps));
         assert_eq!(steps, Ok(first));
         second.destroy_objects();
+        // The last submissions may have no marker until this asks for their end.
+        assert_eq!(self.renderer.drain(Duration::MAX), Ok(()), "everything completes at once");
+        assert_eq!(self.heard.pending(), 0);
+        self.replay(&comparable(&saved.steps));
         self.hand_over_behind_prelude(&comparable(&saved.steps));
         HANDED_OVER.fetch_add(1, Ordering::Relaxed);
     }
@@ -419,6 +580,7 @@ impl World {
             null_state::leak();
         }
         outcome?;
+        self.keep(Replay::of(header.number), &bytes[..length]);
         writer.finish().map_err(|error| ContextLost::new(error.to_string()))?;
         Ok(length)
     }
@@ -437,14 +599,23 @@ impl ResourceTable for NoResources {
 mod tests {
     use std::{fs, path::Path};
 
-    /// Any bytes, the same in every run (splitmix64), as a recipe.
-    fn recipe(seed: u64) -> Vec<u8> {
-        let words = (1..=512).map(|at| {
-            let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed ^ (mixed >> 31)
-        });
-        [1].into_iter().chain(words.flat_map(u64::to_le_bytes)).collect()
+    /// A recipe, as an input of [`super::fuzz_execute`].
+    fn composed(seed: u64) -> Vec<u8> {
+        [vec![1], super::recipe(seed)].concat()
+    }
+
+    #[test]
+    fn committed_journals_are_done_again() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/venus_replay");
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let sound: usize = files.iter().map(|file| super::fuzz_replay(&fs::read(file).unwrap())).sum();
+        assert!(sound >= 4, "{sound} of {} journals make sense", files.len());
+        let made: Vec<_> = (0..40).filter_map(super::journal_of).collect();
+        let sound: usize = made.iter().map(|journal| super::fuzz_replay(journal)).sum();
+        assert!(sound > 4 && sound == made.len(), "{sound} of {} journals make sense", made.len());
+        // A journal that was cut ends its context.
+        let cut = made.iter().map(|journal| super::fuzz_replay(&journal[..journal.len() - 1]));
+        assert_eq!(cut.sum::<usize>(), 0);
     }
 
     #[test]
@@ -453,9 +624,11 @@ mod tests {
         let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         let committed = files.iter().map(|file| fs::read(file).unwrap());
         let executed: usize =
-            committed.chain((0..300).map(recipe)).map(|bytes| super::fuzz_execute(&bytes)).sum();
+            committed.chain((0..300).map(composed)).map(|bytes| super::fuzz_execute(&bytes)).sum();
         assert!(executed > 500, "only {executed} commands of the seeds are executed");
         let handed_over = super::HANDED_OVER.load(std::sync::atomic::Ordering::Relaxed);
         assert!(handed_over > 20, "only {handed_over} contexts of the seeds are handed over");
+        let replayed = super::REPLAYED.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(replayed > 100, "only {replayed} entries of the seeds are done again");
     }
 }

@@ -8,6 +8,7 @@
 
 use super::null_addresses as addresses;
 use super::null_external as external;
+use super::null_queue as queue;
 use super::null_state::{self as state, Kind};
 #[cfg(test)]
 use super::{null_exports, null_memory};
@@ -140,8 +141,8 @@ fn find(name: &str) -> Option<Function> {
         "vkGetFenceStatus" => untyped!(fence_status, u64, u64),
         "vkWaitForFences" => untyped!(wait_for_fences, u64, u32, *const u64, u32, u64),
         "vkResetFences" => untyped!(reset_fences, u64, u32, *const u64),
-        "vkQueueSubmit" => untyped!(queue_submit, u64, u32, *const vk::SubmitInfo<'static>, u64),
-        "vkQueueSubmit2" => untyped!(queue_submit2, u64, u32, *const vk::SubmitInfo2<'static>, u64),
+        "vkQueueSubmit" => untyped!(queue::submit, u64, u32, *const vk::SubmitInfo<'static>, u64),
+        "vkQueueSubmit2" => untyped!(queue::submit2, u64, u32, *const vk::SubmitInfo2<'static>, u64),
         "vkUpdateDescriptorSets" => untyped!(
             update_descriptor_sets,
             u64,
@@ -555,76 +556,6 @@ unsafe fn assert_all_of(other: u64, handles: *const u64, count: u32, kind: Kind)
     }
 }
 
-unsafe extern "system" fn queue_submit(
-    queue: u64,
-    count: u32,
-    submits: *const vk::SubmitInfo<'static>,
-    fence: u64,
-) -> i32 {
-    state::assert_live(queue, Some(Kind::Queue as u8));
-    if fence != 0 {
-        state::assert_of(queue, fence, Kind::Fence);
-    }
-    for at in 0..count as usize {
-        // SAFETY: callers pass `count` descriptions, and as many handles as each says.
-        unsafe {
-            let submit = *submits.add(at);
-            assert_all_of(
-                queue,
-                submit.p_command_buffers.cast(),
-                submit.command_buffer_count,
-                Kind::CommandBuffer,
-            );
-            assert_all_of(
-                queue,
-                submit.p_wait_semaphores.cast(),
-                submit.wait_semaphore_count,
-                Kind::Semaphore,
-            );
-            assert_all_of(
-                queue,
-                submit.p_signal_semaphores.cast(),
-                submit.signal_semaphore_count,
-                Kind::Semaphore,
-            );
-        }
-    }
-    submitted(fence)
-}
-
-unsafe extern "system" fn queue_submit2(
-    queue: u64,
-    count: u32,
-    submits: *const vk::SubmitInfo2<'static>,
-    fence: u64,
-) -> i32 {
-    state::assert_live(queue, Some(Kind::Queue as u8));
-    if fence != 0 {
-        state::assert_of(queue, fence, Kind::Fence);
-    }
-    for at in 0..count as usize {
-        // SAFETY: callers pass `count` descriptions.
-        let submit = unsafe { *submits.add(at) };
-        for at in 0..submit.command_buffer_info_count as usize {
-            // SAFETY: and as many command buffers as each says.
-            let info = unsafe { *submit.p_command_buffer_infos.add(at) };
-            state::assert_of(queue, vk::Handle::as_raw(info.command_buffer), Kind::CommandBuffer);
-        }
-    }
-    submitted(fence)
-}
-
-/// A submission is done at once, unless nothing completes, or the device is lost.
-fn submitted(fence: u64) -> i32 {
-    if state::failure().is_some() {
-        return vk::Result::ERROR_DEVICE_LOST.as_raw();
-    }
-    if fence != 0 {
-        state::set_signalled(fence, true);
-    }
-    0
-}
-
 unsafe extern "system" fn fence_status(device: u64, fence: u64) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     state::assert_of(device, fence, Kind::Fence);
@@ -687,7 +618,7 @@ unsafe extern "system" fn signal_semaphore(
     let info = unsafe { &*info };
     let semaphore = vk::Handle::as_raw(info.semaphore);
     state::assert_of(device, semaphore, Kind::Semaphore);
-    state::set_counter(semaphore, info.value);
+    state::set_counter(semaphore, info.value.max(state::counter(semaphore)));
     0
 }
 

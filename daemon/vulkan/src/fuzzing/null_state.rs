@@ -48,7 +48,7 @@ struct State {
     found: FxHashMap<(u64, u8, u64), u64>,
     /// Fences that are signalled: at once, by what they are submitted with. And events that are set.
     signalled: FxHashSet<u64>,
-    /// The values of timelines, which the host alone signals here.
+    /// The values of timelines.
     counters: FxHashMap<u64, u64>,
     /// Fences that will be signalled, while nothing completes.
     stalled: Option<Vec<u64>>,
@@ -56,6 +56,8 @@ struct State {
     /// The addresses of buffers and memory that have one, and something else for devices that give them again; and how many were chosen.
     addresses: FxHashMap<u64, u64>,
     chosen: u64,
+    /// The number of command buffers that were submitted.
+    run: u64,
     random: u64,
     /// Objects were lost sight of with their context, so parents may go before them.
     leaky: bool,
@@ -181,6 +183,16 @@ pub(super) fn set_counter(semaphore: u64, value: u64) {
     if !is_trusting() {
         STATE.lock().counters.insert(semaphore, value);
     }
+}
+
+/// Counts a command buffer that is submitted.
+pub(super) fn runs() {
+    STATE.lock().run += 1;
+}
+
+/// The number of command buffers that were submitted.
+pub(crate) fn run() -> u64 {
+    STATE.lock().run
 }
 
 /// The number of objects that are alive.

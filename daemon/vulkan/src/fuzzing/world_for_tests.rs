@@ -3,7 +3,7 @@
 use super::NoResources;
 use crate::backing::memory::Memory;
 use crate::memory::export::Exported;
-use crate::{Cancel, ContextLost, Renderer, fuzzing};
+use crate::{Cancel, ContextLost, Journal, Renderer, fuzzing};
 use config::MemoryId;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
@@ -50,6 +50,12 @@ impl World {
     /// A world in which creations always succeed.
     pub(crate) fn reliable() -> Self {
         Self::on(fuzzing::begin_reliable(), fuzzing::renderer(Arc::new(NoResources)))
+    }
+
+    /// A world in which creations always succeed, with a journal.
+    pub(crate) fn journalled(journal: Arc<dyn Journal>) -> Self {
+        let exclusive = fuzzing::begin_reliable();
+        Self::on(exclusive, fuzzing::renderer(Arc::new(NoResources)).journalled(journal))
     }
 
     /// A world in which creations always succeed, whose devices have a queue of ours.

@@ -84,7 +84,10 @@ fn lowered<T>(lowered: Result<T, Fault>) -> Result<Option<T>, Fault> {
 }
 
 /// Returns a chain without masks of device groups, as they count command buffers that are not there any more.
-fn without_masks<'a>(call: &Call<'a>, chain: &[ChainStruct<'a>]) -> Result<&'a [ChainStruct<'a>], Fault> {
+pub(super) fn without_masks<'a>(
+    call: &Call<'a>,
+    chain: &[ChainStruct<'a>],
+) -> Result<&'a [ChainStruct<'a>], Fault> {
     let kept: Vec<_> =
         chain.iter().filter(|next| !matches!(next, ChainStruct::DeviceGroupSubmitInfo(_))).copied().collect();
     Ok(call.arena.slice_copy(&kept)?)

@@ -1,5 +1,6 @@
 //! Queues: submissions, their ends, and waits for them.
 
+pub(crate) mod again;
 pub(crate) mod batches;
 pub(crate) mod commands;
 pub(crate) mod deferred_markers;

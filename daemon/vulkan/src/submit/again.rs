@@ -1,0 +1,157 @@
+//! Submissions of a journal, done again by a successor: fences, semaphores and command buffers become as they were, and nothing is computed.
+//!
+//! All of them had completed. They get to the driver without command buffers, past the scheduler's gate: they take no time of the GPU.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::batches::{Batch, Group, Groups};
+use super::prepare::{Prepared, mark, prepare_submit, prepare_submit2, submitted};
+use super::queue::{Queue, device_gone};
+use super::{lost, state_query};
+use crate::context::error::Fault;
+use crate::execution::call::Call;
+use crate::execution::context::Context;
+use crate::kinds::semaphore::Signal;
+use crate::logical::timeline::Standing;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated as venus;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// The longest wait for submissions that compute nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest wait for a value of a timeline whose signal has completed.
+const COUNTER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Time between two looks at the queues.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// The number of looks in a row at which nothing could go on, after which nothing can: what one queue waits for may have completed on another
+/// between looks at the two.
+const LOOKS: u32 = 3;
+
+/// Does a `vkQueueSubmit` again.
+///
+/// # Errors
+///
+/// It fails, which it has not done before.
+pub(crate) fn queue_submit<'a>(call: &Call<'a>, c: &venus::QueueSubmit<'a>) -> Result<(), Fault> {
+    let queue = call.subject(c.queue)?;
+    let device = queue.device.upgrade().ok_or_else(device_gone)?;
+    let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
+    let batches = c.p_submits.unwrap_or(&[]);
+    let idle = call.arena.slice_try_fill(batches.len(), |at| idle(call, &batches[at]))?;
+    let prepared =
+        prepare_submit(call, &queue, &device, &venus::QueueSubmit { p_submits: Some(&*idle), ..*c })?;
+    submit(call, &queue, batches, prepared, |raw, batches, count, fence| {
+        // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
+        unsafe { function(raw.as_raw(), count, batches, fence) }
+    })
+}
+
+/// Does a `vkQueueSubmit2` again.
+///
+/// # Errors
+///
+/// It fails, which it has not done before.
+pub(crate) fn queue_submit2<'a>(call: &Call<'a>, c: &venus::QueueSubmit2<'a>) -> Result<(), Fault> {
+    let queue = call.subject(c.queue)?;
+    let device = queue.device.upgrade().ok_or_else(device_gone)?;
+    let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
+    let batches = c.p_submits.unwrap_or(&[]);
+    let idle = |batch: &venus::SubmitInfo2<'a>| venus::SubmitInfo2 {
+        command_buffer_info_count: 0,
+        p_command_buffer_infos: None,
+        ..*batch
+    };
+    let idle = call.arena.slice_copy(&batches.iter().map(idle).collect::<Vec<_>>())?;
+    let prepared =
+        prepare_submit2(call, &queue, &device, &venus::QueueSubmit2 { p_submits: Some(&*idle), ..*c })?;
+    submit(call, &queue, batches, prepared, |raw, batches, count, fence| {
+        // SAFETY: as above.
+        unsafe { function(raw.as_raw(), count, batches, fence) }
+    })
+}
+
+/// Returns a batch without its command buffers.
+fn idle<'a>(call: &Call<'a>, batch: &venus::SubmitInfo<'a>) -> Result<venus::SubmitInfo<'a>, Fault> {
+    let p_next = lost::without_masks(call, batch.p_next)?;
+    Ok(venus::SubmitInfo { p_next, command_buffer_count: 0, p_command_buffers: None, ..*batch })
+}
+
+/// Submits what is `prepared` of `batches`, whose command buffers count as submitted.
+fn submit<T>(
+    call: &Call<'_>,
+    queue: &Queue,
+    batches: &[impl Batch],
+    (mut groups, idle, fence): Prepared<T>,
+    function: impl Fn(vk::Queue, *const T, u32, u64) -> i32,
+) -> Result<(), Fault> {
+    take_command_buffers(&mut groups, batches);
+    let mut submit = |raw, range: &Range<usize>, fence, _| {
+        function(raw, idle.wrapping_add(range.start), range.len() as u32, fence)
+    };
+    let mark = |group: &_, place| mark(call, group, place);
+    let result = queue.submit(call.context, &groups, fence.as_ref(), mark, &mut submit)?;
+    match submitted(result)?.0 {
+        failed if failed < 0 => Err(Fault::Failed(failed)),
+        _ => Ok(()),
+    }
+}
+
+/// Names in each group the command buffers that its batches had.
+fn take_command_buffers(groups: &mut Groups, batches: &[impl Batch]) {
+    let take = |group: &mut Group| {
+        group.is_free = true;
+        group.command_buffers =
+            batches[group.batches.clone()].iter().flat_map(Batch::command_buffers).collect();
+    };
+    groups.iter_mut().for_each(take);
+}
+
+/// Waits until no submission of the context can go on: each has completed, or waits for a semaphore that is not signalled yet. Returns how the
+/// queues stand: [`Standing::Going`] if this takes longer than [`PATIENCE`].
+pub(crate) fn settle(context: &Context) -> Standing {
+    let (start, mut still) = (Instant::now(), 0);
+    loop {
+        let queues = context.timelines.all();
+        // They wait for each other.
+        queues.iter().for_each(|queue| queue.refresh());
+        let standings: Vec<_> = queues.iter().map(|queue| queue.standing()).collect();
+        still = if standings.contains(&Standing::Going) { 0 } else { still + 1 };
+        if standings.iter().all(|standing| *standing == Standing::Idle) {
+            return Standing::Idle;
+        }
+        if still >= LOOKS {
+            return Standing::Waits;
+        }
+        if start.elapsed() > PATIENCE {
+            return Standing::Going;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Waits until a timeline that the host is about to signal has the value that completed submissions have signalled: a driver may tell their
+/// completion before.
+pub(crate) fn await_counter(call: &Call<'_>, c: &venus::SignalSemaphore<'_>) -> Result<(), Fault> {
+    let Some(info) = c.p_signal_info else { return Ok(()) };
+    let signal = call.state(info.semaphore)?;
+    let device = call.device(c.device)?;
+    let raw = call.lowering().handle(info.semaphore)?;
+    let promised = match &*signal.lock() {
+        // What is promised beyond the new value waits for it.
+        Signal::Timeline { promised } if *promised < info.value => *promised,
+        _ => return Ok(()),
+    };
+    let start = Instant::now();
+    while state_query::counter(&device, raw).is_some_and(|value| value < promised) {
+        if start.elapsed() > COUNTER_PATIENCE {
+            // The program has broken valid usage: what signals the value waits.
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
