@@ -55,6 +55,9 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Looks at what runs on all queues; see [`Renderer::look`].
     fn look(&self, restart: bool) -> Look;
 
+    /// Looks which submissions are complete; see [`Renderer::collect`].
+    fn collect(&self) {}
+
     /// Tells when there is something to look at.
     fn watchdog_wake(&self) -> &WatchdogWake;
 
@@ -170,6 +173,10 @@ impl Backend for Renderer {
 
     fn look(&self, restart: bool) -> Look {
         Renderer::look(self, restart)
+    }
+
+    fn collect(&self) {
+        Renderer::collect(self);
     }
 
     fn watchdog_wake(&self) -> &WatchdogWake {

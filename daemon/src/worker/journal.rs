@@ -17,6 +17,7 @@ use shm::journal::{CommandBytes, Journal, Log};
 use shm::{CheckpointMark, Progress, StatusPage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use vulkan::{ContextLost, Replay};
 
 /// The number of the virtqueue's executor; no ring has it.
@@ -24,6 +25,9 @@ pub(super) const VIRTQUEUE: u64 = 0;
 
 /// Bytes of a journal that a ring takes at a time, unless it needs more.
 const REGION: usize = 64 << 10;
+
+/// Time between two looks at submissions by a ring that has nothing else to do. The first look marks the end of what has no marker yet.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// The notes of one executor.
 #[derive(Debug, Default)]
@@ -76,6 +80,8 @@ pub(super) struct Batches<B> {
     from: usize,
     end: Arc<AtomicU32>,
     private: Vec<u8>,
+    /// The time of the last look at the submissions.
+    looked: Option<Instant>,
 }
 
 /// What the renderer says of a journal, written into the page that the device process reads.
@@ -112,7 +118,7 @@ impl Notes {
     /// Returns the memory for the commands of the ring that notes are made of.
     pub(super) fn batches<B: Backend>(&self, context: &Arc<Context<B>>) -> Batches<B> {
         let (context, end) = (Arc::clone(context), Arc::clone(&self.end));
-        Batches { context, number: 0, region: None, from: 0, end, private: Vec::new() }
+        Batches { context, number: 0, region: None, from: 0, end, private: Vec::new(), looked: None }
     }
 
     /// Lets go of the journal, which may begin anew.
@@ -326,6 +332,21 @@ impl<B: Backend> CommandMemory for Batches<B> {
         match &mut self.region {
             Some(region) => &mut region[self.from..self.from + bytes],
             None => self.private.room(bytes),
+        }
+    }
+
+    /// Looks whether the submissions are complete: the program knows soon, and until the device process does as well, the death of this process costs the
+    /// context.
+    fn waits(&mut self) {
+        let Context { checkpoint, progress, backend, .. } = &*self.context;
+        let is_noted = checkpoint.as_ref().is_some_and(|mark| mark.number().is_some());
+        if !is_noted || progress.as_ref().is_none_or(|progress| progress.is_idle()) {
+            return;
+        }
+        let now = Instant::now();
+        if self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_EVERY) {
+            self.looked = Some(now);
+            backend.collect();
         }
     }
 }

@@ -4,7 +4,7 @@
 //! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
 //! read-modify-write only.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
 use shm::{Activity, Mapping, OutOfBounds, Word};
@@ -87,6 +87,9 @@ pub(super) enum VirtqueueWait {
 pub(super) trait CommandMemory {
     /// Returns room for so many bytes. What was copied before is executed, or comes again.
     fn room(&mut self, bytes: usize) -> &mut [u8];
+
+    /// There is nothing to execute for now.
+    fn waits(&mut self) {}
 }
 
 impl CommandMemory for Vec<u8> {
@@ -384,7 +387,7 @@ impl Ring {
     {
         let mut head = self.head();
         let mut pace = Pace::new(self.idle_timeout, tunables().pace);
-        while let Some(tail) = self.wait_for_tail(head, &mut pace) {
+        while let Some(tail) = self.wait_for_tail(head, &mut pace, memory) {
             let mut rest = self.copy_out(head, tail, memory)?;
             self.copied.store(tail, Ordering::Relaxed);
             while !rest.is_empty() && !self.cancel.is_stopped() {
@@ -433,7 +436,7 @@ impl Ring {
     }
 
     /// The next tail other than `head`; nothing if the ring ended or is to rest. Spins, then sleeps in growing steps, then goes idle.
-    fn wait_for_tail(&self, head: u32, pace: &mut Pace) -> Option<u32> {
+    fn wait_for_tail(&self, head: u32, pace: &mut Pace, memory: &mut impl CommandMemory) -> Option<u32> {
         let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_stopped();
         if !pace.spin(has_work) {
             let begin = Instant::now();
@@ -441,10 +444,11 @@ impl Ring {
             while !has_work() {
                 let waited = awake.elapsed();
                 if waited < pace.awake() {
+                    memory.waits();
                     self.doze(pace.step(waited));
                     continue;
                 }
-                self.idle(head);
+                self.idle(head, memory);
                 awake = Instant::now();
                 if has_work() {
                     pace.was_notified(begin.elapsed());
@@ -484,7 +488,7 @@ impl Ring {
     ///
     /// A notification from before is dropped first: the tail it stands for is visible by now, so the look at the tail after
     /// announcing IDLE does not miss it. A later one is latched.
-    fn idle(&self, head: u32) {
+    fn idle(&self, head: u32, memory: &mut impl CommandMemory) {
         self.gate.lock().notified = false;
         self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
         self.tell_asleep();
@@ -492,7 +496,13 @@ impl Ring {
         let mut gate = self.gate.lock();
         while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_stopped() {
             match slices.next() {
-                Some(slice) => _ = self.wake.wait_for(&mut gate, *slice),
+                Some(slice) => {
+                    // What is notified meanwhile is latched.
+                    MutexGuard::unlocked(&mut gate, || memory.waits());
+                    if !gate.notified {
+                        self.wake.wait_for(&mut gate, *slice);
+                    }
+                }
                 None if self.is_looked_after.load(Ordering::Acquire) => self.wake.wait(&mut gate),
                 None => _ = self.wake.wait_for(&mut gate, IDLE_LAST),
             }

@@ -332,6 +332,24 @@ fn a_worker_asks_for_another_checkpoint_when_its_journal_is_nearly_full_and_ends
 }
 
 #[test]
+fn a_ring_that_waits_looks_whether_submissions_are_complete() {
+    let Journalled { old, new, mut ring, .. } = journalled();
+    let collected = || old.fake.collected.load(SeqCst);
+    let head = ring.push(&DESTROY);
+    ring.wait(head);
+    assert_eq!(collected(), 0, "nothing is pending");
+    old.status.progress().submits();
+    ring.push(&DESTROY);
+    let start = Instant::now();
+    while collected() < 2 {
+        assert!(start.elapsed() < LONG, "it looked {} times", collected());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    old.end();
+    new.end();
+}
+
+#[test]
 fn a_journal_that_makes_no_sense_is_refused() {
     // A log of more entries than there is room for, and one of a ring that is not there.
     for (at, word) in [(16, u64::MAX), (8, 99)] {

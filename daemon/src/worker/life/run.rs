@@ -338,7 +338,9 @@ impl<B: Backend> Worker<B> {
         match &self.context.checkpoint {
             Some(mark) if is_written => {
                 // It follows the older checkpoint until something is written into it.
-                self.context.journal.get().map(|journal| journal.begins(number));
+                if self.context.journal.get().is_some_and(|journal| !journal.begins(number)) {
+                    log::debug!("no journal behind this checkpoint: the last one is in use");
+                }
                 mark.ends(number);
             }
             Some(mark) => mark.gives_up(),

@@ -49,6 +49,8 @@ struct Fake {
     forgets: Arc<AtomicBool>,
     /// The commands of a journal that it has executed again.
     replayed: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// The number of times that it was looked which submissions are complete.
+    collected: Arc<AtomicU32>,
     /// The time for which a submission has run, as far as it was looked at.
     ran: Arc<Mutex<Option<Duration>>>,
     watchdog_wake: WatchdogWake,
@@ -191,6 +193,10 @@ impl Backend for Fake {
             *self.files.lock() = files.to_vec();
         }
         Ok(())
+    }
+
+    fn collect(&self) {
+        self.collected.fetch_add(1, SeqCst);
     }
 
     fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost> {
