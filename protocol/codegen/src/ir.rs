@@ -394,7 +394,7 @@ pub struct Command {
     pub replay: Replay,
 }
 
-/// What a successor does with a command that was executed behind the last checkpoint.
+/// The class of a command in a journal: it says what a successor does with a command that was executed behind the last checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// The successor executes it again.

@@ -13,7 +13,7 @@ use crate::shape::harden;
 use crate::validity::pipelines;
 use ash::vk;
 use protocol::venus::chain::Chain;
-use protocol::venus::generated as venus;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 /// `vkCreateComputePipelines`.
@@ -30,6 +30,9 @@ pub(crate) fn create_compute_pipelines<'a>(
         pipelines::check_compute(infos)?;
         infos.iter().map(|info| pipelines::facts(l, venus::PipelineBindPoint::COMPUTE, info.layout)).collect()
     };
+    if c.p_create_infos.unwrap_or(&[]).iter().any(|info| relies_on_cache(info.flags, info.p_next)) {
+        call.context.journal.breaks(RELIES_ON_CACHE);
+    }
     let stages = |info: &venus::ComputePipelineCreateInfo<'a>| {
         Ok(venus::ComputePipelineCreateInfo {
             p_next: chain(call, &device, info.p_next)?,
@@ -61,6 +64,9 @@ pub(crate) fn create_graphics_pipelines<'a>(
         pipelines::check_graphics(infos)?;
         infos.iter().map(|info| facts(info.layout)).collect()
     };
+    if c.p_create_infos.unwrap_or(&[]).iter().any(|info| relies_on_cache(info.flags, info.p_next)) {
+        call.context.journal.breaks(RELIES_ON_CACHE);
+    }
     let stages = |info: &venus::GraphicsPipelineCreateInfo<'a>| {
         let given = info.p_stages.unwrap_or(&[]);
         let p_stages: &[_] =
@@ -82,6 +88,19 @@ pub(crate) fn create_graphics_pipelines<'a>(
 }
 
 /// Descriptions with their shaders checked.
+/// The reason why a journal ends ahead of such a pipeline.
+const RELIES_ON_CACHE: &str = "a pipeline is made only if it needs no compilation";
+
+/// Returns whether a pipeline is made only if it needs no compilation, which another process with a cache of its own may not do again.
+fn relies_on_cache(flags: venus::PipelineCreateFlags, chain: Chain<'_>) -> bool {
+    let fails = venus::PipelineCreateFlags2::FAIL_ON_PIPELINE_COMPILE_REQUIRED;
+    flags.contains(venus::PipelineCreateFlags::FAIL_ON_PIPELINE_COMPILE_REQUIRED)
+        || chain.iter().any(|next| match next {
+            ChainStruct::PipelineCreateFlags2CreateInfo(info) => info.flags.contains(fails),
+            _ => false,
+        })
+}
+
 fn prepared<'a, I: Copy>(
     call: &Call<'a>,
     infos: Option<&'a [I]>,

@@ -5,6 +5,7 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A journal that is written beside the execution of commands.
 pub trait Journal: Send + Sync {
@@ -25,6 +26,8 @@ pub struct Journalled {
     journal: Option<Arc<dyn Journal>>,
     /// The reason for the first break since the last look.
     broken: Mutex<Option<&'static str>>,
+    /// The driver has failed to say how far submissions are.
+    has_failed: AtomicBool,
 }
 
 impl Journalled {
@@ -38,6 +41,18 @@ impl Journalled {
     pub fn breaks(&self, why: &'static str) {
         self.broken.lock().get_or_insert(why);
         self.journal.iter().for_each(|journal| journal.breaks(why));
+    }
+
+    /// Breaks the journal for good: the driver has lost a device, or does not say how far submissions are. So what counts as complete may not be done.
+    #[cold]
+    pub fn fails(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        self.breaks("the driver does not say whether submissions are complete");
+    }
+
+    /// Returns whether [`Self::fails`] was called: no successor can have what the guest takes for done.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// Returns the reason for the first break since this was called last, if there was one.

@@ -4,7 +4,7 @@
 
 use super::generated::{CLASSES, private_class};
 
-/// What a successor does with a command of a journal.
+/// The class of a command in a journal: it says what a successor does with the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Replay {

@@ -17,6 +17,8 @@ pub struct Markers {
     free: Mutex<Vec<vk::Fence>>,
     /// The driver has answered that the device is lost.
     is_lost: AtomicBool,
+    /// The driver has answered anything but that a submission is complete, or not yet.
+    has_failed: AtomicBool,
 }
 
 impl Markers {
@@ -72,10 +74,17 @@ impl Markers {
         status != Ok(false)
     }
 
+    /// Returns whether the driver has failed to say how far a submission is: what counts as complete may not be done.
+    pub fn have_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
     /// Logs the first answer by which the driver says that it has lost the device. The guest may never submit again, and only the worker
     /// would tell the operator.
     fn hear(&self, error: Option<vk::Result>) {
-        if error == Some(vk::Result::ERROR_DEVICE_LOST) && !self.is_lost.swap(true, Ordering::Relaxed) {
+        let Some(error) = error.filter(|error| *error != vk::Result::TIMEOUT) else { return };
+        self.has_failed.store(true, Ordering::Relaxed);
+        if error == vk::Result::ERROR_DEVICE_LOST && !self.is_lost.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "the host's driver has lost a device of this context (VK_ERROR_DEVICE_LOST): what it ran is not done"
             );

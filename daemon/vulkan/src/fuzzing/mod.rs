@@ -42,7 +42,7 @@ pub(super) use null_memory::{contents, fills};
 pub use null_state::at_barriers;
 pub use null_state::{Exclusive, live};
 #[cfg(test)]
-pub(super) use null_state::{RESULTS, address, release, run, stall};
+pub(super) use null_state::{RESULTS, address, lose_devices, release, run, stall};
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;

@@ -559,7 +559,11 @@ unsafe fn assert_all_of(other: u64, handles: *const u64, count: u32, kind: Kind)
 unsafe extern "system" fn fence_status(device: u64, fence: u64) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     state::assert_of(device, fence, Kind::Fence);
-    if state::is_signalled(fence) { 0 } else { vk::Result::NOT_READY.as_raw() }
+    match state::is_signalled(fence) {
+        _ if state::has_lost_devices() => vk::Result::ERROR_DEVICE_LOST.as_raw(),
+        true => 0,
+        false => vk::Result::NOT_READY.as_raw(),
+    }
 }
 
 unsafe extern "system" fn event_status(device: u64, event: u64) -> i32 {

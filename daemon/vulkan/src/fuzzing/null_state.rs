@@ -52,6 +52,8 @@ struct State {
     counters: FxHashMap<u64, u64>,
     /// Fences that will be signalled, while nothing completes.
     stalled: Option<Vec<u64>>,
+    /// The driver has lost all devices.
+    lost: bool,
     last: u64,
     /// The addresses of buffers and memory that have one, and something else for devices that give them again; and how many were chosen.
     addresses: FxHashMap<u64, u64>,
@@ -376,6 +378,17 @@ pub(crate) fn stall() {
 pub(crate) fn release() {
     let State { signalled, stalled, .. } = &mut *STATE.lock();
     signalled.extend(stalled.take().unwrap_or_default());
+}
+
+/// Has the driver lose all devices, as it says when it is asked for fences.
+#[cfg(test)]
+pub(crate) fn lose_devices() {
+    STATE.lock().lost = true;
+}
+
+/// Returns whether all devices are lost.
+pub(super) fn has_lost_devices() -> bool {
+    !is_trusting() && STATE.lock().lost
 }
 
 /// Returns whether nothing completes.

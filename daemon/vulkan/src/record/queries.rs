@@ -19,6 +19,8 @@ pub(crate) fn cmd_copy_query_pool_results(
     r: &mut Recorder<'_>,
     c: &venus::CmdCopyQueryPoolResults,
 ) -> Result<(), Fault> {
+    // A successor that knows results from before would record them in place of those that the program has then.
+    r.context.journal.breaks("a recording copies results of queries");
     let CommandBuffer { raw, device, .. } = r.command_buffer;
     let Some(function) = device.table.cmd_copy_query_pool_results else {
         return Err(Fault::missing("vkCmdCopyQueryPoolResults"));

@@ -16,8 +16,8 @@ use protocol::cursor::{Arena, Limits, Reader};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
 
-/// Bytes of the arena that commands are decoded into, beyond which they share what there is for all.
-const ARENA_BYTES: usize = 64 << 10;
+/// Bytes of the arena that commands are decoded into, beyond which they share what there is for all: as many as an executor's arena has.
+const ARENA_BYTES: usize = 1 << 20;
 
 /// Does entries again, each of which has whole commands.
 ///
@@ -40,16 +40,18 @@ pub(crate) fn replay(context: &Context, entries: &[&[u8]]) -> Result<(), Context
             bytes = &bytes[length..];
         }
     }
-    match again::settle(context) {
-        Standing::Idle => Ok(()),
-        _ => Err(ContextLost::new("a submission that had completed does not complete again")),
+    match again::complete(context) {
+        true => Ok(()),
+        false => Err(ContextLost::new("a submission that had completed does not complete again")),
     }
 }
 
 /// Does the first command again; returns its length.
 fn one(context: &Context, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
     arena.reset();
-    let limits = Limits { out_budget: context.env.limits.arena_bytes as u64, ..Limits::default() };
+    // An executor decodes results for which its reply stream has room, and for which its arena has room as well.
+    let out_budget = context.env.limits.arena_bytes.saturating_add(ARENA_BYTES) as u64;
+    let limits = Limits { out_budget, ..Limits::default() };
     let mut reader = Reader::with_limits(bytes, arena, limits);
     let header = Header::decode(&mut reader)?;
     let within = |lost: ContextLost| lost.within(header.number);

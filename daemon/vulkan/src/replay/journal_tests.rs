@@ -1,7 +1,7 @@
 //! Tests of journals on the null driver: what is done again behind a checkpoint comes out as it was.
 
 use crate::fuzzing::world_for_tests::{DEVICE, PAGES, SIZE, World};
-use crate::fuzzing::{self, Heard, NoResources, comparable, release, run, stall};
+use crate::fuzzing::{self, Heard, NoResources, comparable, lose_devices, release, run, stall};
 use crate::snapshot::step::Step;
 use crate::snapshot::{Carry, Prelude, Saved};
 use crate::{Cancel, Journal, Renderer};
@@ -475,6 +475,69 @@ fn a_lost_device_breaks_the_journal() {
 }
 
 #[test]
+fn work_of_a_device_that_the_driver_has_lost_is_not_taken_for_complete() {
+    let world = Journalled::new();
+    let [first, _] = BUFFERS;
+    world.record(first, ANY, barrier(first));
+    stall();
+    world.run(&[submit(&[batch_of(&[first])], FENCE)]);
+    assert!(!world.heard.take_break());
+    lose_devices();
+    world.world.renderer.look(false);
+    assert!(world.heard.take_break());
+    let saved = world.world.renderer.save(&Prelude::default(), Carry::Copied);
+    let refused = saved.map(drop).expect_err("what the guest takes for done is not done");
+    assert!(format!("{refused:?}").contains("lost a device"), "{refused:?}");
+}
+
+#[test]
+fn recordings_that_copy_results_of_queries_break_the_journal() {
+    let world = Journalled::new();
+    let [first, _] = BUFFERS;
+    let info = venus::QueryPoolCreateInfo {
+        query_type: venus::QueryType::TIMESTAMP,
+        query_count: 1,
+        ..Default::default()
+    };
+    let usage = venus::BufferUsageFlags::TRANSFER_DST;
+    let buffer = venus::BufferCreateInfo { size: 4096, usage, ..Default::default() };
+    let begin = venus::CommandBufferBeginInfo::default();
+    let (memory, memory_offset) = (venus::DeviceMemory(MEMORY), 0);
+    world.run(&[
+        Command::CreateQueryPool(venus::CreateQueryPool {
+            device: DEVICE,
+            p_create_info: Some(&info),
+            p_query_pool: Some(&QUERIES),
+        }),
+        Command::CreateBuffer(venus::CreateBuffer {
+            device: DEVICE,
+            p_create_info: Some(&buffer),
+            p_buffer: Some(&venus::Buffer(BUFFER)),
+        }),
+        Command::BindBufferMemory(venus::BindBufferMemory {
+            device: DEVICE,
+            buffer: venus::Buffer(BUFFER),
+            memory,
+            memory_offset,
+        }),
+        Command::BeginCommandBuffer(venus::BeginCommandBuffer {
+            command_buffer: first,
+            p_begin_info: Some(&begin),
+        }),
+    ]);
+    world.breaks(&Command::CmdCopyQueryPoolResults(venus::CmdCopyQueryPoolResults {
+        command_buffer: first,
+        query_pool: QUERIES,
+        first_query: 0,
+        query_count: 1,
+        dst_buffer: venus::Buffer(BUFFER),
+        dst_offset: 0,
+        stride: 8,
+        flags: venus::QueryResultFlags::TYPE_64,
+    }));
+}
+
+#[test]
 fn memory_that_is_shown_breaks_the_journal() {
     let world = Journalled::new();
     let exported = world.world.renderer.export(MEMORY, SIZE, true).unwrap();
@@ -532,4 +595,18 @@ fn a_journal_that_makes_no_sense_ends_the_context() {
     let ask = Command::GetFenceStatus(venus::GetFenceStatus { device: DEVICE, fence: venus::Fence(99) });
     let ask = encoded(&ask, CommandFlagsEXT::GENERATE_REPLY);
     assert_eq!(world.rebuilt().replay(&[&[&ask[..], &create, &ask].concat(), &[], &bind]), Ok(()));
+    // A reply stream may have room for more results than a decoder takes by default.
+    let (room, flags) = (vec![0; 2 << 20], venus::QueryResultFlags(0));
+    let results = venus::GetQueryPoolResults {
+        device: DEVICE,
+        query_pool: QUERIES,
+        first_query: 0,
+        query_count: 1,
+        data_size: room.len() as u64,
+        p_data: Some(&room),
+        stride: 8,
+        flags,
+    };
+    let results = encoded(&Command::GetQueryPoolResults(results), CommandFlagsEXT::GENERATE_REPLY);
+    assert_eq!(world.rebuilt().replay(&[&results]), Ok(()));
 }

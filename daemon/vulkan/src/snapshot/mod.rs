@@ -70,6 +70,9 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
     }
     context.pool.flush();
     context.timelines.all().iter().for_each(|queue| queue.refresh());
+    if context.journal.has_failed() {
+        return Err(NotMovable::ever("the driver has lost a device of it"));
+    }
     let mut saved = Saved { carry, ..Saved::default() };
     objects::save(context, prelude, &mut saved)?;
     state::save_before(context, &mut saved.steps)?;

@@ -27,6 +27,9 @@ const COUNTER_PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two looks at the queues.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
+/// The time for which queues are looked at without a pause: most of what computes nothing has completed then, and a journal may have tens of thousands of it.
+const LOOK_AT_ONCE: Duration = Duration::from_micros(50);
+
 /// The number of looks in a row at which nothing could go on, after which nothing can: what one queue waits for may have completed on another
 /// between looks at the two.
 const LOOKS: u32 = 3;
@@ -123,13 +126,32 @@ pub(crate) fn settle(context: &Context) -> Standing {
         if standings.iter().all(|standing| *standing == Standing::Idle) {
             return Standing::Idle;
         }
+        let passed = start.elapsed();
+        if passed < LOOK_AT_ONCE {
+            still = 0;
+            std::thread::yield_now();
+            continue;
+        }
         if still >= LOOKS {
             return Standing::Waits;
         }
-        if start.elapsed() > PATIENCE {
+        if passed > PATIENCE {
             return Standing::Going;
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Waits until all submissions of the context have completed, as they had before: a driver may tell the completion of what one waits for before
+/// the value of its semaphore. Returns whether they have, within [`PATIENCE`].
+pub(crate) fn complete(context: &Context) -> bool {
+    let start = Instant::now();
+    loop {
+        match settle(context) {
+            Standing::Idle => return true,
+            Standing::Waits if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
+            Standing::Waits | Standing::Going => return false,
+        }
     }
 }
 

@@ -242,6 +242,9 @@ impl Queue {
     /// Frees our markers of submissions that are not pending any more, unless a thread waits for them.
     fn settle(&self, device: &Device, submissions: &[Arc<Submission>]) {
         submissions.iter().for_each(|submission| self.account(device, submission));
+        if device.markers.have_failed() {
+            self.journal.fails();
+        }
         self.journal.completed(submissions.len());
         let free =
             submissions.iter().filter(|submission| !submission.is_awaited() && submission.lent.is_none());
