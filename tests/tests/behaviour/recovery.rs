@@ -89,12 +89,13 @@ fn a_mesa_program_whose_idle_worker_is_killed_computes_on() -> Result<()> {
     Ok(())
 }
 
-/// A program of VM `a` that compiles, records, submits, waits and checks without a pause until there is a file.
+/// A program that compiles, records, submits, waits and checks until there is a file, and never does nothing for as long as an idle worker is given. The
+/// driver compiles within a submission.
 fn busy(broker: &Broker, socket: &Path, until: &Path) -> Result<Background> {
     let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
     let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Used::Venus(socket))?;
     command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--words", "256", "--steps", "10"]);
-    command.args(["--rounds", "0", "--report", "--until"]).arg(until);
+    command.args(["--rounds", "0", "--report", "--pause", "100", "--until"]).arg(until);
     Background::start(command).with_context(|| broker.log())
 }
 
