@@ -497,9 +497,10 @@ impl Ring {
         while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_stopped() {
             match slices.next() {
                 Some(slice) => {
-                    // What is notified meanwhile is latched.
                     MutexGuard::unlocked(&mut gate, || memory.waits());
-                    if !gate.notified {
+                    // What came meanwhile woke nobody.
+                    let has_come = || self.tail.load(Ordering::SeqCst) != head || self.cancel.is_stopped();
+                    if !gate.notified && !has_come() {
                         self.wake.wait_for(&mut gate, *slice);
                     }
                 }

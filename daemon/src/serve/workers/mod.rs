@@ -647,7 +647,10 @@ impl Worker {
             }
             Err(OutboxError::Send(error)) => {
                 log::debug!(serial = self.serial, error:%; "cannot send to a worker");
-                self.keep_no_more(backlogs, self.owner());
+                // One that has died got nothing: what is kept is for its successor.
+                if !error.is_gone() {
+                    self.keep_no_more(backlogs, self.owner());
+                }
             }
             Err(OutboxError::Limit(limit)) => {
                 self.forget_backlog(backlogs);
@@ -665,8 +668,11 @@ impl Worker {
         let mut bound = backlogs.of(self.owner());
         // Each error costs one message. A worker that is gone is heard of so.
         let mut is_complete = true;
-        while self.outbox.flush(&self.channel, &mut bound).is_err() {
-            is_complete = false;
+        while let Err(error) = self.outbox.flush(&self.channel, &mut bound) {
+            if !error.is_gone() {
+                self.sent = self.sent.wrapping_sub(1);
+                is_complete = false;
+            }
         }
         if !is_complete {
             self.keep_no_more(backlogs, self.owner());

@@ -17,6 +17,9 @@ use vulkan::snapshot::{Carry, NotMovable, Prelude};
 /// Time that rings have to stop between two commands. If one needs longer, its command takes long, and the other rings are not kept waiting for it.
 const STOP_MAX: Duration = Duration::from_millis(200);
 
+/// The same time while rings are awake: a checkpoint must not hold up a program that compiles on one thread and computes on another.
+const BUSY_STOP_MAX: Duration = Duration::from_millis(20);
+
 /// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
 const DRAIN_MAX: Duration = Duration::from_millis(20);
 
@@ -34,7 +37,8 @@ pub(super) fn write<B: Backend>(
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     let start = Instant::now();
-    come_to_rest(context, STOP_MAX, DRAIN_MAX, DRAIN_MAX)?;
+    let is_busy = context.activity.as_ref().is_some_and(|activity| activity.look().0 > 0);
+    come_to_rest(context, if is_busy { BUSY_STOP_MAX } else { STOP_MAX }, DRAIN_MAX, DRAIN_MAX)?;
     virtqueue.rest();
     if let Some(mark) = &context.checkpoint {
         mark.begins();
