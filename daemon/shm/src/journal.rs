@@ -294,7 +294,7 @@ impl Log {
         self.word(OUTER, head.into(), Relaxed);
     }
 
-    /// So many bytes are executed of the streams that the command names at the head of [`Self::enters`], and what was added is known from now on.
+    /// Commits that so many bytes are executed of the streams that the command names at the head of [`Self::enters`], and what was added is known from now on.
     #[inline]
     pub fn begins(&mut self, begun: u32) {
         let word = BEGUN_FLAG | self.flags | u64::from(self.count) << COUNT_AT | u64::from(begun);

@@ -67,7 +67,7 @@ impl Activity {
     }
 }
 
-/// How far a worker has come.
+/// The progress of a worker.
 #[derive(Debug)]
 pub struct Progress {
     /// The number of messages that are executed.
@@ -92,7 +92,7 @@ impl Progress {
         self.pending.add(1, SeqCst);
     }
 
-    /// So many submissions are complete.
+    /// Counts so many submissions no more, as they are complete.
     pub fn completed(&self, count: u32) {
         self.pending.add(count.wrapping_neg(), SeqCst);
     }

@@ -92,7 +92,7 @@ struct Slot {
     written: Option<(u32, u64)>,
 }
 
-/// What a worker is sent that is asked for a checkpoint.
+/// The parts of the request for a checkpoint.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     /// The number of the checkpoint.
@@ -103,7 +103,7 @@ pub(super) struct Asked<'a> {
     pub journal: Option<BorrowedFd<'a>>,
 }
 
-/// What a successor is given whose predecessor is dead.
+/// The state that a successor is given whose predecessor is dead.
 #[derive(Debug)]
 pub(super) struct Given {
     /// The number of the checkpoint.

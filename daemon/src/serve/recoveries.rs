@@ -3,7 +3,7 @@
 //! The device process reads nothing of a checkpoint or a journal. A thread of its own passes both on to the successor with the memory files that the context
 //! holds, as a worker that hands over would; the end of the successor ends that thread.
 
-use super::checkpoints::{CHECKPOINT_BYTES, Given, Seen, Wanted};
+use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
 use super::effects::World;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
 use super::run::Server;
@@ -183,7 +183,9 @@ impl World {
             Wanted::Journal => Journal::create(),
         };
         let sent = match self.checkpoints.asks(ctx_id, make, now) {
-            Ok(asked) => self.workers.ask_for_checkpoint(ctx_id, progress, asked),
+            Ok(Asked { number, file, journal }) => {
+                self.workers.ask_for_checkpoint(ctx_id, progress, (number, file, journal))
+            }
             Err(error) => return log::debug!(context = ctx_id.0; "no file for a checkpoint: {error}"),
         };
         self.note_overflow(ctx_id, sent);

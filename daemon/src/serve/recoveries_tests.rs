@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CHECKPOINT: &[u8] = b"all that there is";
-/// What a played worker writes into its journal.
+/// The byte that a played worker writes into its journal.
 const JOURNAL: u8 = 7;
 const FIRST: ToWorker = ToWorker::WriteCheckpoint { number: 1 };
 const SECOND: ToWorker = ToWorker::WriteCheckpoint { number: 2 };

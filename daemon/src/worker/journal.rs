@@ -7,13 +7,12 @@
 
 use super::backend::Backend;
 use super::context::Context;
-use super::reply::ReplyStream;
-use super::ring::CommandMemory;
-use super::stream::{Place, State};
+use super::reply::{ReplyPlace, ReplyStream};
+use super::ring::{CommandMemory, Ring};
 use protocol::venus::generated::{
     NotifyRingMESA, SubmitVirtqueueSeqnoMESA, WaitRingSeqnoMESA, WriteRingExtraMESA,
 };
-use shm::journal::{CommandBytes, Journal, Log};
+use shm::journal::{self, CommandBytes, Journal, Log, Stream};
 use shm::{CheckpointMark, Progress, StatusPage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -36,7 +35,7 @@ pub(super) struct Notes {
     /// The number of the checkpoint that the last block followed, and the number of blocks since.
     number: u32,
     blocks: u32,
-    /// What is executed now is noted.
+    /// The current command is noted.
     is_noting: bool,
     /// The end of what is noted of the ring's commands: memory behind it is free.
     end: Arc<AtomicU32>,
@@ -52,6 +51,32 @@ struct Open {
     streams: u32,
 }
 
+/// The parts of an executor that notes are made of.
+pub(super) struct Whereabouts<'e, B> {
+    /// The executor's context.
+    pub context: &'e Context<B>,
+    /// The executor's ring; none if it executes the virtqueue's stream.
+    pub ring: Option<&'e Ring>,
+    /// The executor's reply stream.
+    pub reply: &'e ReplyStream,
+    /// Bytes that are executed of the streams which the next command names, if it was interrupted.
+    pub begun: Option<usize>,
+}
+
+impl<B: Backend> Whereabouts<'_, B> {
+    /// Returns where the executor is, at the head of its ring.
+    fn place(&self, head: u32) -> journal::Place {
+        let stream = |place: ReplyPlace| Stream {
+            resource: place.resource.map(|id| id.0),
+            offset: place.offset,
+            size: place.size,
+        };
+        let (position, begun) = (self.reply.position(), self.begun.map(|bytes| bytes as u32));
+        let stream = self.reply.place(&self.context.resources).map(stream);
+        journal::Place { head, begun, position, stream }
+    }
+}
+
 /// The note that is made behind a command, or several.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
@@ -65,9 +90,9 @@ pub(super) struct Note {
 #[derive(Clone, Copy, Debug)]
 enum Keeps {
     Nothing,
-    /// They are here in the journal.
+    /// The commands at this place of the journal.
     There(u32),
-    /// They are still to be copied.
+    /// The commands, which are still to be copied.
     Copied,
 }
 
@@ -84,7 +109,7 @@ pub(super) struct Batches<B> {
     looked: Option<Instant>,
 }
 
-/// What the renderer says of a journal, written into the page that the device process reads.
+/// The renderer's words about a journal, written into the page that the device process reads.
 pub(super) struct Told {
     mark: Arc<CheckpointMark>,
     progress: Arc<Progress>,
@@ -128,13 +153,10 @@ impl Notes {
 
     /// The first command of `bytes` is about to be executed, or the first few. Returns the note to be made behind it, if one is.
     #[inline]
-    pub(super) fn begins<B: Backend>(&mut self, state: &State<B>, bytes: &[u8]) -> Option<Note> {
+    pub(super) fn begins<B: Backend>(&mut self, state: &Whereabouts<'_, B>, bytes: &[u8]) -> Option<Note> {
         self.is_noting = false;
         let number = state.context.checkpoint.as_ref()?.executes()?;
-        let ring = match &state.place {
-            Place::Ring(ring) => ring,
-            Place::Virtqueue(_) => return self.begins_virtqueue(state, number, bytes),
-        };
+        let Some(ring) = state.ring else { return self.begins_virtqueue(state, number, bytes) };
         let class = Replay::of(command_number(bytes));
         if class == Replay::Breaks {
             state.context.changes();
@@ -162,7 +184,7 @@ impl Notes {
         Some(Note { keeps: Keeps::There(at), ticket, submits })
     }
 
-    /// What was begun is executed, so many bytes.
+    /// Notes that what was begun is executed, so many bytes.
     ///
     /// # Errors
     ///
@@ -170,7 +192,7 @@ impl Notes {
     #[inline]
     pub(super) fn ends<B: Backend>(
         &mut self,
-        state: &State<B>,
+        state: &Whereabouts<'_, B>,
         note: Note,
         bytes: &[u8],
         executed: Result<usize, ContextLost>,
@@ -186,7 +208,7 @@ impl Notes {
                 Keeps::Nothing => {}
                 Keeps::Copied => open.copies(state, bytes.get(..*length).unwrap_or_default(), note.ticket),
             }
-            open.commits(&state.reply, *length as u32);
+            open.commits(state.reply, *length as u32);
         }
         if note.submits {
             state.context.progress.iter().for_each(|progress| progress.completed(1));
@@ -195,11 +217,11 @@ impl Notes {
     }
 
     /// A command has been answered, if it is to be, and the streams that it names are executed now, of which so many bytes were executed before.
-    pub(super) fn enters<B: Backend>(&mut self, state: &State<B>, begun: usize) {
+    pub(super) fn enters<B: Backend>(&mut self, state: &Whereabouts<'_, B>, begun: usize) {
         if let Some(open) = self.open.as_mut().filter(|_| self.is_noting) {
             open.place.begun = Some(begun as u32);
             open.log.enters(open.place.head);
-            open.commits(&state.reply, 0);
+            open.commits(state.reply, 0);
         }
     }
 
@@ -220,8 +242,8 @@ impl Notes {
 
     /// Begins a block of the log. Returns whether it did; otherwise nothing is noted until the next checkpoint.
     #[cold]
-    fn opens<B: Backend>(&mut self, state: &State<B>, number: u32, (of, head): (u64, u32)) -> bool {
-        let context = &*state.context;
+    fn opens<B: Backend>(&mut self, state: &Whereabouts<'_, B>, number: u32, (of, head): (u64, u32)) -> bool {
+        let context = state.context;
         let Some(journal) = context.journal_behind(number) else {
             context.changes();
             return false;
@@ -231,7 +253,7 @@ impl Notes {
         }
         let place = match self.open.take() {
             Some(open) => open.place,
-            None => state.place_in_journal(head),
+            None => state.place(head),
         };
         let log = journal.log(of, self.blocks, &place);
         context.looks_at_journal(&journal, log.is_none());
@@ -241,8 +263,13 @@ impl Notes {
         true
     }
 
-    /// The same for the virtqueue's stream, whose bytes are in no journal.
-    fn begins_virtqueue<B: Backend>(&mut self, state: &State<B>, number: u32, bytes: &[u8]) -> Option<Note> {
+    /// Returns the note for a command of the virtqueue's stream, whose bytes are in no journal.
+    fn begins_virtqueue<B: Backend>(
+        &mut self,
+        state: &Whereabouts<'_, B>,
+        number: u32,
+        bytes: &[u8],
+    ) -> Option<Note> {
         match command_number(bytes) {
             // They leave nothing that a successor would not have.
             NotifyRingMESA::NUMBER | WaitRingSeqnoMESA::NUMBER | WriteRingExtraMESA::NUMBER => return None,
@@ -288,7 +315,7 @@ impl Open {
     }
 
     /// Copies commands into the journal.
-    fn copies<B: Backend>(&mut self, state: &State<B>, bytes: &[u8], ticket: u32) {
+    fn copies<B: Backend>(&mut self, state: &Whereabouts<'_, B>, bytes: &[u8], ticket: u32) {
         let memory = self.journal.bytes(bytes.len());
         state.context.looks_at_journal(&self.journal, memory.is_none());
         if let Some(mut memory) = memory {

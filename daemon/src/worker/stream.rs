@@ -7,15 +7,14 @@ use super::at_rest::{AtRest, Begin};
 use super::backend::{ARENA_KEPT, Backend};
 use super::context::Context;
 use super::inbox::Inbox;
-use super::journal::{Batches, Notes};
-use super::reply::{ReplyPlace, ReplyStream};
+use super::journal::{Batches, Notes, Whereabouts};
+use super::reply::ReplyStream;
 use super::ring::Ring;
 use super::transport;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
 use shm::Mapping;
-use shm::journal::{self, Stream};
 use std::sync::Arc;
 use vulkan::{Cancel, ContextLost, Interrupted, Stop};
 use waiting::hold::Holds;
@@ -107,10 +106,10 @@ impl<B: Backend> Executor<B> {
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
     pub(super) fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
-        let note = self.notes.begins(&self.state, bytes);
+        let note = self.notes.begins(&self.state.whereabouts(), bytes);
         let executed = self.run_first(bytes);
         let length = match note {
-            Some(note) => self.notes.ends(&self.state, note, bytes, executed)?,
+            Some(note) => self.notes.ends(&self.state.whereabouts(), note, bytes, executed)?,
             None => executed?,
         };
         if self.arena.allocated_bytes() > ARENA_KEPT {
@@ -140,7 +139,7 @@ impl<B: Backend> Executor<B> {
     /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them, or what is left of them.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
         let mut done = self.state.begun.take().unwrap_or(0);
-        self.notes.enters(&self.state, done);
+        self.notes.enters(&self.state.whereabouts(), done);
         let executed = self.run_copied(&mut done);
         self.state.indirect.clear();
         self.state.within_indirect = false;
@@ -175,16 +174,14 @@ impl<B: Backend> Executor<B> {
 }
 
 impl<B: Backend> State<B> {
-    /// Returns where the executor is, for a journal; `head` is the ring's.
-    pub(super) fn place_in_journal(&self, head: u32) -> journal::Place {
-        let stream = |place: ReplyPlace| Stream {
-            resource: place.resource.map(|id| id.0),
-            offset: place.offset,
-            size: place.size,
+    /// Returns what notes are made of.
+    #[inline]
+    fn whereabouts(&self) -> Whereabouts<'_, B> {
+        let ring = match &self.place {
+            Place::Ring(ring) => Some(&**ring),
+            Place::Virtqueue(_) => None,
         };
-        let (position, begun) = (self.reply.position(), self.begun.map(|bytes| bytes as u32));
-        let stream = self.reply.place(&self.context.resources).map(stream);
-        journal::Place { head, begun, position, stream }
+        Whereabouts { context: &self.context, ring, reply: &self.reply, begun: self.begun }
     }
 
     fn run_first(&mut self, bytes: &[u8], arena: &Arena) -> Result<usize, ContextLost> {

@@ -23,11 +23,11 @@ pub use figures::{Figure, Figures, Verdict, compare};
 pub struct Case {
     /// The workload's name.
     pub workload: String,
-    /// What the worker does beside.
+    /// The worker's work beside the commands.
     pub beside: Beside,
 }
 
-/// What a worker does beside the commands of a workload.
+/// The work of a worker beside the commands of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// Nothing.

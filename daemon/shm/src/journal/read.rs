@@ -1,4 +1,4 @@
-//! What a worker has left in its journal, as the worker reads it that follows.
+//! The journal that a worker has left, as the worker reads it that follows.
 //!
 //! The one that wrote it may have been taken over: its bytes are no more trusted than a guest's.
 
@@ -38,7 +38,7 @@ pub enum NoJournal {
     /// The file cannot be read.
     #[error("the journal cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// It has entries that a worker does not write.
+    /// The file has entries that a worker does not write.
     #[error("a journal that makes no sense")]
     Nonsense,
 }

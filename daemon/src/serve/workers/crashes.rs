@@ -8,7 +8,6 @@ use super::successors::needs_driver;
 use super::{Worker, Workers};
 use crate::device::Owner;
 use crate::ipc::{Fence, Outbox, ToWorker};
-use crate::serve::checkpoints::Asked;
 use protocol::ids::ContextId;
 use shm::Progress;
 use std::collections::VecDeque;
@@ -112,7 +111,7 @@ impl Workers {
         &mut self,
         ctx_id: ContextId,
         progress: Arc<Progress>,
-        Asked { number, file, journal }: Asked<'_>,
+        (number, file, journal): (u32, BorrowedFd<'_>, Option<BorrowedFd<'_>>),
     ) -> Result<(), &'static str> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
         if journal.is_some() {

@@ -1,4 +1,4 @@
-//! What a dead worker has left in its journal, for the successor: the commands that it has executed since its checkpoint, in their order, and
+//! The journal of a dead worker, as its successor reads it: the commands that it has executed since its checkpoint, in their order, and
 //! where its rings were.
 //!
 //! The dead worker may have been taken over, so this is as hostile as a guest's stream: commands pass the decoder and all checks when they are executed
@@ -37,7 +37,7 @@ impl Journal {
         Self::read(|at, into| file.read_exact_at(into, at), number, snapshot)
     }
 
-    /// The same of anything that can be read.
+    /// Reads the journal out of anything that can be read.
     pub(super) fn read(
         fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,
         number: u32,

@@ -4,8 +4,8 @@
 //! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
 //! else than resources, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
 
-use super::backend::{ARENA_KEPT, Backend, Contents};
 use crate::ipc::{Channel, ToDevice};
+use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
 use config::{ContextLimits, MemoryId};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
