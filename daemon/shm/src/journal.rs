@@ -65,7 +65,7 @@ pub struct Journal {
     tickets: AtomicU32,
     /// The number of parts that are in use.
     lent: AtomicU32,
-    /// The journal was found to be nearly full.
+    /// The journal was found to be filling.
     is_told: AtomicBool,
 }
 
@@ -181,9 +181,10 @@ impl Journal {
         Some(CommandBytes(self.part(COMMANDS + at, bytes)?))
     }
 
-    /// Returns whether the journal is three quarters full; once for each checkpoint.
-    pub fn is_nearly_full(&self) -> bool {
-        let taken = self.taken.load(Relaxed) >= (JOURNAL_BYTES - COMMANDS) / 4 * 3;
+    /// Returns whether a quarter of the bytes or three quarters of the blocks are taken, so that another checkpoint is due; once for each checkpoint. Pages
+    /// of a journal that were used once take memory from then on, so few of them are to be.
+    pub fn is_filling(&self) -> bool {
+        let taken = self.taken.load(Relaxed) >= (JOURNAL_BYTES - COMMANDS) / 4;
         (taken || self.blocks.load(Relaxed) >= BLOCKS / 4 * 3) && !self.is_told.swap(true, Relaxed)
     }
 
@@ -401,17 +402,17 @@ mod tests {
     #[test]
     fn it_is_full_when_blocks_or_bytes_are_used_up_and_says_so_once_before() {
         let (journal, _) = journal();
-        assert!(journal.begins(1) && !journal.is_nearly_full());
+        assert!(journal.begins(1) && !journal.is_filling());
         let room = (JOURNAL_BYTES - COMMANDS) as usize;
         let first = journal.bytes(room / 4 * 3).unwrap();
-        assert!(journal.is_nearly_full() && !journal.is_nearly_full());
+        assert!(journal.is_filling() && !journal.is_filling());
         assert!(journal.bytes(room / 2).is_none() && journal.bytes(usize::MAX).is_none());
         let last = journal.bytes(room / 4).unwrap();
         assert!(journal.bytes(1).is_none());
         drop((first, last));
         assert!(journal.begins(2));
         let blocks: Vec<_> = (0..BLOCKS).map(|block| journal.log(1, block, &place(0)).unwrap()).collect();
-        assert!(journal.is_nearly_full() && journal.log(1, BLOCKS, &place(0)).is_none());
+        assert!(journal.is_filling() && journal.log(1, BLOCKS, &place(0)).is_none());
         drop(blocks);
     }
 

@@ -389,7 +389,7 @@ pub enum ToDevice {
         /// There may be one as soon as the context does nothing once more.
         for_now: bool,
     },
-    /// The journal is nearly full, or full: another checkpoint would empty it. Once for each checkpoint, or twice.
+    /// The journal fills, or is full: another checkpoint would empty it. Once for each checkpoint, or twice.
     JournalFills,
 }
 

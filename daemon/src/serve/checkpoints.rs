@@ -59,7 +59,7 @@ struct Checkpoint {
     number: u32,
     /// The journal, once its worker was given it.
     journal: Option<OwnedFd>,
-    /// The journal is nearly full, or was.
+    /// The journal fills, or is full.
     fills: bool,
     /// The number of checkpoints in a row that a busy worker has written in vain, as it has soon done what no journal has.
     broken: u32,
@@ -230,7 +230,7 @@ impl Checkpoints {
         self.next
     }
 
-    /// The journal of a context is nearly full, or full.
+    /// The journal of a context fills, or is full.
     pub(super) fn fills(&mut self, ctx_id: ContextId, now: Instant) {
         let (Some(_), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
         one.fills = true;

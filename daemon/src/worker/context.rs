@@ -114,7 +114,7 @@ impl<B: Backend> Context<B> {
             log::debug!(ctx_id = self.id.0; "the journal is full");
             self.changes();
         }
-        if is_full || journal.is_nearly_full() {
+        if is_full || journal.is_filling() {
             self.answer(&ToDevice::JournalFills, None);
         }
     }

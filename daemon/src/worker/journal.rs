@@ -26,7 +26,7 @@ pub(super) const VIRTQUEUE: u64 = 0;
 const REGION: usize = 64 << 10;
 
 /// Time between two looks at submissions by a ring that has nothing else to do. The first look marks the end of what has no marker yet.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The notes of one executor.
 #[derive(Debug, Default)]

@@ -306,7 +306,7 @@ fn what_cannot_be_executed_again_ends_the_journal_until_the_next_checkpoint() {
 }
 
 #[test]
-fn a_worker_asks_for_another_checkpoint_when_its_journal_is_nearly_full_and_ends_it_when_it_is() {
+fn a_worker_asks_for_another_checkpoint_when_its_journal_fills_and_ends_it_when_it_is_full() {
     let Journalled { old, new, mut ring, .. } = journalled();
     let stream = bytes(&DESTROY.repeat(16_384));
     let memory = old.shared_memory(22, stream.len() as u64);
