@@ -2,7 +2,7 @@
 //!
 //! Everything in here may change under our hands at any moment. So no reference to such bytes ever leaves this module: single
 //! words are accessed atomically ([`Word`]), ranges are copied out into private memory or in from it ([`Mapping`]), and every
-//! offset is checked. Knows nothing of rings, resources or Venus.
+//! offset is checked. Only a worker's [`journal`] is different, as no other process writes to it. Knows nothing of rings, resources or Venus.
 
 #![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
 
@@ -14,6 +14,7 @@ mod fixed;
 pub mod fuzzing;
 mod grants;
 mod guard;
+pub mod journal;
 mod mapping;
 mod memfd;
 mod placed;
@@ -33,5 +34,5 @@ pub use mapping::{Mapping, OutOfBounds, Word};
 pub use memfd::create;
 pub use replace::put_in_place_of;
 pub use results::{ResultWord, ResultWords, Told};
-pub use status::{Activity, StatusPage};
+pub use status::{Activity, Progress, StatusPage};
 pub use trace_note::{Stages, SubmissionId, TakenNotes, TraceNote};

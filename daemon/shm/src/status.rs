@@ -8,7 +8,7 @@ use super::{CheckpointMark, MapError, Mapping, ResultWords, Word, create};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 /// The offset of the table of results, behind a page of words, and the size of everything.
@@ -34,6 +34,8 @@ pub struct StatusPage {
     activity: Arc<Activity>,
     /// By the worker: whether its checkpoint is all that there is of its context.
     checkpoint: Arc<CheckpointMark>,
+    /// By the worker: how far it has come.
+    progress: Arc<Progress>,
     /// By the worker: where the driver looks for the results of fences.
     results: Arc<ResultWords>,
 }
@@ -65,6 +67,42 @@ impl Activity {
     }
 }
 
+/// The progress of a worker.
+#[derive(Debug)]
+pub struct Progress {
+    /// The number of messages that are executed.
+    messages: Word,
+    /// The number of submissions that are not complete, or not noted.
+    pending: Word,
+}
+
+impl Progress {
+    /// All messages up to this one are executed, by their numbers from 1 modulo 2^32.
+    pub fn executed(&self, number: u32) {
+        self.messages.store(number, Release);
+    }
+
+    /// Returns the number of the last message that is executed.
+    pub fn messages(&self) -> u32 {
+        self.messages.load(Acquire)
+    }
+
+    /// One more submission may reach the driver.
+    pub fn submits(&self) {
+        self.pending.add(1, SeqCst);
+    }
+
+    /// Counts so many submissions no more, as they are complete.
+    pub fn completed(&self, count: u32) {
+        self.pending.add(count.wrapping_neg(), SeqCst);
+    }
+
+    /// Returns whether no submission is in the driver.
+    pub fn is_idle(&self) -> bool {
+        self.pending.load(SeqCst) == 0
+    }
+}
+
 impl StatusPage {
     /// Makes one, to be given to a worker by its file.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
@@ -82,7 +120,9 @@ impl StatusPage {
         let activity = Arc::new(Activity { awake: word(128)?, wakings: word(132)? });
         let (limit, restarts) = (word(64)?, word(68)?);
         let checkpoint = Arc::new(CheckpointMark::new(word(192)?));
-        Ok(Self { running, looks, usual, served, limit, restarts, activity, checkpoint, results })
+        // Not in the line of the mark, which all executors read.
+        let progress = Arc::new(Progress { messages: word(256)?, pending: word(260)? });
+        Ok(Self { running, looks, usual, served, limit, restarts, activity, checkpoint, progress, results })
     }
 
     /// The worker has looked: for how long the longest of its submissions has run, if one runs.
@@ -142,6 +182,11 @@ impl StatusPage {
     /// Returns whether the worker's checkpoint is all that there is of its context.
     pub fn checkpoint(&self) -> &Arc<CheckpointMark> {
         &self.checkpoint
+    }
+
+    /// Returns how far the worker has come.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
     /// Returns the table of places where the driver looks for the results of fences.
@@ -207,6 +252,13 @@ mod tests {
         (0..3).for_each(|_| theirs.activity().wakes());
         theirs.activity().sleeps();
         assert_eq!(ours.activity().look(), (2, 3));
+        theirs.progress().executed(7);
+        theirs.progress().submits();
+        theirs.progress().submits();
+        theirs.progress().completed(1);
+        assert_eq!((ours.progress().messages(), ours.progress().is_idle()), (7, false));
+        theirs.progress().completed(1);
+        assert!(ours.progress().is_idle());
         ours.set_limit(Duration::from_secs(30));
         ours.restart();
         assert_eq!((theirs.limit(), theirs.restarts()), (Duration::from_secs(30), 1));

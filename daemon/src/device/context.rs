@@ -122,6 +122,15 @@ impl<T> Context<T> {
         timeline.drain(..passed).map(|(_, ticket)| ticket).collect()
     }
 
+    /// Returns the fences that are not passed, for each timeline in order.
+    pub(super) fn open_fences(&self) -> impl Iterator<Item = (RingIdx, FenceId)> {
+        let of = |(ring_idx, fences): (&RingIdx, &VecDeque<(FenceId, T)>)| {
+            let ring_idx = *ring_idx;
+            fences.iter().map(move |(fence_id, _)| (ring_idx, *fence_id)).collect::<Vec<_>>()
+        };
+        self.timelines.iter().flat_map(of)
+    }
+
     /// The number of fences that are not passed.
     pub(super) fn fences(&self) -> usize {
         self.timelines.values().map(VecDeque::len).sum()

@@ -236,6 +236,11 @@ impl<T> Device<T> {
         }
     }
 
+    /// Returns the fences of a context that are not passed, for each timeline in order.
+    pub(crate) fn open_fences(&self, ctx_id: ContextId) -> Vec<(RingIdx, FenceId)> {
+        self.contexts.get(&ctx_id).map(|context| context.open_fences().collect()).unwrap_or_default()
+    }
+
     /// Nobody may have any memory mapped that workers lend: they are about to go.
     pub(crate) fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
         let lending = self.contexts.values_mut().flat_map(|context| std::mem::take(&mut context.lending));

@@ -31,6 +31,14 @@ pub enum SendError {
     Encode(#[from] postcard::Error),
 }
 
+impl SendError {
+    /// Returns whether the peer has closed its end, or has died.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Io(Errno::PIPE | Errno::CONNRESET))
+    }
+}
+
 /// The reason why no message came.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {

@@ -179,9 +179,15 @@ pub enum ToWorker {
         /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
     },
-    /// Come to rest, write a checkpoint, and go on: the context does nothing. Descriptor: the memory file that it is written into, whose size cannot
+    /// Come to rest, write a checkpoint, and go on. Descriptor: the memory file that it is written into, whose size cannot
     /// change. Answered by [`ToDevice::CheckpointWritten`] or [`ToDevice::NoCheckpoint`].
-    WriteCheckpoint,
+    WriteCheckpoint {
+        /// The number of the checkpoint in the mark, from 1.
+        number: u32,
+    },
+    /// Note in a journal from now on what is executed behind a checkpoint. Once, ahead of the first [`Self::WriteCheckpoint`]. Descriptor: the file
+    /// (`shm::journal`).
+    KeepJournal,
 }
 
 impl ToWorker {
@@ -216,6 +222,11 @@ pub enum HandOver {
         count: u32,
         /// Bytes of each: whole pages.
         bytes: u64,
+    },
+    /// Ahead of [`Self::End`], from the device process: what was executed behind the snapshot. Descriptor: the journal.
+    Journal {
+        /// The number of the checkpoint that the snapshot is.
+        number: u32,
     },
     /// The snapshot is complete.
     End,
@@ -378,6 +389,8 @@ pub enum ToDevice {
         /// There may be one as soon as the context does nothing once more.
         for_now: bool,
     },
+    /// The journal fills, or is full: another checkpoint would empty it. Once for each checkpoint, or twice.
+    JournalFills,
 }
 
 /// The answer of the probe process: the GPUs in the driver's order, or why no driver could be asked.

@@ -83,6 +83,13 @@ impl<M> Outbox<M> {
         Ok(())
     }
 
+    /// Forgets the message that waits first.
+    pub fn forget_first(&mut self, bound: &mut impl Bound<M>) {
+        if let Some((message, file)) = self.waiting.pop_front() {
+            bound.give_back(&message, file.is_some());
+        }
+    }
+
     /// Returns the messages that wait here, in order.
     pub fn waiting(&self) -> impl Iterator<Item = (&M, Option<BorrowedFd<'_>>)> {
         self.waiting.iter().map(|(message, file)| (message, file.as_ref().map(AsFd::as_fd)))

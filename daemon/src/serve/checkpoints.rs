@@ -1,12 +1,14 @@
 //! This file decides when workers are to write checkpoints and how often the workers of a context may die, and keeps the checkpoints.
 //!
-//! A worker is asked when it has executed nothing for a moment, and is then left alone for far longer than the checkpoint took. Each context is looked at
+//! A worker is asked when it has executed nothing for a moment, or when it is busy and its journal does not have all that it did. It is then left alone for
+//! far longer than the checkpoint took. Each context is looked at
 //! while it may have something to write down; one that has not is looked at again when something is sent to it. Knows no process and no clock: time
 //! is passed in.
 
 use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use shm::CheckpointMark;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,10 @@ const REFUSAL_MAX: Duration = Duration::from_millis(200);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Time between two checkpoints of a context, at most, however long the first one took.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// A worker that is busy is asked when so many looks in a row have found that it executes what no journal has.
+const BUSY_LOOKS: u32 = 1;
+/// Time until a busy worker is asked again which never has a checkpoint for long, at most.
+const BROKEN_MAX: Duration = Duration::from_secs(8);
 /// Time until a worker is asked again whose context can have none, or for which there was no file.
 const NONE_PAUSE: Duration = Duration::from_secs(60);
 
@@ -46,8 +52,17 @@ pub(super) struct Checkpoints {
 /// The checkpoint of one context.
 #[derive(Debug, Default)]
 struct Checkpoint {
-    /// The file that it is written into.
-    file: Option<OwnedFd>,
+    /// The files that checkpoints are written into by turns, so that the last one counts until the next is written.
+    slots: [Slot; 2],
+    /// The slot that is or was written into last, and the number of the checkpoint there.
+    last: usize,
+    number: u32,
+    /// The journal, once its worker was given it.
+    journal: Option<OwnedFd>,
+    /// The journal fills, or is full.
+    fills: bool,
+    /// The number of checkpoints in a row that a busy worker has written in vain, as it has soon done what no journal has.
+    broken: u32,
     turn: Turn,
     /// The time of the next look; none while there is nothing to write down.
     at: Option<Instant>,
@@ -59,12 +74,54 @@ struct Checkpoint {
     /// Answers that there is no checkpoint for now, since the last that was written: the dear ones, and with them the others since the context was used.
     refused_dear: u32,
     refused: u32,
+    /// The worker has answered that there is no checkpoint of what it has: it is not held up for another answer while it is busy.
+    has_none: bool,
     /// The context was sent something to do since its worker was asked.
     used_since: bool,
-    /// The bytes that a successor is to get, whose predecessor is dead.
-    for_successor: Option<u64>,
+    /// The number of the checkpoint that a successor is to get, whose predecessor is dead.
+    for_successor: Option<u32>,
     /// The times at which workers of the context died by themselves.
     crashes: Vec<Instant>,
+}
+
+/// A file for checkpoints, and what is in it.
+#[derive(Debug, Default)]
+struct Slot {
+    file: Option<OwnedFd>,
+    /// The number of the checkpoint, and its bytes.
+    written: Option<(u32, u64)>,
+}
+
+/// The parts of the request for a checkpoint.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// The number of the checkpoint.
+    pub number: u32,
+    /// The file for it.
+    pub file: BorrowedFd<'a>,
+    /// The journal, if the worker has none yet.
+    pub journal: Option<BorrowedFd<'a>>,
+}
+
+/// The state that a successor is given whose predecessor is dead.
+#[derive(Debug)]
+pub(super) struct Given {
+    /// The number of the checkpoint.
+    pub number: u32,
+    /// The file that it is in, and its bytes.
+    pub file: OwnedFd,
+    pub bytes: u64,
+    /// The journal behind it.
+    pub journal: Option<OwnedFd>,
+}
+
+/// The files that are made for a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// For a checkpoint.
+    Checkpoint,
+    /// For the journal.
+    Journal,
 }
 
 /// The side that has to do something next: the worker, or this process.
@@ -86,6 +143,10 @@ pub(super) enum Seen {
     Covered,
     /// Something was executed since the last look, or may be at any time.
     Busy,
+    /// The worker is busy, and the checkpoint has everything together with its journal.
+    Noted,
+    /// The worker is busy with what is in no journal.
+    Unnoted,
     /// Nothing was executed since the last look, and there is something to write down.
     Idle,
 }
@@ -140,7 +201,15 @@ impl Checkpoints {
         let busy = std::mem::take(&mut one.busy);
         let at = match seen {
             Seen::Covered => return false,
-            Seen::Busy => {
+            Seen::Unnoted if !one.has_none && (one.fills || busy >= BUSY_LOOKS) => {
+                one.broken = if one.fills { 0 } else { one.broken.saturating_add(1) };
+                return true;
+            }
+            Seen::Noted if one.fills => return true,
+            Seen::Busy | Seen::Noted | Seen::Unnoted => {
+                if seen == Seen::Noted {
+                    one.broken = 0;
+                }
                 (one.busy, one.busy_at) = (busy.saturating_add(1), Some(now));
                 now + doubled(every, busy, LOOKS_MAX)
             }
@@ -161,25 +230,46 @@ impl Checkpoints {
         self.next
     }
 
-    /// The worker of a context is asked. Returns the file for its checkpoint, made by `make` if there is none.
+    /// The journal of a context fills, or is full.
+    pub(super) fn fills(&mut self, ctx_id: ContextId, now: Instant) {
+        let (Some(_), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
+        one.fills = true;
+        let at = match one.turn {
+            Turn::Asked(_) => return,
+            Turn::Pauses(until) => now.max(until),
+            Turn::Free => now,
+        };
+        let at = one.at.map_or(at, |planned| planned.min(at));
+        self.look_at(ctx_id, at);
+    }
+
+    /// The worker of a context is asked. Returns what it is sent; files are made by `make` if there are none.
     ///
     /// # Errors
     ///
-    /// The file cannot be made.
+    /// A file cannot be made.
     pub(super) fn asks<E>(
         &mut self,
         ctx_id: ContextId,
-        make: impl FnOnce() -> Result<OwnedFd, E>,
+        make: impl Fn(Wanted) -> Result<OwnedFd, E>,
         now: Instant,
-    ) -> Result<BorrowedFd<'_>, E> {
+    ) -> Result<Asked<'_>, E> {
         let one = self.contexts.entry(ctx_id).or_default();
         one.turn = Turn::Pauses(now + NONE_PAUSE);
-        let file =
-            one.file.take().map_or_else(make, Ok).inspect_err(|_| self.look_at(ctx_id, now + NONE_PAUSE))?;
+        let slot = 1 - one.last;
+        let is_given = one.journal.is_some();
+        if let Err(error) = one.make(slot, make) {
+            self.look_at(ctx_id, now + NONE_PAUSE);
+            return Err(error);
+        }
         let one = self.contexts.entry(ctx_id).or_default();
         (one.turn, one.used_since) = (Turn::Asked(now), false);
-        let file: &OwnedFd = one.file.insert(file);
-        Ok(file.as_fd())
+        let Checkpoint { slots, journal, number, .. } = one;
+        let Slot { file, written } = &mut slots[slot];
+        *written = None;
+        let file = file.as_ref().expect("it was made just now").as_fd();
+        let journal = journal.as_ref().map(AsFd::as_fd).filter(|_| !is_given);
+        Ok(Asked { number: CheckpointMark::next_number(*number), file, journal })
     }
 
     /// A worker has answered: its checkpoint has so many bytes and took so long, or there is none, perhaps only for now.
@@ -201,7 +291,8 @@ impl Checkpoints {
         if written.is_ok_and(|(bytes, _)| bytes > CHECKPOINT_BYTES) {
             return Err("a checkpoint larger than its file");
         }
-        if written == Err(false) {
+        one.has_none = written == Err(false);
+        if one.has_none {
             one.turn = Turn::Pauses(now + NONE_PAUSE);
             if one.used_since {
                 self.look_at(ctx_id, now + NONE_PAUSE);
@@ -212,8 +303,14 @@ impl Checkpoints {
         let since = now.saturating_duration_since(asked);
         let took = written.map_or(REFUSAL_MAX, |(_, took)| took).min(since);
         // A refusal says nothing of the time that a checkpoint takes.
-        if written.is_ok() {
+        if let Ok((bytes, _)) = written {
             one.took = took;
+            one.last = 1 - one.last;
+            one.number = CheckpointMark::next_number(one.number);
+            one.slots[one.last].written = Some((one.number, bytes));
+            // The older one is of no use any more, and may be large.
+            one.slots[1 - one.last] = Slot::default();
+            one.fills = false;
         }
         let pause = took.saturating_mul(PAUSE);
         let until = now + pause.clamp(PAUSE_MIN, PAUSE_MAX).max(every);
@@ -224,7 +321,8 @@ impl Checkpoints {
             Ok(_) => (0, 0),
             Err(_) => (one.refused.saturating_add(1), one.refused_dear.saturating_add(dear)),
         };
-        let at = until.max(now + doubled(every, one.refused, PAUSE_MAX));
+        let broken = doubled(every, one.broken.saturating_sub(1), BROKEN_MAX);
+        let at = until.max(now + doubled(every, one.refused, PAUSE_MAX).max(broken));
         self.look_at(ctx_id, at);
         Ok(())
     }
@@ -248,15 +346,24 @@ impl Checkpoints {
         }
     }
 
-    /// The checkpoint of a context, which has so many bytes, is to go to a successor.
-    pub(super) fn is_for_successor(&mut self, ctx_id: ContextId, bytes: u64) {
-        self.contexts.entry(ctx_id).or_default().for_successor = Some(bytes);
+    /// Returns whether the checkpoint of this number is written.
+    pub(super) fn has(&self, ctx_id: ContextId, number: u32) -> bool {
+        self.contexts.get(&ctx_id).is_some_and(|one| one.slot_of(number).is_some())
     }
 
-    /// Takes the checkpoint that is for a context's successor: the file and its bytes.
-    pub(super) fn take(&mut self, ctx_id: ContextId) -> Option<(OwnedFd, u64)> {
+    /// The checkpoint of a number is to go to a successor of the context's worker.
+    pub(super) fn is_for_successor(&mut self, ctx_id: ContextId, number: u32) {
+        self.contexts.entry(ctx_id).or_default().for_successor = Some(number);
+    }
+
+    /// Takes the checkpoint that is for a context's successor, with the journal.
+    pub(super) fn take(&mut self, ctx_id: ContextId) -> Option<Given> {
         let one = self.contexts.get_mut(&ctx_id)?;
-        Some((one.file.take()?, one.for_successor.take()?))
+        let number = one.for_successor.take()?;
+        let slot = one.slot_of(number)?;
+        let (_, bytes) = one.slots[slot].written.take()?;
+        let file = one.slots[slot].file.take()?;
+        Some(Given { number, file, bytes, journal: one.journal.take() })
     }
 
     /// A context has a worker that has written nothing yet, its first or another.
@@ -270,6 +377,24 @@ impl Checkpoints {
     /// A context has ended.
     pub(super) fn ends(&mut self, ctx_id: ContextId) {
         self.contexts.remove(&ctx_id);
+    }
+}
+
+impl Checkpoint {
+    /// Makes the files that are missing.
+    fn make<E>(&mut self, slot: usize, make: impl Fn(Wanted) -> Result<OwnedFd, E>) -> Result<(), E> {
+        if self.slots[slot].file.is_none() {
+            self.slots[slot].file = Some(make(Wanted::Checkpoint)?);
+        }
+        if self.journal.is_none() {
+            self.journal = Some(make(Wanted::Journal)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the slot in which the checkpoint of a number is.
+    fn slot_of(&self, number: u32) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.written.is_some_and(|(written, _)| written == number))
     }
 }
 
@@ -295,7 +420,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const WRITTEN: Result<(u64, Duration), bool> = Ok((5, Duration::ZERO));
 
-    fn file() -> io::Result<OwnedFd> {
+    fn file(_: Wanted) -> io::Result<OwnedFd> {
         shm::create("test", 4096)
     }
 
@@ -449,6 +574,65 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_worker_is_asked_when_no_journal_has_what_it_does_and_seldom_if_that_goes_on() {
+        let (mut all, now) = begun(Some(SECOND));
+        let mut at = now + SECOND;
+        assert_eq!(looks(&mut all, Seen::Noted, at), (false, Some(at + SECOND)));
+        at += SECOND;
+        for pause in [1, 2, 4, 8, 8] {
+            while !looks(&mut all, Seen::Unnoted, at).0 {
+                at += SECOND;
+            }
+            all.asks(CONTEXT, file, at).unwrap();
+            all.answered(CONTEXT, WRITTEN, at).unwrap();
+            assert_eq!(all.next_due(), Some(at + pause * SECOND));
+            at += pause * SECOND;
+        }
+        assert!(!looks(&mut all, Seen::Noted, at).0);
+        at += SECOND;
+        assert!(looks(&mut all, Seen::Unnoted, at).0);
+        all.asks(CONTEXT, file, at).unwrap();
+        all.answered(CONTEXT, WRITTEN, at).unwrap();
+        assert_eq!(all.next_due(), Some(at + SECOND), "the one before was of use");
+    }
+
+    #[test]
+    fn a_journal_that_fills_is_emptied_as_soon_as_the_worker_may_be_asked() {
+        let (mut all, now) = begun(Some(SECOND));
+        all.fills(CONTEXT, now);
+        assert_eq!(looks(&mut all, Seen::Noted, now), (true, None));
+        all.asks(CONTEXT, file, now).unwrap();
+        all.fills(CONTEXT, now);
+        assert_eq!(all.next_due(), None, "it is asked");
+        let took = SECOND / 10;
+        all.answered(CONTEXT, Ok((5, took)), now + took).unwrap();
+        let at = now + took + 100 * took;
+        all.fills(CONTEXT, now + took);
+        assert_eq!(looks(&mut all, Seen::Unnoted, at), (true, None));
+        all.asks(CONTEXT, file, at).unwrap();
+        all.answered(CONTEXT, Err(true), at).unwrap();
+        assert!(looks(&mut all, Seen::Noted, at + 60 * SECOND).0, "it is still full");
+    }
+
+    #[test]
+    fn the_last_checkpoint_stays_until_the_next_is_written() {
+        let (mut all, now) = begun(Some(SECOND));
+        for number in 1..=3 {
+            let asked = all.asks(CONTEXT, file, now).unwrap();
+            assert_eq!((asked.number, asked.journal.is_some()), (number, number == 1));
+            assert!(number == 1 || all.has(CONTEXT, number - 1));
+            all.answered(CONTEXT, Err(true), now).unwrap();
+            assert_eq!(all.asks(CONTEXT, file, now).unwrap().number, number);
+            all.answered(CONTEXT, Ok((number.into(), Duration::ZERO)), now).unwrap();
+            assert!(all.has(CONTEXT, number) && (number == 1 || all.has(CONTEXT, number - 1)));
+        }
+        assert!(!all.has(CONTEXT, 1));
+        all.is_for_successor(CONTEXT, 2);
+        let given = all.take(CONTEXT).unwrap();
+        assert_eq!((given.number, given.bytes, given.journal.is_some()), (2, 2, true));
+    }
+
+    #[test]
     fn a_checkpoint_that_takes_long_is_written_behind_a_longer_rest() {
         let (mut all, now) = begun(Some(SECOND));
         all.asks(CONTEXT, file, now).unwrap();
@@ -478,7 +662,7 @@ mod tests {
         for answers in [true, false] {
             let (mut all, now) = begun(Some(SECOND));
             assert!(looks(&mut all, Seen::Idle, now + SECOND).0);
-            let make = || if answers { Ok(file().unwrap()) } else { Err(5) };
+            let make = |wanted| if answers { Ok(file(wanted).unwrap()) } else { Err(5) };
             assert_eq!(all.asks(CONTEXT, make, now).err(), (!answers).then_some(5));
             if answers {
                 all.answered(CONTEXT, Err(false), now).unwrap();
@@ -508,7 +692,9 @@ mod tests {
         assert!(all.answered(CONTEXT, Ok((CHECKPOINT_BYTES + 1, SECOND)), now).is_err());
         all.answered(CONTEXT, Ok((CHECKPOINT_BYTES, SECOND)), now).unwrap();
         assert!(all.answered(CONTEXT, WRITTEN, now).is_err(), "it was asked once");
-        assert_eq!(all.asks(CONTEXT, || Err(5), now).map(|_| ()), Ok(()), "the file is there");
+        all.asks(CONTEXT, file, now).unwrap();
+        all.answered(CONTEXT, Err(true), now).unwrap();
+        assert_eq!(all.asks(CONTEXT, |_| Err(5), now).map(|_| ()), Ok(()), "the files are there");
     }
 
     #[test]
@@ -521,8 +707,9 @@ mod tests {
             all.crashed(CONTEXT, at).unwrap();
             assert!(all.take(CONTEXT).is_none(), "a checkpoint of how many bytes?");
             all.asks(CONTEXT, file, at).unwrap();
-            all.is_for_successor(CONTEXT, 100);
-            assert_eq!(all.take(CONTEXT).map(|(_, bytes)| bytes), Some(100));
+            all.answered(CONTEXT, Ok((100, Duration::ZERO)), at).unwrap();
+            all.is_for_successor(CONTEXT, 1);
+            assert_eq!(all.take(CONTEXT).map(|given| (given.number, given.bytes)), Some((1, 100)));
             all.begins(CONTEXT, at);
             assert_eq!(
                 looks(&mut all, Seen::Idle, at + SECOND),

@@ -98,7 +98,7 @@ fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
             // As a worker that writes one would.
             if let Some(mark) = server.world.hangs.page(ctx_id).map(StatusPage::checkpoint) {
                 mark.begins();
-                mark.ends();
+                mark.ends(bytes.int_in_range(1..=3)?);
             }
         }
         17 => server.lose_unexplained(ctx_id),

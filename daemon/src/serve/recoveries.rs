@@ -1,18 +1,19 @@
-//! Contexts whose workers die by themselves: asks workers for checkpoints while nothing runs, and has a successor build a context up from there.
+//! Contexts whose workers die by themselves: asks workers for checkpoints, and has a successor build a context up from there and from the journal.
 //!
-//! The device process reads nothing of a checkpoint. A thread of its own passes it on to the successor with the memory files that the context
+//! The device process reads nothing of a checkpoint or a journal. A thread of its own passes both on to the successor with the memory files that the context
 //! holds, as a worker that hands over would; the end of the successor ends that thread.
 
-use super::checkpoints::{CHECKPOINT_BYTES, Seen};
+use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
 use super::effects::World;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
 use super::run::Server;
 use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker, Unmovable};
 use config::MemoryId;
 use outside::Span;
-use protocol::ids::ContextId;
+use protocol::ids::{ContextId, FenceId, RingIdx};
 use rustix::event::PollFlags;
 use shm::StatusPage;
+use shm::journal::Journal;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,10 +22,9 @@ use std::time::{Duration, Instant};
 /// Time between two looks at rings whose worker is dead: drivers wait for thrice as long.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A checkpoint, and the memory files of its context.
+/// A checkpoint and the journal behind it, and the memory files of its context.
 struct Written {
-    file: OwnedFd,
-    bytes: u64,
+    given: Given,
     memories: Vec<(MemoryId, Arc<OwnedFd>)>,
 }
 
@@ -36,7 +36,7 @@ impl Server {
         });
     }
 
-    /// Asks workers for checkpoints whose programs do nothing.
+    /// Asks workers for checkpoints whose programs do nothing, or what no journal has.
     pub(super) fn checkpoints_due(&mut self, now: Instant) {
         for ctx_id in self.world.checkpoints.due(now) {
             let seen = self.looks_at(ctx_id);
@@ -50,10 +50,12 @@ impl Server {
     fn looks_at(&self, ctx_id: ContextId) -> Option<Seen> {
         let World { workers, hangs, .. } = &self.world;
         let page = hangs.page(ctx_id).filter(|_| workers.is_running(ctx_id))?;
-        // A message that is not executed yet will take the mark away.
-        let is_to_change = || page.checkpoint().is_current() && !workers.has_executed_all(ctx_id);
+        // A message that is not executed yet may take the mark away.
+        let is_current = || page.checkpoint().current().is_some();
         match self.unmovable(ctx_id) {
-            None if workers.has_successor(ctx_id) || is_to_change() => Some(Seen::Busy),
+            None if workers.has_successor(ctx_id) => Some(Seen::Busy),
+            None if is_current() && !workers.keeps(ctx_id) => Some(Seen::Unnoted),
+            None if is_current() && !workers.has_executed_all(ctx_id) => Some(Seen::Noted),
             None => Some(look(page)),
             Some(Unmovable::Exports) => Some(Seen::Busy),
             Some(_) => None,
@@ -63,7 +65,7 @@ impl Server {
     /// A worker has answered that its checkpoint has so many bytes and took so long, or that there is none, perhaps only for now.
     pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<(u64, Duration), bool>) {
         match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
-            Ok(()) => self.world.workers.checkpoint_answered(ctx_id, written.ok().map(|(bytes, _)| bytes)),
+            Ok(()) => {}
             Err(reason) => self.lose(ctx_id, reason),
         }
     }
@@ -79,15 +81,18 @@ impl Server {
         }
     }
 
-    /// Returns the bytes of a context's checkpoint, if the context would get another worker should its own die now. How many have died is not looked
+    /// Returns the number of a context's checkpoint, if the context would get another worker should its own die now. How many have died is not looked
     /// at (`Checkpoints::crashed`).
     ///
     /// # Errors
     ///
     /// The reason why it does not.
-    pub(super) fn may_recover(&self, ctx_id: ContextId) -> Result<u64, String> {
-        let bytes = self.world.workers.complete_checkpoint(ctx_id);
-        let bytes = bytes.ok_or("its program did something since its last checkpoint, or it has none")?;
+    pub(super) fn may_recover(&self, ctx_id: ContextId) -> Result<u32, String> {
+        let number = self.world.hangs.page(ctx_id).and_then(|page| page.checkpoint().current());
+        let number = number.filter(|number| self.world.checkpoints.has(ctx_id, *number));
+        let number = number
+            .ok_or("its program did something that neither a checkpoint nor a journal has, or it has none")?;
+        self.world.workers.may_be_followed(ctx_id)?;
         if self.world.workers.has_successor(ctx_id) {
             return Err("it was being handed over".into());
         }
@@ -97,11 +102,11 @@ impl Server {
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
         self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?;
         self.world.handovers.admit(ctx_id, Purpose::Recover)?;
-        Ok(bytes)
+        Ok(number)
     }
 
     fn recover(&mut self, ctx_id: ContextId) -> Result<(), String> {
-        let bytes = self.may_recover(ctx_id)?;
+        let number = self.may_recover(ctx_id)?;
         let wanted = (Asker::Itself, Purpose::Recover);
         let now = Instant::now();
         self.world.checkpoints.crashed(ctx_id, now).inspect_err(|why| {
@@ -109,12 +114,25 @@ impl Server {
             self.world.warn_of(ctx_id, "context not recovered", message);
         })?;
         self.begin_hand_over(ctx_id, None, wanted).map_err(|failure| failure.reason)?;
+        self.pass_executed_fences(ctx_id);
         self.world.workers.is_recovered(ctx_id);
-        self.world.checkpoints.is_for_successor(ctx_id, bytes);
+        self.world.checkpoints.is_for_successor(ctx_id, number);
         self.world.handovers.pauses(ctx_id, now);
         self.device.context_rests(ctx_id);
         self.show_successor(ctx_id);
         Ok(())
+    }
+
+    /// A context's worker is dead, and nothing was in the driver: answers the fences whose messages it has executed, of which it can tell no more.
+    fn pass_executed_fences(&mut self, ctx_id: ContextId) {
+        let kept = self.world.workers.kept_fences(ctx_id);
+        let is_kept = |(ring_idx, fence_id): &(RingIdx, FenceId)| {
+            kept.iter().any(|fence| (fence.ring_idx, fence.fence_id) == (*ring_idx, *fence_id))
+        };
+        let executed = self.device.open_fences(ctx_id).into_iter().filter(|fence| !is_kept(fence));
+        for (ring_idx, fence_id) in executed.collect::<Vec<_>>() {
+            self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
+        }
     }
 
     /// The successor of a dead worker has come to life: it is given the checkpoint.
@@ -136,10 +154,10 @@ impl Server {
 
     /// Returns the checkpoint of a context, and its memory files.
     fn written(&mut self, ctx_id: ContextId) -> io::Result<Written> {
-        let (file, bytes) = self.world.checkpoints.take(ctx_id).ok_or(io::ErrorKind::NotFound)?;
+        let given = self.world.checkpoints.take(ctx_id).ok_or(io::ErrorKind::NotFound)?;
         let copy = |memory: MemoryId| Some((memory, Arc::clone(self.world.blobs.made(memory)?)));
         let memories = self.device.held_pieces(ctx_id).into_iter().filter_map(copy).collect();
-        Ok(Written { file, bytes, memories })
+        Ok(Written { given, memories })
     }
 
     /// Keeps the rings alive whose workers are dead.
@@ -159,10 +177,15 @@ impl Server {
 impl World {
     /// Asks a worker for a checkpoint.
     fn ask_for_checkpoint(&mut self, ctx_id: ContextId, now: Instant) {
-        let Some(mark) = self.hangs.page(ctx_id).map(StatusPage::checkpoint).cloned() else { return };
-        let make = || shm::create("checkpoint", CHECKPOINT_BYTES);
+        let Some(progress) = self.hangs.page(ctx_id).map(StatusPage::progress).cloned() else { return };
+        let make = |wanted| match wanted {
+            Wanted::Checkpoint => shm::create("checkpoint", CHECKPOINT_BYTES),
+            Wanted::Journal => Journal::create(),
+        };
         let sent = match self.checkpoints.asks(ctx_id, make, now) {
-            Ok(file) => self.workers.ask_for_checkpoint(ctx_id, mark, file),
+            Ok(Asked { number, file, journal }) => {
+                self.workers.ask_for_checkpoint(ctx_id, progress, (number, file, journal))
+            }
             Err(error) => return log::debug!(context = ctx_id.0; "no file for a checkpoint: {error}"),
         };
         self.note_overflow(ctx_id, sent);
@@ -195,20 +218,24 @@ impl Written {
 
     fn send(&self, to: &Channel) -> io::Result<()> {
         let deadline = Instant::now() + MOVE_PATIENCE;
+        let Given { number, file, bytes, journal } = &self.given;
         for (memory, file) in &self.memories {
             send(to, &HandOver::File { memory: Some(*memory) }, Some(file.as_fd()), deadline)?;
         }
         // Read, not mapped: parts that the worker has left out take no memory of this process.
         let mut at = 0;
-        while at < self.bytes {
-            let mut bytes = vec![0; (self.bytes - at).min(INLINE_SUBMIT_MAX as u64) as usize];
-            let read = rustix::io::pread(&self.file, &mut bytes, at)?;
+        while at < *bytes {
+            let mut some = vec![0; (*bytes - at).min(INLINE_SUBMIT_MAX as u64) as usize];
+            let read = rustix::io::pread(file, &mut some, at)?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            bytes.truncate(read);
+            some.truncate(read);
             at += read as u64;
-            send(to, &HandOver::Bytes(bytes), None, deadline)?;
+            send(to, &HandOver::Bytes(some), None, deadline)?;
+        }
+        if let Some(journal) = journal {
+            send(to, &HandOver::Journal { number: *number }, Some(journal.as_fd()), deadline)?;
         }
         send(to, &HandOver::End, None, deadline)
     }
@@ -217,13 +244,16 @@ impl Written {
 /// Looks whether a worker has something to write down.
 fn look(page: &StatusPage) -> Seen {
     let mark = page.checkpoint();
-    // A ring that sleeps is woken up by a message. One that is awake may do something without one, or executes a command that waits, for memory for
-    // example, and must not be interrupted.
+    // A ring that sleeps is woken up by a message. One that is awake may do something without one. If nothing was executed since the last look, it
+    // executes a command that waits, for memory for example, and must not be interrupted.
     let sleeps = || page.activity().look().0 == 0;
-    match mark.is_current() {
-        true if sleeps() => Seen::Covered,
-        false if mark.was_quiet() && page.running().is_none() && sleeps() => Seen::Idle,
-        _ => Seen::Busy,
+    if mark.current().is_some() {
+        return if sleeps() { Seen::Covered } else { Seen::Noted };
+    }
+    match mark.was_quiet() {
+        true if page.running().is_none() && sleeps() => Seen::Idle,
+        true => Seen::Busy,
+        false => Seen::Unnoted,
     }
 }
 

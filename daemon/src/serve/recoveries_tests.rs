@@ -15,6 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CHECKPOINT: &[u8] = b"all that there is";
+/// The byte that a played worker writes into its journal.
+const JOURNAL: u8 = 7;
+const FIRST: ToWorker = ToWorker::WriteCheckpoint { number: 1 };
+const SECOND: ToWorker = ToWorker::WriteCheckpoint { number: 2 };
 
 fn rig() -> Rig {
     rig_with(|options| options.checkpoint_after = Some(CHECKPOINT_AFTER))
@@ -33,13 +37,27 @@ impl Rig {
     /// A worker writes a checkpoint.
     fn writes_checkpoint(&mut self, worker: u32) {
         self.idles();
-        let file = self.hear_with_fd(worker, &ToWorker::WriteCheckpoint);
+        let journal = self.hear_with_fd(worker, &ToWorker::KeepJournal);
+        rustix::io::pwrite(&journal, &[JOURNAL], 0).unwrap();
+        self.writes_another(worker, 1);
+    }
+
+    /// A worker that was asked for a checkpoint writes it, which has this number.
+    fn writes_another(&mut self, worker: u32, number: u32) {
+        let file = self.hear_with_fd(worker, &ToWorker::WriteCheckpoint { number });
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, CHECKPOINT_BYTES);
         rustix::io::pwrite(&file, CHECKPOINT, 0).unwrap();
         self.mark().begins();
         let bytes = CHECKPOINT.len() as u64;
         self.say(worker, &ToDevice::CheckpointWritten { bytes, took: Duration::ZERO });
-        assert!(self.mark().ends());
+        self.executes_all();
+        assert!(self.mark().ends(number));
+    }
+
+    /// The worker says that it has executed all that it was sent.
+    fn executes_all(&self) {
+        let page = self.server.world.hangs.page(CONTEXT).unwrap();
+        page.progress().executed(self.server.world.workers.sent(CONTEXT));
     }
 
     /// The time of the next look.
@@ -73,16 +91,21 @@ impl Rig {
         self.say(successor, &ToDevice::Ready);
         let link = self.hear_one(successor, &ToWorker::TakeOver);
         assert!(self.killed.contains(&(successor - 1)), "it may have closed its channel only");
-        let (mut memories, mut bytes) = (Vec::new(), Vec::new());
+        let (mut memories, mut bytes, mut journals) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             match link.receive::<HandOver>().unwrap() {
                 (HandOver::File { memory: Some(memory) }, Some(_)) => memories.push(memory),
                 (HandOver::Bytes(some), None) => bytes.extend(some),
+                (HandOver::Journal { number }, Some(journal)) => {
+                    let mut first = [0];
+                    rustix::io::pread(&journal, &mut first, 0).unwrap();
+                    journals.push((number, first[0]));
+                }
                 (HandOver::End, None) => break,
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(bytes, CHECKPOINT);
+        assert_eq!((bytes, journals), (CHECKPOINT.to_vec(), vec![(1, JOURNAL)]));
         memories
     }
 }
@@ -119,13 +142,14 @@ fn a_successor_gets_the_checkpoint_and_all_that_the_dead_worker_did_not_execute(
 fn without_a_checkpoint_of_all_that_was_executed_the_context_is_lost() {
     let asked = |rig: &mut Rig| {
         rig.idles();
-        rig.hear_with_fd(OLD, &ToWorker::WriteCheckpoint);
+        rig.hear_with_fd(OLD, &ToWorker::KeepJournal);
+        rig.hear_with_fd(OLD, &FIRST);
     };
     let none = |rig: &mut Rig| {
         asked(rig);
         rig.mark().begins();
         rig.say(OLD, &ToDevice::NoCheckpoint { reason: "it is busy".into(), for_now: true });
-        assert!(rig.mark().ends());
+        assert!(rig.mark().ends(1));
     };
     let stale = |rig: &mut Rig| {
         rig.writes_checkpoint(OLD);
@@ -152,7 +176,7 @@ fn once_everything_is_written_down_nothing_is_looked_for_until_something_is_sent
     rig.mark().changes();
     assert!(rig.next().is_some());
     rig.idles();
-    assert!(rig.hear(OLD).contains(&ToWorker::WriteCheckpoint));
+    assert!(rig.hear(OLD).contains(&SECOND));
     assert_eq!(rig.next(), None, "it is asked");
     rig.mark().begins();
     let before = Instant::now();
@@ -162,7 +186,7 @@ fn once_everything_is_written_down_nothing_is_looked_for_until_something_is_sent
     rig.idles();
     assert!(rig.next().is_some_and(|at| at >= before + Duration::from_secs(60)), "it is left alone");
     let heard = rig.hear(OLD);
-    assert!(submitted(&heard) == [2] && !heard.contains(&ToWorker::WriteCheckpoint), "{heard:?}");
+    assert!(submitted(&heard) == [2] && !heard.contains(&SECOND), "{heard:?}");
 }
 
 #[test]
@@ -181,7 +205,7 @@ fn a_worker_is_looked_at_until_it_has_executed_what_it_was_sent() {
         rig.mark().changes();
         rig.hear(OLD);
         rig.idles_from(Instant::now() + Duration::from_secs(60));
-        assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+        assert_eq!(rig.hear(OLD), [SECOND]);
     }
 }
 
@@ -196,7 +220,7 @@ fn a_worker_that_stays_writes_another_checkpoint_behind_what_it_did_for_the_hand
     rig.say(OLD, &ToDevice::Stays { reason: "it never can".into(), for_now: false });
     assert!(rig.next().is_some());
     rig.idles();
-    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+    assert_eq!(rig.hear(OLD), [SECOND]);
 }
 
 #[test]
@@ -209,7 +233,7 @@ fn a_ring_that_is_awake_is_looked_at_as_it_needs_no_message_to_execute_something
     rig.mark().changes();
     activity.sleeps();
     rig.idles_from(Instant::now() + Duration::from_secs(60));
-    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+    assert_eq!(rig.hear(OLD), [SECOND]);
 }
 
 #[test]
@@ -224,7 +248,7 @@ fn a_command_that_waits_is_not_interrupted_for_a_checkpoint() {
     assert!(rig.next().is_some(), "it may end at any time");
     rig.activity().sleeps();
     rig.idles_from(Instant::now() + Duration::from_secs(120));
-    assert_eq!(rig.hear(OLD), [ToWorker::WriteCheckpoint]);
+    assert_eq!(rig.hear(OLD), [ToWorker::KeepJournal, FIRST]);
 }
 
 #[test]
@@ -247,7 +271,7 @@ fn the_broker_hears_which_contexts_would_survive_and_not_of_one_that_is_being_ha
     rig.writes_checkpoint(OLD);
     assert_eq!(recoverable(&mut rig), Some(vec![CONTEXT]));
     rig.server.hand_over(CONTEXT, None, (Asker::Operator, Purpose::Restart));
-    assert!(rig.mark().is_current());
+    assert!(rig.mark().current().is_some());
     assert_eq!(recoverable(&mut rig), Some(vec![]));
 }
 
@@ -257,15 +281,72 @@ fn a_worker_that_was_killed_has_not_died_by_itself() {
     rig.writes_checkpoint(OLD);
     let workers = &mut rig.server.world.workers;
     workers.is_heard_no_more(CONTEXT);
-    assert!(workers.complete_checkpoint(CONTEXT).is_some());
+    assert_eq!(workers.may_be_followed(CONTEXT), Ok(()));
     workers.flush(Whose::Worker(CONTEXT));
-    assert_eq!(
-        workers.complete_checkpoint(CONTEXT),
-        None,
-        "a worker whose channel cannot be watched is killed"
-    );
+    assert!(workers.may_be_followed(CONTEXT).is_err(), "a worker whose channel cannot be watched is killed");
     rig.server.lose_unexplained(CONTEXT);
     assert!(!rig.is_running());
+}
+
+#[test]
+fn what_a_worker_has_executed_is_not_sent_to_its_successor_and_its_fences_are_answered() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    rig.submit(1, Some(7));
+    rig.submit(2, Some(8));
+    rig.executes_all();
+    rig.submit(3, Some(9));
+    assert_eq!(submitted(&rig.hear(OLD)), [1, 2, 3]);
+    rig.is_followed(OLD, NEW);
+    assert_eq!(rig.open(), 1, "those of what is executed are passed, as nothing is in the driver");
+    rig.reads_checkpoint(NEW);
+    rig.say(NEW, &taken_over());
+    assert_eq!(submitted(&rig.hear(NEW)), [3]);
+    rig.say(NEW, &signalled(9));
+    assert_eq!(rig.open(), 0);
+}
+
+#[test]
+fn a_worker_that_dies_with_work_in_the_driver_loses_its_context() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    let progress = Arc::clone(rig.server.world.hangs.page(CONTEXT).unwrap().progress());
+    progress.submits();
+    rig.submit(1, Some(7));
+    rig.dies(OLD, |rig| !rig.is_running());
+    assert_eq!((rig.open(), rig.stage()), (0, None));
+}
+
+#[test]
+fn the_older_checkpoint_counts_while_another_is_written() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    rig.activity().wakes();
+    rig.say(OLD, &ToDevice::JournalFills);
+    rig.turn_at(Instant::now() + Duration::from_secs(60));
+    rig.hear_with_fd(OLD, &SECOND);
+    rig.say(OLD, &ToDevice::CheckpointWritten { bytes: 1, took: Duration::ZERO });
+    // It dies before the mark is that of the other.
+    rig.submit(1, Some(7));
+    rig.is_followed(OLD, NEW);
+    rig.reads_checkpoint(NEW);
+    rig.say(NEW, &taken_over());
+    assert_eq!(submitted(&rig.hear(NEW)), [1]);
+}
+
+#[test]
+fn a_busy_worker_is_asked_when_it_executes_what_no_journal_has() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    rig.activity().wakes();
+    let later = Instant::now() + Duration::from_secs(60);
+    (0..4).for_each(|seconds| rig.turn_at(later + Duration::from_secs(seconds)));
+    assert_eq!(rig.hear(OLD), [], "the journal has all that it executes");
+    for seconds in 4..8 {
+        rig.mark().changes();
+        rig.turn_at(later + Duration::from_secs(seconds));
+    }
+    rig.writes_another(OLD, 2);
 }
 
 #[test]

@@ -338,6 +338,7 @@ impl Server {
             ToDevice::FenceSignalled(_)
             | ToDevice::CheckpointWritten { .. }
             | ToDevice::NoCheckpoint { .. }
+            | ToDevice::JournalFills
             | ToDevice::Wakes
             | ToDevice::BlobExported { .. }
             | ToDevice::BlobRefused { .. }

@@ -716,6 +716,7 @@ impl Server {
                 log::debug!(context = ctx_id.0; "context {ctx_id} has no checkpoint: {}", Quoted(&reason));
                 self.checkpoint_answered(ctx_id, Err(for_now));
             }
+            ToDevice::JournalFills => self.world.checkpoints.fills(ctx_id, Instant::now()),
             ToDevice::PreludeBuilt { .. } | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
                 self.lose(ctx_id, "an answer to nothing that was asked");
             }

@@ -41,6 +41,8 @@ impl AtRest {
 /// A ring at rest, as another process finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RingAtRest {
+    /// The driver's id of the ring.
+    pub id: u64,
     /// The `vkCreateRingMESA` that made it, as it was encoded.
     pub created_by: Vec<u8>,
     /// Everything before this position is executed.

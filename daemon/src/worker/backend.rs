@@ -55,6 +55,9 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Looks at what runs on all queues; see [`Renderer::look`].
     fn look(&self, restart: bool) -> Look;
 
+    /// Looks which submissions are complete; see [`Renderer::collect`].
+    fn collect(&self) {}
+
     /// Tells when there is something to look at.
     fn watchdog_wake(&self) -> &WatchdogWake;
 
@@ -69,6 +72,9 @@ pub(super) trait Backend: Send + Sync + 'static {
 
     /// Builds up what [`Self::save_prelude`] or [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
+
+    /// Executes again, one behind the other, what another process has executed since; see [`Renderer::replay`].
+    fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost>;
 
     /// The driver's memory of the process whose context was built up can be had here; see [`Renderer::is_at_home`].
     fn is_at_home(&self) -> bool;
@@ -169,6 +175,10 @@ impl Backend for Renderer {
         Renderer::look(self, restart)
     }
 
+    fn collect(&self) {
+        Renderer::collect(self);
+    }
+
     fn watchdog_wake(&self) -> &WatchdogWake {
         Renderer::watchdog_wake(self)
     }
@@ -187,6 +197,10 @@ impl Backend for Renderer {
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         Renderer::rebuild(self, steps, files)
+    }
+
+    fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost> {
+        Renderer::replay(self, entries)
     }
 
     fn is_at_home(&self) -> bool {

@@ -15,9 +15,10 @@ use config::ContextLimits;
 use parking_lot::Mutex;
 use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::FxHashMap;
-use shm::{Activity, CheckpointMark, StatusPage};
-use std::sync::Arc;
+use shm::journal::Journal;
+use shm::{Activity, CheckpointMark, Progress, StatusPage};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vulkan::snapshot::NotMovable;
@@ -43,6 +44,10 @@ pub(super) struct Context<B> {
     pub activity: Option<Arc<Activity>>,
     /// Says whether the last checkpoint has all that was executed, if anybody wants to know.
     pub checkpoint: Option<Arc<CheckpointMark>>,
+    /// Says how far the worker has come, if anybody wants to know.
+    pub progress: Option<Arc<Progress>>,
+    /// The journal, once the worker was given one.
+    pub journal: OnceLock<Arc<Journal>>,
     id: ContextId,
     channel: Arc<Channel>,
     rings: Mutex<FxHashMap<u64, RingEntry>>,
@@ -81,6 +86,8 @@ impl<B: Backend> Context<B> {
             cancel: Cancel::default(),
             activity: None,
             checkpoint: None,
+            progress: None,
+            journal: OnceLock::new(),
             id: setup.ctx_id,
             channel,
             rings: Mutex::default(),
@@ -91,10 +98,28 @@ impl<B: Backend> Context<B> {
     /// Has the context say in this page which rings are awake, and whether its checkpoint has all that was executed.
     pub(super) fn telling(self, page: &StatusPage) -> Self {
         let (activity, checkpoint) = (Arc::clone(page.activity()), Arc::clone(page.checkpoint()));
-        Self { activity: Some(activity), checkpoint: Some(checkpoint), ..self }
+        let progress = Some(Arc::clone(page.progress()));
+        Self { activity: Some(activity), checkpoint: Some(checkpoint), progress, ..self }
     }
 
-    /// Something is about to be executed, or has changed: no checkpoint has it.
+    /// Returns the journal, if it follows the checkpoint of this number.
+    pub(super) fn journal_behind(&self, number: u32) -> Option<Arc<Journal>> {
+        self.journal.get().filter(|journal| journal.number() == number).cloned()
+    }
+
+    /// Something was taken out of the journal, or there was no room. With too little room another checkpoint is asked for, and without any
+    /// nothing is noted before.
+    pub(super) fn looks_at_journal(&self, journal: &Journal, is_full: bool) {
+        if is_full {
+            log::debug!(ctx_id = self.id.0; "the journal is full");
+            self.changes();
+        }
+        if is_full || journal.is_filling() {
+            self.answer(&ToDevice::JournalFills, None);
+        }
+    }
+
+    /// Something is about to be executed, or has changed: neither a checkpoint nor its journal has it.
     #[inline]
     pub(super) fn changes(&self) {
         if let Some(checkpoint) = &self.checkpoint {
@@ -169,7 +194,7 @@ impl<B: Backend> Context<B> {
     ///
     /// One of them cannot be made again.
     pub(super) fn rings_at_rest(&self) -> Result<Vec<RingAtRest>, NotMovable> {
-        let at_rest = |entry: &RingEntry| {
+        let at_rest = |(id, entry): (&u64, &RingEntry)| {
             let pages = self.resources.shared_memory(entry.resource.0);
             if !pages.is_ok_and(|pages| entry.ring.lies_in(&pages)) {
                 let reason = "a ring lies in memory that its context does not see any more".to_owned();
@@ -179,13 +204,14 @@ impl<B: Backend> Context<B> {
                 return Err(NotMovable::ever("a ring of an unusual kind"));
             };
             Ok(RingAtRest {
+                id: *id,
                 created_by: created_by.to_vec(),
                 head: entry.ring.head(),
                 virtqueue_seqno: entry.ring.virtqueue_seqno(),
                 executor: *entry.rests.lock(),
             })
         };
-        self.rings.lock().values().map(at_rest).collect()
+        self.rings.lock().iter().map(at_rest).collect()
     }
 
     /// The context cannot go on: its rings are FATAL, every fence is answered now, and so is what comes later.

@@ -20,7 +20,7 @@
 //! The host's driver has threads of its own.
 //!
 //! Reading order: `life` (of the process, and the change to another), `stream` (one command), `transport` (commands of the transport itself), `ring`
-//! (memory and loop of a ring), then what they use. A worker that keeps a context which is swapped out has `swapped_out` in the place of the driver.
+//! (memory and loop of a ring), then what they use; `journal` has what a successor is to know of them. A worker that keeps a context which is swapped out has `life::swapped_out` in the place of the driver.
 
 mod allowance;
 mod at_rest;
@@ -30,6 +30,7 @@ mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod inbox;
+mod journal;
 mod life;
 mod monitor;
 mod patience;
@@ -38,7 +39,6 @@ mod resources;
 mod ring;
 mod ring_thread;
 mod stream;
-mod swapped_out;
 mod transport;
 #[cfg(any(test, feature = "null-driver"))]
 pub mod workload;

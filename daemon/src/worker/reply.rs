@@ -5,6 +5,7 @@ use protocol::cursor::Writer;
 use protocol::ids::ResourceId;
 use serde::{Deserialize, Serialize};
 use shm::Mapping;
+use shm::journal::Stream;
 use std::sync::Arc;
 use vulkan::ContextLost;
 
@@ -13,6 +14,8 @@ use vulkan::ContextLost;
 #[derive(Debug, Default)]
 pub(super) struct ReplyStream {
     window: Option<Window>,
+    /// The number of times that a window was chosen.
+    changes: u32,
     private: Vec<u8>,
 }
 
@@ -51,7 +54,26 @@ impl ReplyStream {
             return Err(ContextLost::new("reply stream outside its resource"));
         }
         self.window = Some(Window { resource, mapping, offset, size, position: 0 });
+        self.changes = self.changes.wrapping_add(1);
         Ok(())
+    }
+
+    /// Returns a number that changes with each [`Self::set`].
+    #[inline]
+    pub(super) fn changes(&self) -> u32 {
+        self.changes
+    }
+
+    /// Returns the byte of the window at which the next reply begins; 0 without a window.
+    #[inline]
+    pub(super) fn position(&self) -> u64 {
+        self.window.as_ref().map_or(0, |window| window.position)
+    }
+
+    /// Returns the window that was chosen last, whose resource the context saw then.
+    pub(super) fn stream(&self) -> Option<Stream> {
+        let Window { resource, offset, size, .. } = self.window.as_ref()?;
+        Some(Stream { resource: Some(resource.0), offset: *offset, size: *size })
     }
 
     /// Returns where the stream is, if it was set.
@@ -71,8 +93,10 @@ impl ReplyStream {
     pub(super) fn at(place: Option<ReplyPlace>, resources: &Resources) -> Result<Self, ContextLost> {
         let mut stream = Self::default();
         if let Some(ReplyPlace { resource, offset, size, position }) = place {
-            match resource {
-                Some(resource) => stream.set(resource, resources.shared_memory(resource.0)?, offset, size)?,
+            // A journal does not hear of a resource that is detached.
+            let seen = resource.and_then(|id| Some((id, resources.shared_memory(id.0).ok()?)));
+            match seen {
+                Some((resource, pages)) => stream.set(resource, pages, offset, size)?,
                 None => stream.set(NOBODYS, unread(size)?, 0, size)?,
             }
             stream.seek(position)?;

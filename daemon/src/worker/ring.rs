@@ -4,7 +4,7 @@
 //! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
 //! read-modify-write only.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
 use shm::{Activity, Mapping, OutOfBounds, Word};
@@ -18,6 +18,8 @@ use waiting::{processors, spin, tunables};
 /// The state that the thread of a ring shares with the virtqueue's executor and the monitor.
 #[derive(Debug)]
 pub(super) struct Ring {
+    /// The driver's id of the ring.
+    id: u64,
     layout: RingLayout,
     mapping: Arc<Mapping>,
     head: Word,
@@ -81,6 +83,24 @@ pub(super) enum VirtqueueWait {
     Circle,
 }
 
+/// Private memory that commands are copied into and executed from.
+pub(super) trait CommandMemory {
+    /// Returns room for so many bytes. What was copied before is executed, or comes again.
+    fn room(&mut self, bytes: usize) -> &mut [u8];
+
+    /// There is nothing to execute for now.
+    fn waits(&mut self) {}
+}
+
+impl CommandMemory for Vec<u8> {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.len() < bytes {
+            self.resize(bytes, 0);
+        }
+        &mut self[..bytes]
+    }
+}
+
 impl Ring {
     /// Takes a validated layout in a resource; `idle_timeout` is what the driver asked for.
     pub(super) fn new(
@@ -92,6 +112,7 @@ impl Ring {
             head: mapping.word(layout.head as u64)?,
             tail: mapping.word(layout.tail as u64)?,
             status: mapping.word(layout.status as u64)?,
+            id: 0,
             idle_timeout,
             layout,
             mapping,
@@ -109,6 +130,18 @@ impl Ring {
             activity: None,
             is_asleep: AtomicBool::new(false),
         })
+    }
+
+    /// Gives the ring the id that the driver has given it.
+    #[must_use]
+    pub(super) fn named(mut self, id: u64) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Returns the driver's id of the ring; 0 if it has none.
+    pub(super) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Has the ring say when it goes idle, and when it does not any more. It begins as one that is not.
@@ -204,6 +237,8 @@ impl Ring {
             // The status may be a successor's by now, which may have announced IDLE and sleeps until it is notified.
             return false;
         }
+        // The process that executed everything up to there may have died before it could say so.
+        self.head.store(self.head(), Ordering::Release);
         // A ring that rested for another process looks at the tail now.
         self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
         true
@@ -344,17 +379,16 @@ impl Ring {
 
     /// The loop of the ring's thread; returns when the ring ends, is to rest ([`Self::rest`]), or its bytes make no sense.
     ///
-    /// `execute` gets everything the driver has published and executes the first command in it, reply included, or the first few; it
+    /// `memory` is what commands are copied into. `execute` gets everything the driver has published and executes the first command in it, reply included, or the first few; it
     /// answers their length. A command that it reports as interrupted is executed when the loop is called again.
-    pub(super) fn serve<E>(&self, mut execute: E) -> Result<(), ContextLost>
+    pub(super) fn serve<E>(&self, memory: &mut impl CommandMemory, mut execute: E) -> Result<(), ContextLost>
     where
         E: FnMut(&[u8]) -> Result<usize, ContextLost>,
     {
-        let mut private = vec![0; self.layout.buffer.len()];
         let mut head = self.head();
         let mut pace = Pace::new(self.idle_timeout, tunables().pace);
-        while let Some(tail) = self.wait_for_tail(head, &mut pace) {
-            let mut rest = self.copy_out(head, tail, &mut private)?;
+        while let Some(tail) = self.wait_for_tail(head, &mut pace, memory) {
+            let mut rest = self.copy_out(head, tail, memory)?;
             self.copied.store(tail, Ordering::Relaxed);
             while !rest.is_empty() && !self.cancel.is_stopped() {
                 let length = match execute(rest) {
@@ -372,10 +406,16 @@ impl Ring {
     }
 
     /// Copies what lies between `head` and `tail` into private memory, unwrapped.
-    fn copy_out<'p>(&self, head: u32, tail: u32, private: &'p mut [u8]) -> Result<&'p [u8], ContextLost> {
+    fn copy_out<'p>(
+        &self,
+        head: u32,
+        tail: u32,
+        memory: &'p mut impl CommandMemory,
+    ) -> Result<&'p [u8], ContextLost> {
         let pending = self.layout.pending(head, tail).map_err(|error| ContextLost::new(error.to_string()))?;
         let (first, wrapped) = self.layout.copy_ranges(head, pending);
-        let commands = &mut private[..pending as usize];
+        // No more than the ring holds.
+        let commands = memory.room(pending as usize);
         let (to_first, to_wrapped) = commands.split_at_mut(first.len());
         self.mapping
             .copy_out(first.start as u64, to_first)
@@ -396,7 +436,7 @@ impl Ring {
     }
 
     /// The next tail other than `head`; nothing if the ring ended or is to rest. Spins, then sleeps in growing steps, then goes idle.
-    fn wait_for_tail(&self, head: u32, pace: &mut Pace) -> Option<u32> {
+    fn wait_for_tail(&self, head: u32, pace: &mut Pace, memory: &mut impl CommandMemory) -> Option<u32> {
         let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_stopped();
         if !pace.spin(has_work) {
             let begin = Instant::now();
@@ -404,10 +444,11 @@ impl Ring {
             while !has_work() {
                 let waited = awake.elapsed();
                 if waited < pace.awake() {
+                    memory.waits();
                     self.doze(pace.step(waited));
                     continue;
                 }
-                self.idle(head);
+                self.idle(head, memory);
                 awake = Instant::now();
                 if has_work() {
                     pace.was_notified(begin.elapsed());
@@ -447,7 +488,7 @@ impl Ring {
     ///
     /// A notification from before is dropped first: the tail it stands for is visible by now, so the look at the tail after
     /// announcing IDLE does not miss it. A later one is latched.
-    fn idle(&self, head: u32) {
+    fn idle(&self, head: u32, memory: &mut impl CommandMemory) {
         self.gate.lock().notified = false;
         self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
         self.tell_asleep();
@@ -455,7 +496,14 @@ impl Ring {
         let mut gate = self.gate.lock();
         while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_stopped() {
             match slices.next() {
-                Some(slice) => _ = self.wake.wait_for(&mut gate, *slice),
+                Some(slice) => {
+                    MutexGuard::unlocked(&mut gate, || memory.waits());
+                    // What came meanwhile woke nobody.
+                    let has_come = || self.tail.load(Ordering::SeqCst) != head || self.cancel.is_stopped();
+                    if !gate.notified && !has_come() {
+                        self.wake.wait_for(&mut gate, *slice);
+                    }
+                }
                 None if self.is_looked_after.load(Ordering::Acquire) => self.wake.wait(&mut gate),
                 None => _ = self.wake.wait_for(&mut gate, IDLE_LAST),
             }

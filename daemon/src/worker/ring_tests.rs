@@ -93,7 +93,7 @@ fn play<R>(
     driver: impl FnOnce(&mut Driver<'_>) -> R,
 ) -> (R, Result<(), ContextLost>) {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| ring.serve(execute));
+        let thread = scope.spawn(|| ring.serve(&mut Vec::new(), execute));
         let result = driver(&mut Driver::new(ring));
         ring.end();
         (result, thread.join().unwrap())
@@ -255,7 +255,7 @@ fn an_idle_ring_uses_next_to_no_processor_time() {
     let ring = ring(Duration::from_millis(1));
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            ring.serve(|bytes| Ok(length(bytes))).unwrap();
+            ring.serve(&mut Vec::new(), |bytes| Ok(length(bytes))).unwrap();
             rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)
         });
         Driver::new(&ring).wait_idle_bit();
@@ -271,7 +271,7 @@ fn impossible_tails_end_the_ring() {
     for tail in [SIZE + 4, u32::MAX, u32::MAX - 3, 1 << 31] {
         let ring = ring(Duration::from_millis(1));
         ring.tail.store(tail, Release);
-        let lost = ring.serve(|bytes| Ok(length(bytes))).unwrap_err();
+        let lost = ring.serve(&mut Vec::new(), |bytes| Ok(length(bytes))).unwrap_err();
         let why = if tail > 1 << 31 { "the tail went back by " } else { "pending" };
         assert!(lost.reason().contains(why), "{lost}");
     }
@@ -282,7 +282,7 @@ fn a_command_longer_than_what_was_published_ends_the_ring() {
     let ring = ring(Duration::from_millis(1));
     ring.mapping.copy_in(192, &5u32.to_le_bytes()).unwrap();
     ring.tail.store(8, Release);
-    assert!(ring.serve(|bytes| Ok(length(bytes))).is_err());
+    assert!(ring.serve(&mut Vec::new(), |bytes| Ok(length(bytes))).is_err());
     assert_eq!(ring.head.load(Acquire), 0);
 }
 
@@ -311,7 +311,7 @@ fn random_words_tails_and_heads_never_panic() {
             Ok(4 * (random() as usize % 4) % (bytes.len() + 8))
         };
         if ring.tail.load(Acquire) != 0 {
-            assert!(ring.serve(execute).is_err());
+            assert!(ring.serve(&mut Vec::new(), execute).is_err());
         }
     }
 }
@@ -323,7 +323,7 @@ fn a_wait_for_the_head_ends_when_it_is_reached() {
         let reached = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                ring.serve(|bytes| {
+                ring.serve(&mut Vec::new(), |bytes| {
                     if round % 7 == 0 {
                         std::thread::sleep(Duration::from_millis(1));
                     }
@@ -348,7 +348,7 @@ fn a_thread_that_takes_its_time_learns_what_else_it_is_needed_for() {
     let ring = ring(Duration::from_millis(1));
     let mut commands = 0;
     ring.tail.store(4, SeqCst);
-    ring.serve(|bytes| {
+    ring.serve(&mut Vec::new(), |bytes| {
         assert!(!ring.is_pressed());
         commands += 1;
         match commands {
@@ -375,7 +375,7 @@ fn a_thread_that_takes_its_time_learns_what_else_it_is_needed_for() {
 fn serve(ring: &Ring, mut execute: impl FnMut(&[u8]) -> Result<usize, ContextLost>) -> u32 {
     let mut rests = 0;
     loop {
-        ring.serve(&mut execute).unwrap();
+        ring.serve(&mut Vec::new(), &mut execute).unwrap();
         if !ring.rest() {
             return rests;
         }
@@ -560,7 +560,7 @@ fn ending_a_ring_ends_every_wait() {
         let idle = scope.spawn(|| {
             let idle = Ring::new(private(4096), layout(), Duration::ZERO).unwrap();
             std::thread::scope(|scope| {
-                let thread = scope.spawn(|| idle.serve(|bytes| Ok(length(bytes))));
+                let thread = scope.spawn(|| idle.serve(&mut Vec::new(), |bytes| Ok(length(bytes))));
                 Driver::new(&idle).wait_idle_bit();
                 idle.end();
                 thread.join().unwrap()

@@ -60,7 +60,7 @@ impl Plan {
 
     fn ring<B: Backend>(&self, context: &Context<B>) -> Result<Ring, ContextLost> {
         let ring = Ring::new(Arc::clone(&self.pages), self.layout.clone(), self.idle_timeout);
-        let ring = ring.map_err(|error| ContextLost::new(error.to_string()))?;
+        let ring = ring.map_err(|error| ContextLost::new(error.to_string()))?.named(self.id);
         Ok(match &context.activity {
             Some(activity) => ring.telling(activity),
             None => ring,
@@ -157,8 +157,10 @@ fn start<B: Backend>(
 /// Serves a ring until it ends, and rests when it is to.
 fn serve<B: Backend>(ring: &Ring, executor: &mut Executor<B>, rests: &Rests) -> Result<(), ContextLost> {
     loop {
-        ring.serve(|bytes| executor.run_some(bytes))?;
-        *rests.lock() = executor.at_rest();
+        let mut memory = executor.batches();
+        ring.serve(&mut memory, |bytes| executor.run_some(bytes))?;
+        drop(memory);
+        *rests.lock() = executor.rest();
         if !ring.rest() {
             return Ok(());
         }

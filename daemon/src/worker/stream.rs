@@ -7,6 +7,7 @@ use super::at_rest::{AtRest, Begin};
 use super::backend::{ARENA_KEPT, Backend};
 use super::context::Context;
 use super::inbox::Inbox;
+use super::journal::{Batches, Notes, Whereabouts};
 use super::reply::ReplyStream;
 use super::ring::Ring;
 use super::transport;
@@ -32,6 +33,8 @@ pub(super) struct Executor<B> {
     arena: Arena,
     /// Room for indirect streams, empty between commands.
     copied: Vec<u8>,
+    /// The notes of what is executed.
+    notes: Notes,
     state: State<B>,
 }
 
@@ -59,6 +62,7 @@ impl<B: Backend> Executor<B> {
         Self {
             arena,
             copied: Vec::new(),
+            notes: Notes::default(),
             state: State { context, place, reply, indirect, within_indirect, begun, holds },
         }
     }
@@ -67,6 +71,17 @@ impl<B: Backend> Executor<B> {
     pub(super) fn at_rest(&self) -> AtRest {
         let State { context, reply, begun, .. } = &self.state;
         AtRest { reply: reply.place(&context.resources), begun: begun.map(|bytes| bytes as u64) }
+    }
+
+    /// Returns the same, and lets go of the journal.
+    pub(super) fn rest(&mut self) -> AtRest {
+        self.notes.rest();
+        self.at_rest()
+    }
+
+    /// Returns the memory for the commands of the ring whose executor this is.
+    pub(super) fn batches(&self) -> Batches<B> {
+        self.notes.batches(&self.state.context)
     }
 
     /// Executes a whole stream.
@@ -91,8 +106,12 @@ impl<B: Backend> Executor<B> {
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
     pub(super) fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
-        self.state.context.changes();
-        let length = self.run_first(bytes)?;
+        let note = self.notes.begins(&self.state.whereabouts(), bytes);
+        let executed = self.run_first(bytes);
+        let length = match note {
+            Some(note) => self.notes.ends(&self.state.whereabouts(), note, bytes, executed)?,
+            None => executed?,
+        };
         if self.arena.allocated_bytes() > ARENA_KEPT {
             self.arena = self.state.context.backend.arena();
         }
@@ -119,23 +138,35 @@ impl<B: Backend> Executor<B> {
 
     /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them, or what is left of them.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
-        let mut bytes = std::mem::take(&mut self.copied);
         let mut done = self.state.begun.take().unwrap_or(0);
-        let executed = self.run_copied(&mut bytes, &mut done);
+        self.notes.enters(&self.state.whereabouts(), done);
+        let executed = self.run_copied(&mut done);
         self.state.indirect.clear();
         self.state.within_indirect = false;
-        if bytes.capacity() <= COPIED_KEPT {
-            bytes.clear();
-            self.copied = bytes;
-        }
-        if executed.as_ref().is_err_and(ContextLost::is_interruption) {
-            self.state.begun = Some(done);
+        match &executed {
+            Ok(()) => self.notes.leaves(),
+            Err(lost) if lost.is_interruption() => self.state.begun = Some(done),
+            Err(_) => {}
         }
         executed
     }
 
-    fn run_copied(&mut self, bytes: &mut Vec<u8>, done: &mut usize) -> Result<(), ContextLost> {
-        let _counted = transport::copy_streams(&self.state, bytes)?;
+    fn run_copied(&mut self, done: &mut usize) -> Result<(), ContextLost> {
+        let (bytes, _counted) = transport::count_streams(&self.state)?;
+        if let Some(mut noted) = self.notes.streams(&self.state.context, bytes) {
+            return self.run_streams(&mut noted, done);
+        }
+        let mut copied = std::mem::take(&mut self.copied);
+        copied.resize(bytes, 0);
+        let executed = self.run_streams(&mut copied, done);
+        if copied.capacity() <= COPIED_KEPT {
+            self.copied = copied;
+        }
+        executed
+    }
+
+    fn run_streams(&mut self, bytes: &mut [u8], done: &mut usize) -> Result<(), ContextLost> {
+        transport::copy_streams(&self.state, bytes)?;
         self.state.indirect.clear();
         self.state.within_indirect = true;
         self.run_from(bytes, done)
@@ -143,6 +174,16 @@ impl<B: Backend> Executor<B> {
 }
 
 impl<B: Backend> State<B> {
+    /// Returns what notes are made of.
+    #[inline]
+    fn whereabouts(&self) -> Whereabouts<'_, B> {
+        let ring = match &self.place {
+            Place::Ring(ring) => Some(&**ring),
+            Place::Virtqueue(_) => None,
+        };
+        Whereabouts { context: &self.context, ring, reply: &self.reply, begun: self.begun }
+    }
+
     fn run_first(&mut self, bytes: &[u8], arena: &Arena) -> Result<usize, ContextLost> {
         let mut limits = Limits::default();
         limits.out_budget = limits.out_budget.max(self.reply.room() as u64);

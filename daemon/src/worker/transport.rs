@@ -9,7 +9,10 @@ use super::ring_thread;
 use super::stream::{Place, State};
 use crate::ipc::ToDevice;
 use protocol::ids::ResourceId;
-use protocol::venus::generated::{Command, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA};
+use protocol::venus::generated::{
+    Command, CommandStreamDescriptionMESA, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA,
+};
+use shm::Mapping;
 use std::sync::Arc;
 use vulkan::{ContextLost, Counted, Interrupted, Stop};
 
@@ -39,22 +42,37 @@ pub(super) fn execute<B: Backend>(
     Ok(true)
 }
 
-/// Copies the noted streams out of shared memory, one behind the other, before anything looks at their bytes. `into` is empty.
-pub(super) fn copy_streams<B: Backend>(state: &State<B>, into: &mut Vec<u8>) -> Result<Counted, ContextLost> {
-    let mut counted = state.context.copies.count();
+/// Returns how many bytes the noted streams have, which count as copied.
+pub(super) fn count_streams<B: Backend>(state: &State<B>) -> Result<(usize, Counted), ContextLost> {
+    let (mut bytes, mut counted) = (0, state.context.copies.count());
     for stream in &state.indirect {
-        let mapping = state.shared_memory(stream.resource_id)?;
-        if !stream.size.is_multiple_of(4) || !mapping.contains(stream.offset, stream.size) {
+        // The contents of a mapping fit into this process.
+        if !stream.size.is_multiple_of(4) || !shared(state, stream)?.contains(stream.offset, stream.size) {
             return Err(ContextLost::new("command stream outside its resource"));
         }
-        // The contents of a mapping fit into this process.
-        let (start, bytes) = (into.len(), stream.size as usize);
-        counted.add(bytes)?;
-        into.resize(start + bytes, 0);
-        let copied = mapping.copy_out(stream.offset, &mut into[start..]);
+        counted.add(stream.size as usize)?;
+        bytes += stream.size as usize;
+    }
+    Ok((bytes, counted))
+}
+
+/// Copies the noted streams out of shared memory, one behind the other, before anything looks at their bytes. There is room for them
+/// ([`count_streams`]).
+pub(super) fn copy_streams<B: Backend>(state: &State<B>, mut into: &mut [u8]) -> Result<(), ContextLost> {
+    for stream in &state.indirect {
+        let room = into.split_off_mut(..stream.size as usize);
+        let room = room.ok_or_else(|| ContextLost::new("command stream outside its resource"))?;
+        let copied = shared(state, stream)?.copy_out(stream.offset, room);
         copied.map_err(|error| ContextLost::new(error.to_string()))?;
     }
-    Ok(counted)
+    Ok(())
+}
+
+fn shared<B: Backend>(
+    state: &State<B>,
+    stream: &CommandStreamDescriptionMESA,
+) -> Result<Arc<Mapping>, ContextLost> {
+    state.shared_memory(stream.resource_id)
 }
 
 fn set_reply_command_stream<B: Backend>(

@@ -4,7 +4,9 @@
 //! is the same each time. The part of the guest is [`publish`].
 
 use super::at_rest::Begin;
+use super::backend::Backend;
 use super::context::Context;
+use super::journal::Told;
 use super::resources::{Arriving, Resources};
 use super::ring::Ring;
 use super::stream::{Executor, Place};
@@ -12,7 +14,8 @@ use crate::ipc::{Channel, WorkerSetup};
 use config::{ContextLimits, Passage};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::ring::RingLayout;
-use shm::{self, Doorbell, GateSide, Mapping, SchedulerSide};
+use shm::journal::Journal;
+use shm::{self, Doorbell, GateSide, Mapping, SchedulerSide, StatusPage};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +24,7 @@ use vulkan::fuzzing as null;
 use vulkan::{ContextLost, Gate, Renderer};
 
 /// The commands that are played.
+#[derive(Clone, Copy)]
 pub struct Workload<'a> {
     /// Commands that make objects, executed once.
     pub prepare: &'a [u8],
@@ -30,6 +34,8 @@ pub struct Workload<'a> {
     pub laps: u32,
     /// Submissions pass a gate, with a lease.
     pub gated: bool,
+    /// The worker keeps a journal.
+    pub journalled: bool,
 }
 
 /// The resource for replies, and its bytes.
@@ -54,20 +60,27 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     let limits = ContextLimits::default();
     let backend = gated(null::renderer_within(limits, Arc::clone(&resources) as _), workload.gated)?;
     let pages = resources.shared_memory(RING.0)?;
-    let context = Arc::new(Context::new(&setup(limits), Arc::new(channel), resources, backend));
+    let (page, _) = StatusPage::create().map_err(failed)?;
+    let backend = if workload.journalled { backend.journalled(Told::of(&page)) } else { backend };
+    let context = Context::new(&setup(limits), Arc::new(channel), resources, backend);
+    let context = Arc::new(if workload.journalled { context.telling(&page) } else { context });
     let (head, tail, status) = (0, TAIL as usize, 128);
     let layout = RingLayout { head, tail, status, buffer: BUFFER..BUFFER + size, extra: 192..192 };
-    let ring = Arc::new(Ring::new(Arc::clone(&pages), layout, Duration::ZERO).map_err(failed)?);
+    let ring = Ring::new(Arc::clone(&pages), layout, Duration::ZERO).map_err(failed)?;
+    let ring = Arc::new(ring.named(1));
     let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)), Begin::default());
     executor.run(workload.prepare)?;
     if null::has_failed(&context.backend) {
         return Err(ContextLost::new("an object was refused"));
     }
+    if workload.journalled {
+        keep_journal(&context, &page)?;
+    }
     let before = null::calls();
     let (mut left, mut taken, mut end) = (workload.laps, 0u32, 0u32);
     if left > 0 {
         end = publish(&pages, end, workload.lap)?;
-        ring.serve(|commands| {
+        ring.serve(&mut executor.batches(), |commands| {
             let length = executor.run_some(commands)?;
             taken = taken.wrapping_add(length as u32);
             if taken == end {
@@ -84,9 +97,22 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     if null::has_failed(&context.backend) {
         return Err(ContextLost::new("a command was refused"));
     }
+    if workload.journalled && page.checkpoint().current().is_none() {
+        return Err(ContextLost::new("the journal ended"));
+    }
     context.end();
     context.join();
     Ok(called)
+}
+
+/// Keeps a journal from now on, as if a checkpoint were written.
+fn keep_journal<B: Backend>(context: &Context<B>, page: &StatusPage) -> Result<(), ContextLost> {
+    let journal = Journal::open(Journal::create().map_err(failed)?).map_err(failed)?;
+    journal.begins(1);
+    let _ = context.journal.set(Arc::new(journal));
+    page.checkpoint().begins();
+    page.checkpoint().ends(1);
+    Ok(())
 }
 
 /// Does what the guest does: writes a lap into the ring behind its end, and answers the new one. In a function of its own, so that what it
@@ -147,8 +173,9 @@ mod tests {
     fn laps_wrap_around_the_ring() {
         let command: Vec<u8> = [137u32, 0, 1, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
         let lap = command.repeat(300);
-        let workload = Workload { prepare: &command, lap: &lap, laps: 5, gated: false };
+        let workload = Workload { prepare: &command, lap: &lap, laps: 5, gated: false, journalled: false };
         assert!(play(&workload).is_ok());
+        assert!(play(&Workload { journalled: true, ..workload }).is_ok());
         let workload = Workload { lap: &lap[..lap.len() - 4], ..workload };
         assert!(play(&workload).is_err());
     }

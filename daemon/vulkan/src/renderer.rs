@@ -174,6 +174,14 @@ impl Renderer {
         &self.0.watchdog_wake
     }
 
+    /// Looks which submissions are complete, so that the [journal](Self::journalled) hears of them. The first look marks the end of what has no marker, and a
+    /// later one sees it.
+    pub fn collect(&self) {
+        let (queues, now) = (self.0.timelines.all(), Instant::now());
+        queues.iter().for_each(|queue| queue.refresh());
+        queues.iter().for_each(|queue| _ = queue.look(now, false));
+    }
+
     /// Looks at what runs on all queues. Time counts in small steps, so this is to be called often while something is pending; with
     /// `restart` it counts from 0 again.
     pub fn look(&self, restart: bool) -> Look {

@@ -1,4 +1,4 @@
-//! Plays one workload on the driver that does nothing, for `cargo instructions` to count its cost: `instructions NAME LAPS LIVE [lease]`, with so
+//! Plays one workload on the driver that does nothing, for `cargo instructions` to count its cost: `instructions NAME LAPS LIVE [lease | journal]`, with so
 //! many laps of it while so many other objects live. Prints how many commands the laps had.
 //!
 //! `instructions` alone lists the workloads. `RUST_LOG=debug` tells why commands do not reach the driver.
@@ -18,9 +18,10 @@ fn main() -> ExitCode {
             workloads::ALL.iter().for_each(|workload| println!("{}", workload.name));
             Ok(())
         }
-        [name, laps, live] => run(name, laps, live, false),
-        [name, laps, live, "lease"] => run(name, laps, live, true),
-        _ => Err("wanted: NAME LAPS LIVE [lease]".into()),
+        [name, laps, live] => run(name, laps, live, (false, false)),
+        [name, laps, live, "lease"] => run(name, laps, live, (true, false)),
+        [name, laps, live, "journal"] => run(name, laps, live, (false, true)),
+        _ => Err("wanted: NAME LAPS LIVE [lease | journal]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,15 +32,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(name: &str, laps: &str, live: &str, gated: bool) -> Result<(), String> {
+fn run(name: &str, laps: &str, live: &str, (gated, journalled): (bool, bool)) -> Result<(), String> {
     let number = |text: &str| text.parse::<u32>().map_err(|error| format!("{text}: {error}"));
     let (laps, live) = (number(laps)?, number(live)?);
     let workload = workloads::ALL.iter().find(|workload| workload.name == name);
     let workload = workload.ok_or_else(|| format!("no workload {name}"))?;
     let prepare = objects::prepare(live);
     let (lap, commands) = (workload.lap)();
-    let calls =
-        play(&Workload { prepare: &prepare, lap: &lap, laps, gated }).map_err(|lost| lost.to_string())?;
+    let played = Workload { prepare: &prepare, lap: &lap, laps, gated, journalled };
+    let calls = play(&played).map_err(|lost| lost.to_string())?;
     // A command that breaks valid usage is left out, and would cost less. A command that fails ends the run.
     let wanted = u64::from(laps) * u64::from(commands);
     if workload.reach && calls < wanted {

@@ -23,9 +23,24 @@ pub use figures::{Figure, Figures, Verdict, compare};
 pub struct Case {
     /// The workload's name.
     pub workload: String,
-    /// The workload's submissions pass a gate with a lease.
-    pub gated: bool,
+    /// The worker's work beside the commands.
+    pub beside: Beside,
 }
+
+/// The work of a worker beside the commands of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Nothing.
+    Nothing,
+    /// Submissions pass a gate with a lease.
+    Gate,
+    /// The worker keeps a journal.
+    Journal,
+}
+
+/// Workloads that are counted with a journal as well.
+const JOURNALLED: &[&str] =
+    &["record_dispatches", "submit", "update_descriptor_sets", "create_destroy_buffer", "fence_status"];
 
 /// The program that is counted.
 pub struct Counted {
@@ -50,7 +65,12 @@ impl Case {
     /// The name of the case's figure.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{}{}", self.workload, if self.gated { "_with_a_lease" } else { "" })
+        let beside = match self.beside {
+            Beside::Nothing => "",
+            Beside::Gate => "_with_a_lease",
+            Beside::Journal => "_with_a_journal",
+        };
+        format!("{}{beside}", self.workload)
     }
 }
 
@@ -79,10 +99,11 @@ impl Counted {
     /// The program does not name its workloads.
     pub fn cases(&self) -> Result<Vec<Case>> {
         let names = output(&mut Command::new(&self.program))?;
-        let case = |workload: &str, gated| Case { workload: workload.to_owned(), gated };
+        let case = |workload: &str, beside| Case { workload: workload.to_owned(), beside };
         let cases = names.lines().flat_map(|name| {
-            let leased = name.starts_with("submit").then(|| case(name, true));
-            std::iter::once(case(name, false)).chain(leased)
+            let leased = name.starts_with("submit").then(|| case(name, Beside::Gate));
+            let journalled = JOURNALLED.contains(&name).then(|| case(name, Beside::Journal));
+            std::iter::once(case(name, Beside::Nothing)).chain(leased).chain(journalled)
         });
         Ok(cases.collect())
     }
@@ -121,7 +142,11 @@ impl Counted {
         valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
         valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(&self.program);
         valgrind.args([&case.workload, &laps.to_string(), &live.to_string()]);
-        valgrind.args(case.gated.then_some("lease"));
+        valgrind.args(match case.beside {
+            Beside::Nothing => None,
+            Beside::Gate => Some("lease"),
+            Beside::Journal => Some("journal"),
+        });
         let commands = output(&mut valgrind)?.trim().parse().context("a number of commands")?;
         Ok((Profile::read(&file)?, commands))
     }

@@ -1,15 +1,16 @@
-//! Workers that die by themselves, and what was sent to them since their checkpoints: a successor gets it.
+//! Workers that die by themselves, and what was sent to them and not executed: a successor gets it.
 //!
-//! A worker that has executed something since its checkpoint takes the mark away before. So while the mark is there, nothing of what was kept
-//! here was executed.
+//! A worker says in its status page how many messages it has executed. What it has executed is in its checkpoint or in the journal behind that, or the mark
+//! of the checkpoint is gone.
 
 use super::backlogs::Backlogs;
 use super::successors::needs_driver;
 use super::{Worker, Workers};
 use crate::device::Owner;
-use crate::ipc::{Outbox, ToWorker};
+use crate::ipc::{Fence, Outbox, ToWorker};
 use protocol::ids::ContextId;
-use shm::CheckpointMark;
+use shm::Progress;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -26,15 +27,37 @@ pub(super) enum Life {
     Ended(String),
 }
 
-/// The messages that a worker was sent since it was asked for a checkpoint, under the bounds for workers that do not read.
+/// The messages that a worker was sent since it was first asked for a checkpoint and has not executed, under the bounds for workers that do not read.
 #[derive(Debug)]
 pub(super) struct Kept {
-    mark: Arc<CheckpointMark>,
-    /// The bytes of the checkpoint, once it is written.
-    written: Option<u64>,
+    progress: Arc<Progress>,
+    /// The number of the first message that may be among them, and of the last that was sent and is executed in its turn.
+    first: u32,
+    last: u32,
+    /// The messages, and the number of each.
     messages: Outbox<ToWorker>,
-    /// The worker was sent a `DetachResource`, which makes the checkpoint stale and is not kept.
-    has_detached: bool,
+    numbers: VecDeque<u32>,
+}
+
+impl Kept {
+    /// Forgets what is executed.
+    fn trim(&mut self, backlogs: &mut Backlogs, owner: Owner) {
+        let executed = self.progress.messages();
+        while self.numbers.front().is_some_and(|number| is_reached(executed, *number)) {
+            self.numbers.pop_front();
+            self.messages.forget_first(&mut backlogs.of(owner));
+        }
+    }
+
+    /// Returns whether all that is not executed is kept.
+    fn is_complete(&self) -> bool {
+        is_reached(self.progress.messages(), self.first.wrapping_sub(1))
+    }
+}
+
+/// Returns whether a number is behind another one or the same; both wrap.
+fn is_reached(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other) < 1 << 31
 }
 
 impl Worker {
@@ -50,16 +73,22 @@ impl Worker {
 
     /// Keeps a message that it is about to be sent, if a successor may need it.
     pub(super) fn keep(&mut self, message: &ToWorker, fd: Option<BorrowedFd<'_>>, backlogs: &mut Backlogs) {
-        let owner = self.owner();
+        let (owner, number) = (self.owner(), self.sent.wrapping_add(1));
         let Some(kept) = self.kept.as_mut().filter(|_| !message.is_answer()) else { return };
         if !needs_driver(message) {
-            kept.has_detached |= matches!(message, ToWorker::DetachResource { .. });
+            if matches!(message, ToWorker::DetachResource { .. }) {
+                kept.last = number;
+            }
             return;
         }
+        kept.last = number;
+        kept.trim(backlogs, owner);
         // A worker that does not read has each message counted for it once.
-        let is_of_use = self.outbox.is_empty() && (kept.written.is_none() || kept.mark.is_current());
-        if !is_of_use || kept.messages.keep(message.clone(), fd, &mut backlogs.of(owner)).is_err() {
-            self.keep_no_more(backlogs, owner);
+        let is_kept = self.outbox.is_empty()
+            && kept.messages.keep(message.clone(), fd, &mut backlogs.of(owner)).is_ok();
+        match is_kept {
+            true => kept.numbers.push_back(number),
+            false => self.keep_no_more(backlogs, owner),
         }
     }
 
@@ -72,7 +101,8 @@ impl Worker {
 }
 
 impl Workers {
-    /// Asks a worker for a checkpoint in a file, whose `mark` says whether it is complete.
+    /// Asks a worker for a checkpoint of this number in a file, and to keep a journal from then on if one is there. `progress` says how far the worker
+    /// has come.
     ///
     /// # Errors
     ///
@@ -80,35 +110,57 @@ impl Workers {
     pub(in crate::serve) fn ask_for_checkpoint(
         &mut self,
         ctx_id: ContextId,
-        mark: Arc<CheckpointMark>,
-        file: BorrowedFd<'_>,
+        progress: Arc<Progress>,
+        (number, file, journal): (u32, BorrowedFd<'_>, Option<BorrowedFd<'_>>),
     ) -> Result<(), &'static str> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Ok(()) };
-        worker.keep_no_more(&mut self.backlogs, worker.owner());
-        worker.kept = Some(Kept { mark, written: None, messages: Outbox::default(), has_detached: false });
-        worker.post(&self.epoll, &mut self.backlogs, ToWorker::WriteCheckpoint, Some(file))
+        if journal.is_some() {
+            worker.post(&self.epoll, &mut self.backlogs, ToWorker::KeepJournal, journal)?;
+        }
+        let sent = worker.sent.wrapping_add(1);
+        let (messages, numbers) = Default::default();
+        worker.kept.get_or_insert(Kept { progress, first: sent, last: sent, messages, numbers });
+        worker.post(&self.epoll, &mut self.backlogs, ToWorker::WriteCheckpoint { number }, Some(file))
     }
 
-    /// A worker has written a checkpoint of so many bytes, or there is none.
-    pub(in crate::serve) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Option<u64>) {
-        let Some(worker) = self.running.get_mut(&ctx_id) else { return };
-        match &mut worker.kept {
-            Some(kept) if written.is_some() => kept.written = written,
-            _ => worker.keep_no_more(&mut self.backlogs, worker.owner()),
+    /// Returns whether all messages are kept that a context's worker has not executed, and nothing of its context is in the driver.
+    ///
+    /// # Errors
+    ///
+    /// The reason why a successor could not go on.
+    pub(in crate::serve) fn may_be_followed(&self, ctx_id: ContextId) -> Result<(), &'static str> {
+        let worker = self.running.get(&ctx_id).filter(|worker| matches!(worker.life, Life::Runs));
+        let kept = worker.and_then(|worker| worker.kept.as_ref()).filter(|kept| kept.is_complete());
+        match kept {
+            None => Err("it has no checkpoint, or its worker has not read what it was sent"),
+            Some(kept) if !kept.progress.is_idle() => Err("work of its program was in the driver"),
+            Some(_) => Ok(()),
         }
     }
 
-    /// Returns the bytes of a context's checkpoint, if nothing was executed since it was written, and all messages sent since are kept.
-    pub(in crate::serve) fn complete_checkpoint(&self, ctx_id: ContextId) -> Option<u64> {
-        let worker = self.running.get(&ctx_id).filter(|worker| matches!(worker.life, Life::Runs))?;
-        let kept = worker.kept.as_ref()?;
-        kept.written.filter(|_| kept.mark.is_current())
+    /// Returns whether what a context's worker has not executed is kept.
+    pub(in crate::serve) fn keeps(&self, ctx_id: ContextId) -> bool {
+        self.running.get(&ctx_id).is_some_and(|worker| worker.kept.is_some())
     }
 
-    /// Returns whether a context's worker has executed all that it was sent, if the mark of its checkpoint is there.
+    /// Returns whether a context's worker has executed all that it was sent, if that is kept.
     pub(in crate::serve) fn has_executed_all(&self, ctx_id: ContextId) -> bool {
         let kept = self.running.get(&ctx_id).and_then(|worker| worker.kept.as_ref());
-        kept.is_some_and(|kept| kept.messages.is_empty() && !kept.has_detached)
+        kept.is_some_and(|kept| is_reached(kept.progress.messages(), kept.last))
+    }
+
+    /// Returns the fences of the messages that a context's worker has not executed.
+    pub(in crate::serve) fn kept_fences(&self, ctx_id: ContextId) -> Vec<Fence> {
+        let kept = self.running.get(&ctx_id).and_then(|worker| worker.kept.as_ref());
+        let Some(kept) = kept else { return Vec::new() };
+        let executed = kept.progress.messages();
+        let messages = kept.messages.waiting().zip(&kept.numbers);
+        let left = messages.filter(|(_, number)| !is_reached(executed, **number));
+        let fence = |message: &ToWorker| match message {
+            ToWorker::Submit { fence, .. } => *fence,
+            _ => None,
+        };
+        left.filter_map(|((message, _), _)| fence(message)).collect()
     }
 
     /// Returns whether a context's worker has died by itself, and the context waits for a successor.
@@ -125,8 +177,13 @@ impl Workers {
         };
         worker.life = Life::Gone;
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
-        worker.outbox.give_back(&mut self.backlogs.of(worker.owner()));
-        successor.follows_dead(worker.kept.take().map(|kept| kept.messages).unwrap_or_default());
+        let owner = worker.owner();
+        worker.outbox.give_back(&mut self.backlogs.of(owner));
+        let kept = worker.kept.take().map(|mut kept| {
+            kept.trim(&mut self.backlogs, owner);
+            kept.messages
+        });
+        successor.follows_dead(kept.unwrap_or_default());
     }
 
     /// Returns how the worker of a context ended that waits for a successor, as far as that is known.
@@ -140,6 +197,12 @@ impl Workers {
     /// Takes the numbers of workers of which nothing is left, and of which [`Self::reap`] could not tell.
     pub(in crate::serve) fn take_ended(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ended)
+    }
+
+    /// Returns the number of the last message that a worker was sent.
+    #[cfg(test)]
+    pub(in crate::serve) fn sent(&self, ctx_id: ContextId) -> u32 {
+        self.running[&ctx_id].sent
     }
 
     /// Stops listening to a worker, as if the system had taken its channel away.

@@ -114,7 +114,9 @@ struct Worker {
     swapped_out: Option<SwappedOut>,
     held: Outbox<ToWorker>,
     life: Life,
-    /// The messages that the worker was sent since it was asked for a checkpoint.
+    /// The number of messages that it was sent behind its set-up, modulo 2^32.
+    sent: u32,
+    /// The messages that the worker has not executed, once it was asked for a checkpoint.
     kept: Option<Kept>,
 }
 
@@ -277,6 +279,7 @@ impl Workers {
             swapped_out,
             held: Outbox::default(),
             life: Life::Runs,
+            sent: 0,
             kept: None,
         };
         self.contexts.insert(serial, ctx_id);
@@ -305,6 +308,7 @@ impl Workers {
             WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, passage, waiting_off, swapped_out };
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::Setup(Box::new(setup)), Some(page))?;
         if passage.is_none() {
+            worker.sent = 0;
             return Ok(());
         }
         // Which are kept for a successor.
@@ -315,6 +319,7 @@ impl Workers {
         }
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::Doorbell, Some(gate.doorbell.as_fd()))?;
         worker.gate = Some(gate);
+        worker.sent = 0;
         Ok(())
     }
 
@@ -635,12 +640,17 @@ impl Worker {
         let mut bound = backlogs.of(self.owner());
         match self.outbox.send(&self.channel, message, fd, &mut bound) {
             Ok(()) => {
+                self.sent = self.sent.wrapping_add(1);
                 if was_empty && !self.outbox.is_empty() {
                     watch_again(epoll, self, Events::EPOLLIN | Events::EPOLLOUT);
                 }
             }
             Err(OutboxError::Send(error)) => {
                 log::debug!(serial = self.serial, error:%; "cannot send to a worker");
+                // One that has died got nothing: what is kept is for its successor.
+                if !error.is_gone() {
+                    self.keep_no_more(backlogs, self.owner());
+                }
             }
             Err(OutboxError::Limit(limit)) => {
                 self.forget_backlog(backlogs);
@@ -657,7 +667,16 @@ impl Worker {
         }
         let mut bound = backlogs.of(self.owner());
         // Each error costs one message. A worker that is gone is heard of so.
-        while self.outbox.flush(&self.channel, &mut bound).is_err() {}
+        let mut is_complete = true;
+        while let Err(error) = self.outbox.flush(&self.channel, &mut bound) {
+            if !error.is_gone() {
+                self.sent = self.sent.wrapping_sub(1);
+                is_complete = false;
+            }
+        }
+        if !is_complete {
+            self.keep_no_more(backlogs, self.owner());
+        }
         let out = if self.outbox.is_empty() { Events::empty() } else { Events::EPOLLOUT };
         watch_again(epoll, self, Events::EPOLLIN | out);
     }

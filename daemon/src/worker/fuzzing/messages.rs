@@ -11,6 +11,7 @@ use config::MemoryId;
 use protocol::ids::{BlobId, FenceId, ResourceId, RingIdx};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
 use shm::StatusPage;
+use shm::journal::Journal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -120,13 +121,14 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
             (ToWorker::ExportBlob { resource_id, blob_id, size, mappable: u.arbitrary()? }, None)
         }
         5 if u.ratio(1, 8)? => (ToWorker::Setup(Box::new(setup())), None),
-        5 => match u.int_in_range(0..=6u8)? {
+        5 => match u.int_in_range(0..=7u8)? {
             0 => (ToWorker::HandOver { copies: u.arbitrary()? }, fd(u)?),
             1 => (ToWorker::HandOver { copies: u.arbitrary()? }, Some(channels().0.into_socket())),
             2 => (ToWorker::TakeOver, fd(u)?),
             3 => (ToWorker::WritePrelude { goes_on: u.arbitrary()? }, Some(channels().0.into_socket())),
             4 => (ToWorker::BuildPrelude, fd(u)?),
-            5 => (ToWorker::WriteCheckpoint, fd(u)?),
+            5 => (ToWorker::WriteCheckpoint { number: u.int_in_range(1..=3)? }, fd(u)?),
+            6 => (ToWorker::KeepJournal, if u.arbitrary()? { Journal::create().ok() } else { fd(u)? }),
             _ => (ToWorker::GoOn, None),
         },
         6 => {

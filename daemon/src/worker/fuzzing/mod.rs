@@ -16,6 +16,7 @@ pub use ring::fuzz_ring;
 pub use steps::fuzz_steps;
 
 use crate::ipc::{Channel, WorkerSetup};
+use crate::worker::life::journal::{fuzz_read, seed};
 use crate::worker::life::snapshot::{fuzz_decode, seeds};
 use crate::worker::resources::{Arriving, Resources};
 use config::ContextLimits;
@@ -25,14 +26,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vulkan::fuzzing as null;
 
-/// Bytes are decoded as a snapshot, or refused. Returns the number of parts in it.
+/// Bytes are decoded as a snapshot, or read as a journal, or refused. Returns the number of parts in it.
 pub fn fuzz_snapshot(bytes: &[u8]) -> usize {
-    fuzz_decode(bytes)
+    fuzz_decode(bytes) + fuzz_read(bytes)
 }
 
-/// Snapshots to begin with.
+/// Snapshots and a journal to begin with.
 pub fn snapshots() -> Vec<Vec<u8>> {
-    seeds()
+    let mut all = seeds();
+    all.push(seed());
+    all
 }
 
 /// Bytes of each shared-memory resource.

@@ -38,7 +38,7 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
     }
     let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)), Begin::default());
     let (mut taken, mut position) = (0, 0u32);
-    let outcome = ring.serve(|commands| {
+    let outcome = ring.serve(&mut executor.batches(), |commands| {
         let length = executor.run_some(commands)?;
         assert!((1..=commands.len()).contains(&length), "a command of {length} bytes");
         taken += 1;

@@ -1,5 +1,5 @@
-//! A checkpoint: the context as it is while its program does nothing, written into a memory file that the device process keeps. Should this
-//! process die by itself before anything else is executed, a successor builds the context up from there.
+//! A checkpoint: the context as it is at a moment, written into a memory file that the device process keeps. Should this process die by itself, a
+//! successor builds the context up from there and from the journal (`worker::journal`), which has what was executed since.
 //!
 //! It has the same bytes as what a worker hands over. The context goes on at once.
 
@@ -17,6 +17,12 @@ use vulkan::snapshot::{Carry, NotMovable, Prelude};
 /// Time that rings have to stop between two commands. If one needs longer, its command takes long, and the other rings are not kept waiting for it.
 const STOP_MAX: Duration = Duration::from_millis(200);
 
+/// The same time while rings are awake: a checkpoint must not hold up a program that compiles on one thread and computes on another.
+const BUSY_STOP_MAX: Duration = Duration::from_millis(20);
+
+/// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
+const DRAIN_MAX: Duration = Duration::from_millis(20);
+
 /// Writes a checkpoint into a file, and returns its bytes. To be called between two commands of the virtqueue's stream, whose executor is
 /// `virtqueue`; all rings have to be told to go on later.
 ///
@@ -25,13 +31,18 @@ const STOP_MAX: Duration = Duration::from_millis(200);
 /// The context is busy, or cannot be built up from files.
 pub(super) fn write<B: Backend>(
     context: &Context<B>,
-    virtqueue: &Executor<B>,
+    virtqueue: &mut Executor<B>,
     allowances: &Allowances,
     file: Option<OwnedFd>,
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     let start = Instant::now();
-    come_to_rest(context, STOP_MAX, Duration::ZERO, Duration::ZERO)?;
+    let is_busy = context.activity.as_ref().is_some_and(|activity| activity.look().0 > 0);
+    come_to_rest(context, if is_busy { BUSY_STOP_MAX } else { STOP_MAX }, DRAIN_MAX, DRAIN_MAX)?;
+    virtqueue.rest();
+    if let Some(mark) = &context.checkpoint {
+        mark.begins();
+    }
     let rested = start.elapsed();
     let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
     if Step::contents_bytes(&saved.steps).is_some() {

@@ -3,6 +3,13 @@
 use super::handover::shared;
 use super::*;
 use crate::ipc::HandOver;
+use shm::journal::Journal;
+
+/// The number of the next checkpoint.
+static NUMBERS: AtomicU32 = AtomicU32::new(1);
+
+/// The bytes of a checkpoint, and its number.
+type Written = (u32, Vec<u8>);
 
 impl Peer {
     /// Has the worker write a checkpoint into a file of so many bytes; returns its answer, and the file. A ring that has not come to rest in time is
@@ -11,7 +18,8 @@ impl Peer {
         let start = Instant::now();
         loop {
             let file = shm::create("test", bytes).unwrap();
-            self.channel.send(&ToWorker::WriteCheckpoint, Some(file.as_fd())).unwrap();
+            let number = NUMBERS.fetch_add(1, SeqCst);
+            self.channel.send(&ToWorker::WriteCheckpoint { number }, Some(file.as_fd())).unwrap();
             match self.answer() {
                 ToDevice::NoCheckpoint { reason, for_now: true }
                     if reason.contains("busy") && start.elapsed() < LONG => {}
@@ -21,7 +29,7 @@ impl Peer {
     }
 
     fn is_current(&self) -> bool {
-        self.status.checkpoint().is_current()
+        self.status.checkpoint().current().is_some()
     }
 
     /// Waits until the mark says so. It is set behind the answer.
@@ -31,6 +39,36 @@ impl Peer {
             assert!(start.elapsed() < LONG, "the mark says that it is {}", !is_current);
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Gives the worker a journal, and returns it.
+    fn keeps_journal(&self) -> OwnedFd {
+        let journal = Journal::create().unwrap();
+        self.channel.send(&ToWorker::KeepJournal, Some(journal.as_fd())).unwrap();
+        journal
+    }
+
+    /// Has the worker write a checkpoint, and returns it.
+    fn checkpoint(&self) -> Written {
+        let (answer, file) = self.writes_checkpoint(1 << 20);
+        let ToDevice::CheckpointWritten { bytes, .. } = answer else { panic!("{answer:?}") };
+        self.becomes_current(true);
+        let mut checkpoint = vec![0; bytes as usize];
+        Mapping::new(&file, bytes).unwrap().copy_out(0, &mut checkpoint).unwrap();
+        (self.status.checkpoint().current().unwrap(), checkpoint)
+    }
+
+    /// Takes over from a worker that is dead, which has left a checkpoint and a journal.
+    fn follows(&self, (number, checkpoint): Written, journal: &OwnedFd) {
+        let (writes, reads) = Channel::pair().unwrap();
+        self.takes_over_from(&reads);
+        writes.send(&HandOver::Bytes(checkpoint), None).unwrap();
+        writes.send(&HandOver::Journal { number }, Some(journal.as_fd())).unwrap();
+        writes.send(&HandOver::End, None).unwrap();
+    }
+
+    fn has_taken_over(&self) {
+        assert!(matches!(self.answer(), ToDevice::TakenOver { .. }));
     }
 
     fn expect_no_checkpoint(&self, bytes: u64, part: &str) {
@@ -141,9 +179,188 @@ fn a_context_that_cannot_be_built_up_from_files_has_no_checkpoint_and_goes_on() 
     peer.expect_no_checkpoint(1 << 20, "memory of the GPU");
     peer.fake.contents.lock().clear();
     peer.expect_no_checkpoint(1, "limit checkpoint_bytes");
-    peer.channel.send(&ToWorker::WriteCheckpoint, None).unwrap();
+    peer.channel.send(&ToWorker::WriteCheckpoint { number: 1 }, None).unwrap();
     assert!(matches!(peer.answer(), ToDevice::NoCheckpoint { .. }));
     let head = ring.push(&VERSION);
     ring.wait(head);
     peer.end();
+}
+
+/// A ring of a worker that keeps a journal, whose checkpoint is written, and the resources that its successor sees as well.
+struct Journalled {
+    old: Peer,
+    new: Peer,
+    ring: GuestRing,
+    streams: Arc<Mapping>,
+    replies: Arc<Mapping>,
+    checkpoint: Written,
+    journal: OwnedFd,
+}
+
+fn journalled() -> Journalled {
+    let (old, new) = (Peer::start(), Peer::start());
+    let [memory, streams, replies] = [10, 20, 21].map(|id| shared(id, &[&old, &new]));
+    old.submit_and_wait(&create_ring(1, 10));
+    let journal = old.keeps_journal();
+    let checkpoint = old.checkpoint();
+    old.fake.set.store(true, SeqCst);
+    Journalled { ring: GuestRing { memory, tail: 0 }, old, new, streams, replies, checkpoint, journal }
+}
+
+/// The bytes of what a worker has executed again.
+fn replayed(peer: &Peer) -> Vec<Vec<u8>> {
+    peer.fake.replayed.lock().clone()
+}
+
+#[test]
+fn a_successor_executes_again_what_the_journal_has_and_goes_on_behind_it() {
+    let Journalled { old, new, mut ring, replies, checkpoint, journal, .. } = journalled();
+    ring.push(&set_reply(21, 100, 60));
+    ring.push(&DESTROY);
+    ring.push(&VERSION_WITH_REPLY);
+    let head = ring.push(&BLOCK);
+    ring.wait(head);
+    assert!(old.is_current(), "the journal has everything");
+    // Messages that change nothing, and one that a ring hears.
+    old.submit_and_wait(&wait_ring(1, head));
+    old.submit_and_wait(&submit_seqno(1, 7));
+    assert!(old.is_current());
+    old.end();
+    // It may have died before the guest could know what it had executed.
+    ring.word(0).store(0, SeqCst);
+    ring.word(128).store(0, SeqCst);
+    new.follows(checkpoint, &journal);
+    new.has_taken_over();
+    assert_eq!(replayed(&new), [bytes(&DESTROY), bytes(&BLOCK)]);
+    new.goes_on();
+    ring.wait(head);
+    ring.push(&wait_virtqueue(7));
+    let head = ring.push(&VERSION_WITH_REPLY);
+    ring.wait(head);
+    let mut reply = [0; 20];
+    replies.copy_out(120, &mut reply).unwrap();
+    assert_eq!(reply.as_slice(), bytes(&[137, 0, 1, 0, 0x1234]), "it goes behind the last");
+    new.end();
+}
+
+#[test]
+fn a_successor_executes_the_rest_of_streams_that_a_command_names() {
+    let Journalled { old, new, mut ring, streams, replies, checkpoint, journal } = journalled();
+    old.fake.set.store(false, SeqCst);
+    ring.push(&set_reply(21, 0, 60));
+    let stream = [&VERSION_WITH_REPLY[..], &DESTROY, &BLOCK, &VERSION_WITH_REPLY].concat();
+    streams.copy_in(0, &bytes(&stream)).unwrap();
+    let head = ring.push(&execute_streams(&[[20, 0, 4 * stream.len() as u32]]));
+    let start = Instant::now();
+    while !old.fake.blocked.load(SeqCst) {
+        assert!(start.elapsed() < LONG, "the driver is not asked");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(old.is_current());
+    // As if it died now: what it does from here on is not seen.
+    let left = Journal::create().unwrap();
+    let mut pages = vec![0; shm::journal::JOURNAL_BYTES as usize];
+    File::from(journal).read_exact_at(&mut pages, 0).unwrap();
+    File::from(left.try_clone().unwrap()).write_all_at(&pages, 0).unwrap();
+    old.end();
+    ring.word(128).store(0, SeqCst);
+    new.follows(checkpoint, &left);
+    new.has_taken_over();
+    assert_eq!(replayed(&new), [bytes(&DESTROY)]);
+    new.fake.set.store(true, SeqCst);
+    let calls = new.calls();
+    new.goes_on();
+    ring.wait(head);
+    assert_eq!(new.calls(), calls + 2, "the first two are executed");
+    let mut answers = [0; 60];
+    replies.copy_out(0, &mut answers).unwrap();
+    let answer = bytes(&[137, 0, 1, 0, 0x1234]);
+    assert_eq!(answers.as_slice(), [answer.clone(), answer, vec![0; 20]].concat());
+    new.end();
+}
+
+#[test]
+fn what_cannot_be_executed_again_ends_the_journal_until_the_next_checkpoint() {
+    let Journalled { old, new, mut ring, checkpoint, journal, .. } = journalled();
+    // vkEnumerateInstanceVersion on the virtqueue, a resource that goes, a memory object that is shown.
+    let breaks: [&dyn Fn(); 2] = [&|| old.submit_and_wait(&VERSION), &|| {
+        old.channel.send(&ToWorker::DetachResource { resource_id: ResourceId(20) }, None).unwrap();
+    }];
+    for breaks in breaks {
+        assert!(old.is_current());
+        breaks();
+        old.becomes_current(false);
+        let head = ring.push(&DESTROY);
+        ring.wait(head);
+        assert!(!old.is_current());
+        assert_ne!(old.checkpoint().1, checkpoint.1);
+    }
+    let (checkpoint, head) = (old.checkpoint(), ring.push(&DESTROY));
+    ring.wait(head);
+    old.end();
+    ring.word(128).store(0, SeqCst);
+    new.follows(checkpoint, &journal);
+    new.has_taken_over();
+    assert_eq!(replayed(&new), [bytes(&DESTROY)], "those before are in the checkpoint");
+    new.end();
+}
+
+#[test]
+fn a_worker_asks_for_another_checkpoint_when_its_journal_fills_and_ends_it_when_it_is_full() {
+    let Journalled { old, new, mut ring, .. } = journalled();
+    let stream = bytes(&DESTROY.repeat(16_384));
+    let memory = old.shared_memory(22, stream.len() as u64);
+    memory.copy_in(0, &stream).unwrap();
+    let commands = execute_streams(&[[22, 0, stream.len() as u32]]);
+    let mut told = false;
+    while old.is_current() {
+        let head = ring.push(&commands);
+        ring.wait(head);
+        while let Some((message, _)) = old.channel.try_receive::<ToDevice>().unwrap() {
+            assert_eq!(message, ToDevice::JournalFills);
+            assert!(told || old.is_current(), "it is told before");
+            told = true;
+        }
+    }
+    assert!(told);
+    old.checkpoint();
+    let head = ring.push(&commands);
+    ring.wait(head);
+    assert!(old.is_current(), "there is room again");
+    old.end();
+    new.end();
+}
+
+#[test]
+fn a_ring_that_waits_looks_whether_submissions_are_complete() {
+    let Journalled { old, new, mut ring, .. } = journalled();
+    let collected = || old.fake.collected.load(SeqCst);
+    let head = ring.push(&DESTROY);
+    ring.wait(head);
+    assert_eq!(collected(), 0, "nothing is pending");
+    old.status.progress().submits();
+    ring.push(&DESTROY);
+    let start = Instant::now();
+    while collected() < 2 {
+        assert!(start.elapsed() < LONG, "it looked {} times", collected());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    old.end();
+    new.end();
+}
+
+#[test]
+fn a_journal_that_makes_no_sense_is_refused() {
+    // A log of more entries than there is room for, and one of a ring that is not there.
+    for (at, word) in [(16, u64::MAX), (8, 99)] {
+        let Journalled { old, new, mut ring, checkpoint, journal, .. } = journalled();
+        let head = ring.push(&DESTROY);
+        ring.wait(head);
+        old.end();
+        let file = File::from(journal.try_clone().unwrap());
+        file.write_all_at(&word.to_le_bytes(), at).unwrap();
+        new.follows(checkpoint, &journal);
+        new.expect_lost("journal");
+        new.end();
+    }
 }

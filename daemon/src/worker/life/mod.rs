@@ -8,10 +8,12 @@
 mod checkpoint;
 mod contents;
 mod hand_over;
+pub(super) mod journal;
 mod link;
 mod prelude;
 pub(super) mod run;
 pub(super) mod snapshot;
+mod swapped_out;
 mod take_over;
 mod watchdog;
 

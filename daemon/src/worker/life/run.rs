@@ -4,6 +4,7 @@ use super::checkpoint;
 use super::hand_over::hand_over;
 use super::link::{self, Link};
 use super::prelude;
+use super::swapped_out::SwappedOut;
 use super::take_over::{Taken, take_over};
 use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
@@ -12,11 +13,12 @@ use crate::worker::at_rest::Begin;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::inbox::{Inbox, Letter};
+use crate::worker::journal::Told;
 use crate::worker::resources::{Arriving, Resources};
 use crate::worker::stream::{Executor, Place};
-use crate::worker::swapped_out::SwappedOut;
 use config::GPUS_MAX;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
+use shm::journal::Journal;
 use shm::{Doorbell, GateSide, StatusPage};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,7 +58,9 @@ pub fn run(channel: Channel) -> ExitCode {
     let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
     let (gpus, limits, cache_key) = (setup.gpus.clone(), setup.limits, setup.cache_key);
     let renderer = match Renderer::new(gpus, limits, cache_key, table, allowance) {
-        Ok(renderer) => renderer.telling(Arc::clone(page.results())).gated(gates.clone()),
+        Ok(renderer) => {
+            renderer.telling(Arc::clone(page.results())).gated(gates.clone()).journalled(Told::of(&page))
+        }
         Err(lost) => return failed(lost.reason()),
     };
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
@@ -221,8 +225,10 @@ impl<B: Backend> Worker<B> {
             (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd),
             // What the context sees comes and goes until there is something to take over.
             (Stage::Begins, message) if is_about_resources(message) => {}
-            // It changes nothing that is in a checkpoint.
-            (_, ToWorker::WriteCheckpoint) => self.stage = Stage::Serves,
+            // They change nothing that is in a checkpoint, or what they have executed notes itself.
+            (_, ToWorker::WriteCheckpoint { .. } | ToWorker::KeepJournal | ToWorker::Submit { .. }) => {
+                self.stage = Stage::Serves;
+            }
             _ => {
                 self.stage = Stage::Serves;
                 self.context.changes();
@@ -237,7 +243,10 @@ impl<B: Backend> Worker<B> {
             ToWorker::HandOver { copies } => {
                 self.hand_over(fd, if copies { Carry::Copied } else { Carry::HandedOver });
             }
-            ToWorker::WriteCheckpoint => self.write_checkpoint(fd),
+            ToWorker::WriteCheckpoint { number: checkpoint } => {
+                self.write_checkpoint((checkpoint, number), fd);
+            }
+            ToWorker::KeepJournal => self.keep_journal(fd),
             ToWorker::BuildPrelude => self.context.lose(&ContextLost::new("a prelude where a context is")),
             ToWorker::TakeOver => self.context.lose(&ContextLost::new("a context to take over where one is")),
             // Handled before, or on arrival.
@@ -255,6 +264,14 @@ impl<B: Backend> Worker<B> {
                 let exported = self.export(blob_id, size, mappable);
                 self.answer_export(resource_id, exported, (size, mappable), number);
             }
+        }
+        self.has_executed(number);
+    }
+
+    /// All messages up to this one are executed.
+    fn has_executed(&self, number: u64) {
+        if let Some(progress) = &self.context.progress {
+            progress.executed(number as u32);
         }
     }
 
@@ -305,8 +322,8 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Writes a checkpoint, and goes on.
-    fn write_checkpoint(&mut self, file: Option<OwnedFd>) {
+    /// Writes the checkpoint of a number, and goes on. The number of the message is `message`.
+    fn write_checkpoint(&mut self, (number, message): (u32, u64), file: Option<OwnedFd>) {
         let Self { context, executor, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
         let start = Instant::now();
         let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, file));
@@ -317,10 +334,28 @@ impl<B: Backend> Worker<B> {
         let is_written = matches!(answer, ToDevice::CheckpointWritten { .. });
         // Before the mark: with it the device process believes what it has heard.
         context.answer(&answer, None);
-        if let Some(mark) = context.checkpoint.as_ref().filter(|_| is_written) {
-            mark.ends();
+        self.has_executed(message);
+        match &self.context.checkpoint {
+            Some(mark) if is_written => {
+                // It follows the older checkpoint until something is written into it.
+                if self.context.journal.get().is_some_and(|journal| !journal.begins(number)) {
+                    log::debug!("no journal behind this checkpoint: the last one is in use");
+                }
+                mark.ends(number);
+            }
+            Some(mark) => mark.gives_up(),
+            None => {}
         }
-        context.go_on();
+        self.context.go_on();
+    }
+
+    /// Notes from now on what is executed behind a checkpoint.
+    fn keep_journal(&self, file: Option<OwnedFd>) {
+        match file.map(Journal::open) {
+            Some(Ok(journal)) => _ = self.context.journal.set(Arc::new(journal)),
+            Some(Err(error)) => log::debug!("no journal: {error}"),
+            None => self.context.lose(&ContextLost::new("a journal without its file")),
+        }
     }
 
     /// Takes over the context of another worker, and rests, or is over.
@@ -463,12 +498,6 @@ fn handle_on_arrival<B: Backend>(
             // Behind what it does: a checkpoint that is being written may have it, or not.
             context.changes();
             return None;
-        }
-        ToWorker::WriteCheckpoint => {
-            if let Some(mark) = &context.checkpoint {
-                mark.begins();
-            }
-            return Some(letter);
         }
         ToWorker::AttachResource { resource_id, size, kind } => {
             let what = match (kind, letter.fd) {

@@ -22,7 +22,7 @@ use vulkan::snapshot::Saved;
 use vulkan::snapshot::step::Step;
 use vulkan::{Cancel, Exported, Interrupted, Lease, Look, Piece, StateQuery, Stop, WatchdogWake};
 
-/// Answers vkEnumerateInstanceVersion; vkSetEvent blocks until it is set, cancelled or interrupted; vkResetEvent makes the context lost.
+/// Answers vkEnumerateInstanceVersion and vkDestroyEvent; vkSetEvent blocks until it is set, cancelled or interrupted; vkResetEvent makes the context lost.
 #[derive(Clone, Default)]
 struct Fake {
     calls: Arc<AtomicU32>,
@@ -47,6 +47,10 @@ struct Fake {
     contents: Arc<Mutex<Vec<u8>>>,
     /// Nothing is made of the files that it is given.
     forgets: Arc<AtomicBool>,
+    /// The commands of a journal that it has executed again.
+    replayed: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// The number of times that it was looked which submissions are complete.
+    collected: Arc<AtomicU32>,
     /// The time for which a submission has run, as far as it was looked at.
     ran: Arc<Mutex<Option<Duration>>>,
     watchdog_wake: WatchdogWake,
@@ -82,6 +86,7 @@ impl Backend for Fake {
                 }
                 Ok(())
             }
+            Command::DestroyEvent(_) => Ok(()),
             Command::SetEvent(_) => {
                 self.blocked.store(true, SeqCst);
                 loop {
@@ -187,6 +192,15 @@ impl Backend for Fake {
         if !self.forgets.load(SeqCst) {
             *self.files.lock() = files.to_vec();
         }
+        Ok(())
+    }
+
+    fn collect(&self) {
+        self.collected.fetch_add(1, SeqCst);
+    }
+
+    fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost> {
+        self.replayed.lock().extend(entries.iter().map(|entry| entry.to_vec()));
         Ok(())
     }
 
@@ -415,6 +429,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(300);
 const VERSION: [u32; 4] = [137, 0, 1, 0];
 const VERSION_WITH_REPLY: [u32; 4] = [137, 1, 1, 0];
+const DESTROY: [u32; 8] = [43, 0, 1, 0, 2, 0, 0, 0];
 const BLOCK: [u32; 6] = [45, 0, 1, 0, 2, 0];
 const LOSE: [u32; 6] = [46, 0, 1, 0, 2, 0];
 

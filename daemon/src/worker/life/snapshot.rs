@@ -27,7 +27,7 @@ const STEPS_MAX: usize = 4 << 20;
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// A worker at rest.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,7 +150,7 @@ pub(in crate::worker) fn fuzz_decode(bytes: &[u8]) -> usize {
 pub(in crate::worker) fn seeds() -> Vec<Vec<u8>> {
     let reply = ReplyPlace { resource: Some(ResourceId(7)), offset: 100, size: 1 << 40, position: 3 };
     let executor = AtRest { reply: Some(reply), begun: Some(12) };
-    let ring = RingAtRest { created_by: vec![1, 2, 3], head: u32::MAX, virtqueue_seqno: 9, executor };
+    let ring = RingAtRest { id: 8, created_by: vec![1, 2, 3], head: u32::MAX, virtqueue_seqno: 9, executor };
     let steps = vec![Step::Commands(vec![5; 100]), Step::Signalled { id: 6 }];
     let credit = PerHeap { device: 1 << 30, host: 5 };
     let snapshots = [

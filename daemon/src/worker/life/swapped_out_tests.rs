@@ -2,7 +2,7 @@
 
 use super::handover::{contents, shared};
 use super::*;
-use crate::worker::swapped_out::SwappedOut;
+use crate::worker::life::swapped_out::SwappedOut;
 
 /// A worker without a driver, for so many bytes of contents at most.
 fn without_driver(contents_max: u64) -> Peer {

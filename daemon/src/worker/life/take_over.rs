@@ -1,6 +1,7 @@
 //! The successor's side: read everything, and build it up.
 
 use super::contents::Incoming;
+use super::journal::Journal;
 use super::link::Link;
 use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot};
 use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, ToDevice};
@@ -12,6 +13,7 @@ use crate::worker::ring_thread::take_ring_over;
 use config::{MemoryId, PerHeap};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +26,8 @@ pub(super) struct Received {
     pub files: Vec<(Option<MemoryId>, OwnedFd)>,
     pub bytes: Vec<u8>,
     pub incoming: Option<Incoming>,
+    /// The journal behind the checkpoint of this number.
+    pub journal: Option<(u32, OwnedFd)>,
 }
 
 /// A context that was taken over.
@@ -50,10 +54,15 @@ pub(super) fn take_over<B: Backend>(
     gates: &[Arc<Gate>],
     link: &Link,
 ) -> Result<Taken, ContextLost> {
-    let Received { files, bytes, incoming } = receive(link, (BYTES_MAX, FILES_MAX))?;
+    let Received { files, bytes, incoming, journal } = receive(link, (BYTES_MAX, FILES_MAX))?;
     let start = Instant::now();
-    let snapshot = Snapshot::decode(&bytes).map_err(ContextLost::new)?;
+    let mut snapshot = Snapshot::decode(&bytes).map_err(ContextLost::new)?;
     drop(bytes);
+    let journal = match journal {
+        Some((number, file)) => Journal::open(&File::from(file), number, &mut snapshot)?,
+        None => Journal::default(),
+    };
+    let executed = journal.entries();
     allowances.take_over_credit(snapshot.credit);
     gates.iter().for_each(|gate| gate.take_over());
     let mut pieces = Vec::new();
@@ -69,6 +78,9 @@ pub(super) fn take_over<B: Backend>(
     let memories: Vec<_> = files.iter().map(|(memory, _)| *memory).collect();
     let files: Vec<_> = files.into_iter().map(file).collect();
     context.backend.rebuild(&snapshot.steps, &in_order(&snapshot.memories, &memories, &files)?)?;
+    if !executed.is_empty() {
+        context.backend.replay(&executed)?;
+    }
     snapshot.rings.iter().try_for_each(|ring| take_ring_over(context, ring))?;
     let built = start.elapsed();
     match (context.backend.contents(&snapshot.steps)?, incoming) {
@@ -76,7 +88,11 @@ pub(super) fn take_over<B: Backend>(
         (None, None) => {}
         _ => return Err(ContextLost::new("a snapshot and its contents do not belong together")),
     }
-    log::debug!("taken over: built up in {built:.1?}, complete after {:.1?}", start.elapsed());
+    log::debug!(
+        "taken over: built up in {built:.1?}, {} entries of a journal included, complete after {:.1?}",
+        executed.len(),
+        start.elapsed()
+    );
     let begin = snapshot.virtqueue.begin(&context.resources)?;
     Ok(Taken { begin, said: said(&pieces, snapshot.credit), files })
 }
@@ -137,10 +153,16 @@ pub(super) fn receive(link: &Link, (bytes_max, files_max): (usize, usize)) -> Re
             (HandOver::Slots { count, bytes }, Some(file)) if received.incoming.is_none() => {
                 received.incoming = Some(Incoming::announced(count, bytes, file)?);
             }
+            (HandOver::Journal { number }, Some(file)) if received.journal.is_none() => {
+                received.journal = Some((number, file));
+            }
             (HandOver::End, None) => return Ok(received),
             (HandOver::File { .. }, None) => return Err(ContextLost::new("memory without its file")),
             (HandOver::Slots { .. }, _) => {
                 return Err(ContextLost::new("slots without their file, or twice"));
+            }
+            (HandOver::Journal { .. }, _) => {
+                return Err(ContextLost::new("a journal without its file, or twice"));
             }
             (HandOver::Filled | HandOver::Emptied, _) => {
                 return Err(ContextLost::new("contents ahead of their snapshot"));

@@ -4,8 +4,8 @@
 //! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
 //! else than resources, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
 
-use super::backend::{ARENA_KEPT, Backend, Contents};
 use crate::ipc::{Channel, ToDevice};
+use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
 use config::{ContextLimits, MemoryId};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
@@ -135,6 +135,10 @@ impl Backend for SwappedOut {
     fn save(&self, _: &Prelude, _: Carry) -> Result<Saved, NotMovable> {
         let parts = self.parts.lock();
         Ok(Saved { steps: parts.steps.clone(), files: parts.files.clone(), ..Saved::default() })
+    }
+
+    fn replay(&self, _entries: &[&[u8]]) -> Result<(), ContextLost> {
+        Err(ContextLost::new("a journal without a driver"))
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {

@@ -1,0 +1,181 @@
+//! The journal of a dead worker, as its successor reads it: the commands that it has executed since its checkpoint, in their order, and
+//! where its rings were.
+//!
+//! The dead worker may have been taken over, so this is as hostile as a guest's stream: commands pass the decoder and all checks when they are executed
+//! again.
+
+use super::snapshot::Snapshot;
+use crate::worker::at_rest::{AtRest, RingAtRest};
+use crate::worker::journal::VIRTQUEUE;
+use crate::worker::reply::ReplyPlace;
+use protocol::cursor::{Arena, Reader};
+use protocol::ids::ResourceId;
+use protocol::venus::generated::Command;
+use protocol::venus::stream::Header;
+#[cfg(any(test, feature = "fuzzing"))]
+use shm::journal::{COMMANDS, JOURNAL_BYTES};
+use shm::journal::{Entry, Logged, Place, Stream, read};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use vulkan::ContextLost;
+
+/// The commands that are to be executed again, in their order. Each of them is one or several.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Journal {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Journal {
+    /// Reads the journal behind the checkpoint of this number out of a file, and brings the rings of the snapshot to where they were.
+    ///
+    /// # Errors
+    ///
+    /// The file is no journal of this snapshot.
+    pub(super) fn open(file: &File, number: u32, snapshot: &mut Snapshot) -> Result<Self, ContextLost> {
+        Self::read(|at, into| file.read_exact_at(into, at), number, snapshot)
+    }
+
+    /// Reads the journal out of anything that can be read.
+    pub(super) fn read(
+        fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+        number: u32,
+        snapshot: &mut Snapshot,
+    ) -> Result<Self, ContextLost> {
+        let logs = read(number, &fill).map_err(|error| ContextLost::new(error.to_string()))?;
+        let mut entries: Vec<&Entry> = Vec::new();
+        for log in &logs {
+            match log.of {
+                VIRTQUEUE => bring_up(&mut snapshot.rings, log, &fill)?,
+                _ => {
+                    place(&mut snapshot.rings, log, &logs)?;
+                    entries.extend(&log.entries);
+                }
+            }
+        }
+        entries.sort_unstable_by_key(|entry| entry.ticket);
+        let mut journal = Self::default();
+        for entry in entries {
+            journal.bytes.extend(copied(entry, &fill)?);
+            journal.ends.push(journal.bytes.len());
+        }
+        Ok(journal)
+    }
+
+    /// Returns the commands, entry by entry.
+    pub(super) fn entries(&self) -> Vec<&[u8]> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect()
+    }
+}
+
+/// Reads the bytes of an entry, of which there are no more in all than a journal has.
+fn copied(entry: &Entry, fill: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<Vec<u8>, ContextLost> {
+    let mut bytes = vec![0; entry.length as usize];
+    let filled = fill(entry.at.into(), &mut bytes);
+    filled.map_err(|error| ContextLost::new(format!("the journal cannot be read: {error}")))?;
+    Ok(bytes)
+}
+
+/// Brings a ring to where its last log says that it was.
+fn place(rings: &mut [RingAtRest], log: &Logged, logs: &[Logged]) -> Result<(), ContextLost> {
+    let ring = rings.iter_mut().find(|ring| ring.id == log.of);
+    let ring = ring.ok_or_else(|| ContextLost::new("a journal of a ring that is not in the snapshot"))?;
+    if logs.iter().any(|other| other.of == log.of && other.before > log.before) {
+        return Ok(());
+    }
+    let Place { head, begun, position, stream } = log.place;
+    let reply = stream.map(|Stream { resource, offset, size }| ReplyPlace {
+        resource: resource.map(ResourceId),
+        offset,
+        size,
+        position,
+    });
+    (ring.head, ring.executor) = (head, AtRest { reply, begun: begun.map(u64::from) });
+    Ok(())
+}
+
+/// Tells the rings how far the virtqueue's stream has come.
+fn bring_up(
+    rings: &mut [RingAtRest],
+    log: &Logged,
+    fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+) -> Result<(), ContextLost> {
+    let mut arena = Arena::new(4096);
+    for entry in &log.entries {
+        arena.reset();
+        let bytes = copied(entry, &fill)?;
+        let mut reader = Reader::new(&bytes, &arena);
+        let header = Header::decode(&mut reader)?;
+        let Command::SubmitVirtqueueSeqnoMESA(submit) = Command::decode(header.number, &mut reader)? else {
+            return Err(ContextLost::new("a command of the virtqueue that is in no journal"));
+        };
+        let ring = rings.iter_mut().find(|ring| ring.id == submit.ring);
+        let ring = ring.ok_or_else(|| ContextLost::new("a journal of a ring that is not in the snapshot"))?;
+        ring.virtqueue_seqno = ring.virtqueue_seqno.max(submit.seqno);
+    }
+    Ok(())
+}
+
+/// The entry point for fuzzing: any bytes are read as the first log of a journal and its commands, of a snapshot with one ring, or refused.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::worker) fn fuzz_read(bytes: &[u8]) -> usize {
+    let (log, commands) = bytes.split_at(bytes.len().min(LOG_BYTES));
+    let fill = |at: u64, into: &mut [u8]| {
+        // What the fuzzer does not say is zero.
+        let (part, at) = if at < COMMANDS { (log, at) } else { (commands, at - COMMANDS) };
+        let rest = usize::try_from(at).ok().and_then(|at| part.get(at..)).unwrap_or_default();
+        let (some, zero) = into.split_at_mut(rest.len().min(into.len()));
+        some.copy_from_slice(&rest[..some.len()]);
+        zero.fill(0);
+        Ok(())
+    };
+    let (created_by, executor) = (Vec::new(), AtRest::default());
+    let ring = RingAtRest { id: 5, created_by, head: 0, virtqueue_seqno: 0, executor };
+    let parts = (AtRest::default(), vec![ring]);
+    let mut snapshot = Snapshot::new(Vec::new(), Vec::new(), parts, config::PerHeap::default());
+    let Ok(journal) = Journal::read(fill, 1, &mut snapshot) else { return 0 };
+    assert!(journal.bytes.len() as u64 <= JOURNAL_BYTES);
+    assert_eq!(journal.entries().concat(), journal.bytes);
+    journal.ends.len() + 1
+}
+
+/// A journal for a fuzzer to begin with.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::worker) fn seed() -> Vec<u8> {
+    let mut bytes = vec![0; LOG_BYTES + 32];
+    let Ok(file) = shm::journal::Journal::create() else { return bytes };
+    if let Ok(journal) = shm::journal::Journal::open(&file).map(std::sync::Arc::new)
+        && journal.begins(1)
+        && let Some(mut log) = journal.log(5, 0, &Place::default())
+    {
+        log.adds(COMMANDS as u32, 16, journal.ticket());
+        log.commits(16);
+        let (log, _) = bytes.split_at_mut(LOG_BYTES);
+        let _ = File::from(file).read_exact_at(log, 0);
+    }
+    bytes
+}
+
+/// Bytes of a log that a fuzzer says.
+#[cfg(any(test, feature = "fuzzing"))]
+const LOG_BYTES: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_journal_says_is_read_or_refused() {
+        let bytes = seed();
+        assert_eq!(fuzz_read(&bytes), 2);
+        for at in 0..LOG_BYTES {
+            for with in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut other = bytes.clone();
+                other[at] = with;
+                fuzz_read(&other);
+            }
+        }
+    }
+}
