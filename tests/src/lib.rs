@@ -22,7 +22,6 @@ pub mod documents;
 pub mod frontend;
 pub mod fuzzing;
 pub mod guest;
-pub mod installed;
 pub mod instructions;
 pub mod looping_shader;
 pub mod model;

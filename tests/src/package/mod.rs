@@ -6,6 +6,7 @@
 
 pub mod by_hand;
 mod crates;
+pub mod installed;
 mod names;
 mod pages;
 mod sbom;

@@ -14,7 +14,7 @@ use tests::daemon::{eventually, is_alive};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE};
-use tests::installed::Installed;
+use tests::package::installed::Installed;
 use tests::program::Background;
 use vm_memory::{Bytes, VolatileMemory};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use tests::broker::Broker;
 use tests::clients;
 use tests::daemon::eventually;
-use tests::installed::Installed;
+use tests::package::installed::Installed;
 use tests::packages::Suite;
 use tests::program::{Background, LIMIT};
 use tests::vm::{Guest, Options, Script, Vm};

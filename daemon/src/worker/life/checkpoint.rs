@@ -17,7 +17,7 @@ use vulkan::snapshot::{Carry, NotMovable, Prelude};
 /// Time that rings have to stop between two commands. If one needs longer, its command takes long, and the other rings are not kept waiting for it.
 const STOP_MAX: Duration = Duration::from_millis(200);
 
-/// The same time while rings are awake: a checkpoint must not hold up a program that compiles on one thread and computes on another.
+/// Time that rings have while one of them is awake: a checkpoint must not hold up a program that compiles on one thread and computes on another.
 const BUSY_STOP_MAX: Duration = Duration::from_millis(20);
 
 /// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
