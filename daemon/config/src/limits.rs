@@ -295,7 +295,7 @@ mod tests {
             );
         }
         assert_eq!(wanted.within_files(0, true).resources, 0);
-        let resources = |has_broker| wanted.within_files(4096, has_broker).resources;
+        let resources = |has_broker| wanted.within_files(8192, has_broker).resources;
         assert!(resources(false) > resources(true), "a context needs less without a broker");
     }
 }

@@ -308,8 +308,6 @@ impl Checkpoints {
             one.last = 1 - one.last;
             one.number = CheckpointMark::next_number(one.number);
             one.slots[one.last].written = Some((one.number, bytes));
-            // The older one is of no use any more, and may be large.
-            one.slots[1 - one.last] = Slot::default();
             one.fills = false;
         }
         let pause = took.saturating_mul(PAUSE);
