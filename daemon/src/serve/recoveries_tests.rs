@@ -139,6 +139,18 @@ fn a_successor_gets_the_checkpoint_and_all_that_the_dead_worker_did_not_execute(
 }
 
 #[test]
+fn a_message_that_meets_a_dead_worker_goes_to_its_successor() {
+    let mut rig = rig();
+    rig.writes_checkpoint(OLD);
+    rig.dies(OLD, |_| true);
+    rig.submit(1, Some(7));
+    rig.is_followed(OLD, NEW);
+    rig.reads_checkpoint(NEW);
+    rig.say(NEW, &ToDevice::TakenOver { pieces: Vec::new(), credit: PerHeap::default() });
+    assert_eq!(submitted(&rig.hear(NEW)), [1]);
+}
+
+#[test]
 fn without_a_checkpoint_of_all_that_was_executed_the_context_is_lost() {
     let asked = |rig: &mut Rig| {
         rig.idles();

@@ -93,10 +93,8 @@ impl ReplyStream {
     pub(super) fn at(place: Option<ReplyPlace>, resources: &Resources) -> Result<Self, ContextLost> {
         let mut stream = Self::default();
         if let Some(ReplyPlace { resource, offset, size, position }) = place {
-            // A journal does not hear of a resource that is detached.
-            let seen = resource.and_then(|id| Some((id, resources.shared_memory(id.0).ok()?)));
-            match seen {
-                Some((resource, pages)) => stream.set(resource, pages, offset, size)?,
+            match resource {
+                Some(resource) => stream.set(resource, resources.shared_memory(resource.0)?, offset, size)?,
                 None => stream.set(NOBODYS, unread(size)?, 0, size)?,
             }
             stream.seek(position)?;

@@ -237,8 +237,6 @@ impl Ring {
             // The status may be a successor's by now, which may have announced IDLE and sleeps until it is notified.
             return false;
         }
-        // The process that executed everything up to there may have died before it could say so.
-        self.head.store(self.head(), Ordering::Release);
         // A ring that rested for another process looks at the tail now.
         self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
         true
@@ -386,6 +384,10 @@ impl Ring {
         E: FnMut(&[u8]) -> Result<usize, ContextLost>,
     {
         let mut head = self.head();
+        if !self.cancel.is_stopped() {
+            // A process that executed everything up to there may have died before it could say so.
+            self.head.store(head, Ordering::Release);
+        }
         let mut pace = Pace::new(self.idle_timeout, tunables().pace);
         while let Some(tail) = self.wait_for_tail(head, &mut pace, memory) {
             let mut rest = self.copy_out(head, tail, memory)?;
