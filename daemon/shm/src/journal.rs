@@ -2,7 +2,7 @@
 //!
 //! The worker copies commands out of its rings into the journal in place of other private memory, executes them from there, and *logs* where those
 //! are that another worker has to execute again. So commands are copied once, as without a journal. The device process neither reads
-//! nor writes a journal: it gives the file to the worker that follows ([`read`]).
+//! nor writes a journal: it gives the file to the worker that follows ([`read()`]).
 //!
 //! The file begins with blocks of logs, and the rest is for commands. Each executor has logs of its own, one block after the other. A log ends
 //! with its *commit word*, which has the number of its entries and the place where its executor is: one store makes both known. Entries have tickets,
