@@ -74,8 +74,6 @@ struct Checkpoint {
     /// Answers that there is no checkpoint for now, since the last that was written: the dear ones, and with them the others since the context was used.
     refused_dear: u32,
     refused: u32,
-    /// The worker has answered that there is no checkpoint of what it has: it is not held up for another answer while it is busy.
-    has_none: bool,
     /// The context was sent something to do since its worker was asked.
     used_since: bool,
     /// The number of the checkpoint that a successor is to get, whose predecessor is dead.
@@ -201,7 +199,7 @@ impl Checkpoints {
         let busy = std::mem::take(&mut one.busy);
         let at = match seen {
             Seen::Covered => return false,
-            Seen::Unnoted if !one.has_none && (one.fills || busy >= BUSY_LOOKS) => {
+            Seen::Unnoted if one.fills || busy >= BUSY_LOOKS => {
                 one.broken = if one.fills { 0 } else { one.broken.saturating_add(1) };
                 return true;
             }
@@ -291,8 +289,7 @@ impl Checkpoints {
         if written.is_ok_and(|(bytes, _)| bytes > CHECKPOINT_BYTES) {
             return Err("a checkpoint larger than its file");
         }
-        one.has_none = written == Err(false);
-        if one.has_none {
+        if written == Err(false) {
             one.turn = Turn::Pauses(now + NONE_PAUSE);
             if one.used_since {
                 self.look_at(ctx_id, now + NONE_PAUSE);

@@ -8,7 +8,6 @@ use crate::worker::allowance::Allowances;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::stream::Executor;
-use config::PerHeap;
 use shm::Mapping;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -18,14 +17,8 @@ use vulkan::snapshot::{Carry, NotMovable, Prelude};
 /// Time that rings have to stop between two commands. If one needs longer, its command takes long, and the other rings are not kept waiting for it.
 const STOP_MAX: Duration = Duration::from_millis(200);
 
-/// Time that rings have while one of them is awake: a checkpoint must not hold up a program that compiles on one thread and computes on another.
-const BUSY_STOP_MAX: Duration = Duration::from_millis(20);
-
 /// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
 const DRAIN_MAX: Duration = Duration::from_millis(20);
-
-/// The reason why a context has no checkpoint whose memory is only the driver's.
-const MEMORY_OF_GPU: &str = "it has memory of the GPU, which would be gone with its worker";
 
 /// Writes a checkpoint into a file, and returns its bytes. To be called between two commands of the virtqueue's stream, whose executor is
 /// `virtqueue`; all rings have to be told to go on later.
@@ -41,12 +34,7 @@ pub(super) fn write<B: Backend>(
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     let start = Instant::now();
-    let is_busy = context.activity.as_ref().is_some_and(|activity| activity.look().0 > 0);
-    // A busy program is not held up for an answer that is known.
-    if is_busy && allowances.credit_granted() != PerHeap::default() {
-        return Err(NotMovable::ever(MEMORY_OF_GPU));
-    }
-    come_to_rest(context, if is_busy { BUSY_STOP_MAX } else { STOP_MAX }, DRAIN_MAX, DRAIN_MAX)?;
+    come_to_rest(context, STOP_MAX, DRAIN_MAX, DRAIN_MAX)?;
     virtqueue.rest();
     if let Some(mark) = &context.checkpoint {
         mark.begins();
@@ -54,7 +42,7 @@ pub(super) fn write<B: Backend>(
     let rested = start.elapsed();
     let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
     if Step::contents_bytes(&saved.steps).is_some() {
-        return Err(NotMovable::ever(MEMORY_OF_GPU));
+        return Err(NotMovable::ever("it has memory of the GPU, which would be gone with its worker"));
     }
     if saved.files.iter().any(|file| file.piece.memory.is_none()) {
         return Err(NotMovable::ever("memory that nobody counts"));
