@@ -2,12 +2,13 @@
 //!
 //! The gate is what runs for each change. `--all` adds the tests that are marked `#[ignore = "REASON"]`, which is why they are not in the
 //! gate, and the fuzz targets. Everything is compiled by one command (`built`); stages run the programs that this has made. The
-//! machine's speed and what else it does decide nothing: a stage that takes long is warned of, and only one that says nothing is stopped.
+//! machine's speed and what else it does decide nothing: a stage that takes long is warned of, and only one that says and does nothing is stopped.
 
 mod built;
 mod compiled;
 mod progress;
 mod report;
+mod silence;
 mod stages;
 mod tally;
 mod watch;
@@ -27,7 +28,7 @@ pub use stages::{Extent, Stage, stages};
 pub use tally::Tally;
 use watch::{Job, Outcome, watch};
 
-/// A stage that prints nothing for so long is hanging. No single test needs a quarter of it on two processors that do nothing else; the
+/// A stage that prints nothing for so long and does nothing is hanging. No single test needs a quarter of it on two processors that do nothing else; the
 /// limits that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 

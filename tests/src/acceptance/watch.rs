@@ -1,4 +1,4 @@
-//! Commands that run side by side, and how each ended. Their output is passed on; when all are silent for too long, they hang.
+//! Commands that run side by side, and how each ended. Their output is passed on; when all are silent for too long (`silence`), they hang.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::progress::Progress;
+use super::silence::{Silence, ticks_of};
 use super::tally::Tally;
 
 /// A command to run.
@@ -39,9 +40,6 @@ struct Running {
     open: usize,
     outcome: Outcome,
 }
-
-/// The silence consists of so many looks: while a machine stands still only one of them passes, however long that takes.
-const LOOKS: u32 = 60;
 
 /// A piece of a command's output.
 enum Piece {
@@ -120,14 +118,14 @@ impl Running {
     }
 }
 
-/// Runs commands, so many at a time, and passes on their output. After `silence` without output the running commands are ended, no other is started,
-/// and the tests that were running are named.
-pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence: Duration) -> Result<Vec<Outcome>> {
+/// Runs commands, so many at a time, and passes on their output. After a silence that is too long the running commands are ended, no other is
+/// started, and the tests that were running are named; `silence_max` is the longest in which the commands are idle.
+pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence_max: Duration) -> Result<Vec<Outcome>> {
     let (sender, pieces) = mpsc::channel();
     let mut waiting = jobs.into_iter().enumerate();
     let mut running: Vec<Running> = Vec::new();
     let mut ended = Vec::new();
-    let mut silent = 0;
+    let mut silence = Silence::new(silence_max);
     loop {
         while running.len() < lanes.max(1) {
             let Some((at, job)) = waiting.next() else { break };
@@ -136,18 +134,19 @@ pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence: Duration) -> Result<V
         if running.is_empty() {
             break;
         }
-        match pieces.recv_timeout(silence / LOOKS) {
+        match pieces.recv_timeout(silence.pause()) {
             Ok((at, piece)) => {
-                silent = 0;
+                silence.heard();
                 let Some(place) = running.iter().position(|job| job.at == at) else { continue };
                 running[place].hear(piece)?;
                 if running[place].open == 0 {
                     ended.push(running.swap_remove(place).end(false)?);
                 }
             }
-            Err(RecvTimeoutError::Timeout) if silent + 1 < LOOKS => silent += 1,
             Err(RecvTimeoutError::Timeout) => {
-                println!("\n== nothing was printed for {} minutes: stopped", silence.as_secs() / 60);
+                let used = ticks_of(running.iter().map(|job| job.child.id()));
+                let Some(too_long) = silence.look(used) else { continue };
+                println!("\n== {too_long}: stopped");
                 for job in running {
                     stop(&job.child);
                     ended.push(job.end(true)?);

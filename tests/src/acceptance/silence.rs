@@ -1,0 +1,178 @@
+//! The silence of commands: how long they have printed nothing, and whether they work meanwhile. A compiler that has a small part of a busy
+//! machine is silent for long and works; a test that waits for what does not come uses no processor.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+/// Commands that print nothing may work for so many times the silence that they may be idle for.
+const WORK: u32 = 4;
+
+/// Commands work if they use this part of one processor.
+const WORKING_SHARE: f64 = 0.05;
+
+/// The silence consists of so many looks: while a machine stands still only one of them passes, however long that takes.
+const LOOKS: u32 = 60;
+
+/// The silence of commands that run side by side, since one of them printed something.
+#[derive(Debug)]
+pub(super) struct Silence {
+    /// The longest silence in which the commands are idle.
+    max: Duration,
+    /// Looks at which the commands had printed nothing.
+    looks: u32,
+    /// Looks at which they had not worked either.
+    idle: u32,
+    /// The processor time, in clock ticks, that they had used at the last look.
+    used: u64,
+}
+
+/// A silence that is too long: the commands hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TooLong {
+    /// For so long the commands have printed nothing and not worked.
+    Idle(Duration),
+    /// For so long they have printed nothing, though they worked.
+    Working(Duration),
+}
+
+impl Silence {
+    pub(super) fn new(max: Duration) -> Self {
+        Self { max, looks: 0, idle: 0, used: 0 }
+    }
+
+    /// The time between two looks.
+    pub(super) fn pause(&self) -> Duration {
+        self.max / LOOKS
+    }
+
+    /// The commands have printed something.
+    pub(super) fn heard(&mut self) {
+        (self.looks, self.idle) = (0, 0);
+    }
+
+    /// Takes a look at commands that have printed nothing since the last one, and that have used so many clock ticks of processors since they
+    /// were started.
+    pub(super) fn look(&mut self, used: u64) -> Option<TooLong> {
+        let work =
+            self.pause().as_secs_f64() * WORKING_SHARE * rustix::param::clock_ticks_per_second() as f64;
+        let works = used.abs_diff(self.used) as f64 >= work.max(1.0);
+        self.used = used;
+        self.looks += 1;
+        self.idle += u32::from(!works);
+        if self.idle >= LOOKS {
+            Some(TooLong::Idle(self.pause() * self.idle))
+        } else if self.looks >= LOOKS * WORK {
+            Some(TooLong::Working(self.pause() * self.looks))
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Idle(time) => {
+                write!(to, "nothing was printed or computed for {} minutes", time.as_secs() / 60)
+            }
+            Self::Working(time) => write!(to, "nothing was printed for {} minutes", time.as_secs() / 60),
+        }
+    }
+}
+
+/// Clock ticks of processors that these processes have used, with all that they have started and that still have a parent among them.
+pub(super) fn ticks_of(roots: impl IntoIterator<Item = u32>) -> u64 {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut ticks = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((parent, used)) = parent_and_ticks(&stat) else { continue };
+        children.entry(parent).or_default().push(process);
+        ticks.insert(process, used);
+    }
+    let mut waiting: Vec<u32> = roots.into_iter().collect();
+    let mut sum = 0;
+    while let Some(process) = waiting.pop() {
+        sum += ticks.get(&process).copied().unwrap_or_default();
+        waiting.extend(children.remove(&process).unwrap_or_default());
+    }
+    sum
+}
+
+/// The parent of a process, and the clock ticks that it and its children that have ended have used; see proc_pid_stat(5).
+fn parent_and_ticks(stat: &str) -> Option<(u32, u64)> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    // Field 3 is the first behind the name: the parent is field 4, the times are fields 14 to 17.
+    let ticks = fields.get(11..15)?.iter().filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    Some((fields.get(1)?.parse().ok()?, ticks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const MAX: Duration = Duration::from_secs(600);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Looks until the silence is too long; the commands use so many ticks between two looks.
+    fn until_too_long(silence: &mut Silence, ticks: u64) -> (u32, TooLong) {
+        let mut used = silence.used;
+        for look in 1.. {
+            used += ticks;
+            if let Some(too_long) = silence.look(used) {
+                return (look, too_long);
+            }
+        }
+        unreachable!("a silence ends")
+    }
+
+    #[test]
+    fn idle_commands_are_silent_for_less_long_than_those_that_work() {
+        let idle = until_too_long(&mut Silence::new(MAX), 0);
+        assert_eq!(idle, (LOOKS, TooLong::Idle(10 * MINUTE)));
+        let hardly = until_too_long(&mut Silence::new(MAX), 5);
+        assert_eq!(hardly, idle);
+        let working = until_too_long(&mut Silence::new(MAX), 10_000);
+        assert_eq!(working, (LOOKS * WORK, TooLong::Working(40 * MINUTE)));
+        assert_eq!(working.1.to_string(), "nothing was printed for 40 minutes");
+    }
+
+    #[test]
+    fn silence_begins_anew_when_something_is_printed() {
+        let mut silence = Silence::new(MAX);
+        for _ in 0..LOOKS - 1 {
+            assert_eq!(silence.look(0), None);
+        }
+        silence.heard();
+        assert_eq!(until_too_long(&mut silence, 0).0, LOOKS);
+    }
+
+    #[test]
+    fn the_time_of_a_command_contains_that_of_what_it_starts() {
+        let script = "(while :; do :; done) & echo $!; wait";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(std::process::Stdio::piped());
+        let mut shell = command.spawn().unwrap();
+        let mut loops = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.as_mut().unwrap()), &mut loops)
+            .unwrap();
+        let used = crate::daemon::eventually(MAX, || ticks_of([shell.id()]) > 10);
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        let loops = rustix::process::Pid::from_raw(loops.trim().parse().unwrap()).unwrap();
+        rustix::process::kill_process(loops, rustix::process::Signal::KILL).unwrap();
+        assert!(used);
+    }
+
+    #[test]
+    fn names_of_programs_may_have_spaces_and_parentheses() {
+        let stat = "7 (a) 9 (b) S 5 7 7 0 -1 4194560 100 200 0 0 11 12 13 14 20 0 1 0";
+        assert_eq!(parent_and_ticks(stat), Some((5, 50)));
+        assert_eq!(parent_and_ticks("7 (a) S"), None);
+    }
+}
