@@ -15,7 +15,7 @@ mod staging;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -38,40 +38,36 @@ pub struct Package {
     pub sbom: PathBuf,
 }
 
+/// The care with which the programs of a package are compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compiled {
+    /// All programs are those of a release.
+    ForRelease,
+    /// The libraries `daemon` and `vulkan` are not optimised, all others are: for tests of what is around the daemon.
+    Quickly,
+}
+
 /// Makes the package below the target folder, and prints on standard error how far it is.
 ///
 /// # Errors
 /// Something does not build, or a tool is missing; the message names the remedy.
-pub fn make(architecture: Architecture) -> Result<Package> {
+pub fn make(architecture: Architecture, compiled: Compiled) -> Result<Package> {
     let target = Crates::of_the_daemon(architecture)?.target_folder;
-    make_in(architecture, &target.join("package").join(architecture.debian()))
-}
-
-/// Makes the package as [`make`] does, with programs that are not optimised: for a test of what is around them.
-///
-/// # Errors
-/// As [`make`].
-pub fn make_quickly(architecture: Architecture) -> Result<Package> {
-    let target = Crates::of_the_daemon(architecture)?.target_folder;
-    make_with(architecture, &target.join("package-quick").join(architecture.debian()), QUICK)
+    make_in(architecture, compiled, &target.join(compiled.folder()).join(architecture.debian()))
 }
 
 /// Makes the package in a folder, which is emptied before.
 ///
 /// # Errors
 /// As [`make`].
-pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
-    make_with(architecture, folder, &[])
-}
-
-/// Settings with which the release profile is compiled quickly.
-const QUICK: &[(&str, &str)] = &[("LTO", "off"), ("OPT_LEVEL", "0"), ("DEBUG", "0"), ("CODEGEN_UNITS", "16")];
-
-fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)]) -> Result<Package> {
+pub fn make_in(architecture: Architecture, compiled: Compiled, folder: &Path) -> Result<Package> {
+    // cargo puts the programs of all packages into one folder.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let crates = Crates::of_the_daemon(architecture)?;
     eprintln!("package: release builds for {}", architecture.debian());
     let binaries =
-        [build(&crates, architecture, &DAEMON, settings)?, build(&crates, architecture, &DOCTOR, settings)?];
+        [build(&crates, architecture, &DAEMON, compiled)?, build(&crates, architecture, &DOCTOR, compiled)?];
     // What an earlier run has left must not get into this one.
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -93,6 +89,43 @@ fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)
     Ok(package)
 }
 
+impl Compiled {
+    /// The folder of the package below the target folder.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::ForRelease => "package",
+            Self::Quickly => "package-quick",
+        }
+    }
+
+    /// Returns where a program lies that cargo has put into the folder `built`. One that is not a release's is moved out of there, so that it
+    /// is not taken for one.
+    fn keep(self, built: &Path, name: &str) -> Result<PathBuf> {
+        let program = built.join(name);
+        if self == Self::ForRelease {
+            return Ok(program);
+        }
+        let folder = built.join("quick");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let kept = folder.join(name);
+        fs::rename(&program, &kept).with_context(|| format!("cannot move {}", program.display()))?;
+        Ok(kept)
+    }
+
+    /// Options of cargo's that change the release profile. They name packages, so that all others are compiled once for both.
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::ForRelease => &[],
+            Self::Quickly => &[
+                "--config=profile.release.package.daemon.opt-level=0",
+                "--config=profile.release.package.daemon.codegen-units=16",
+                "--config=profile.release.package.vulkan.opt-level=0",
+                "--config=profile.release.package.vulkan.codegen-units=16",
+            ],
+        }
+    }
+}
+
 /// A program of the package.
 struct Binary {
     name: &'static str,
@@ -109,21 +142,19 @@ const DOCTOR: Binary = Binary {
     options: &["-C", "target-feature=+crt-static", "-C", "strip=symbols"],
 };
 
-/// Builds a program, with these settings of the release profile instead of the usual, and returns its executable.
+/// Builds a program and returns its executable.
 fn build(
     crates: &Crates,
     architecture: Architecture,
     binary: &Binary,
-    settings: &[(&str, &str)],
+    compiled: Compiled,
 ) -> Result<PathBuf> {
     let Binary { name, package, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
     let mut cargo = cargo();
     cargo.args(["rustc", "--locked", "--release", "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(&crates.target_folder);
-    for (setting, value) in settings {
-        cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
-    }
+    cargo.args(compiled.settings());
     if foreign {
         cargo.args(["--target", architecture.triple()]);
         // The name of Debian's cross compiler.
@@ -141,7 +172,8 @@ fn build(
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
     crate::program::cargo::build(&mut cargo, name)?;
     let triple = if foreign { architecture.triple() } else { "" };
-    Ok(crates.target_folder.join(triple).join("release").join(name))
+    let built = crates.target_folder.join(triple).join("release");
+    compiled.keep(&built, name)
 }
 
 /// Returns the commit that is built, by which the program names itself, with a `+` if files were changed since; none outside a git checkout.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
 use tempfile::TempDir;
-use tests::package::{self, Architecture};
+use tests::package::{self, Architecture, Compiled};
 use tests::program::{LIMIT, succeed};
 
 /// The libraries with which a program for arm64 runs here.
@@ -16,7 +16,7 @@ fn the_package_for_arm64_is_made_and_its_program_runs() -> Result<()> {
         println!("skipped: the package is cross-built on amd64");
         return Ok(());
     }
-    let package = package::make_quickly(Architecture::Arm64)?;
+    let package = package::make(Architecture::Arm64, Compiled::Quickly)?;
     let mut command = Command::new("lintian");
     command.args(["--fail-on", "error,warning", "--tag-display-limit", "0"]).arg(&package.deb);
     succeed(command, LIMIT)?;

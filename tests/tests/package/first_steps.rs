@@ -37,7 +37,7 @@ impl Host {
     /// Starts the host; nothing, if this machine cannot have it.
     fn start() -> Result<Option<Self>> {
         let shown = TempDir::new()?;
-        let made = crate::made()?;
+        let made = crate::released()?;
         let name = made.deb.file_name().context("the package has a name")?;
         fs::copy(&made.deb, shown.path().join(name))?;
         let Some(system) = Booted::boot(&Installed::bare()?, shown.path(), Network::Host)? else {

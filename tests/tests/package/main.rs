@@ -9,7 +9,7 @@ mod units;
 
 use anyhow::{Context, Result, anyhow};
 use std::sync::OnceLock;
-use tests::package::{Architecture, Package};
+use tests::package::{Architecture, Compiled, Package};
 use tests::sources::repository;
 
 /// The answer of the package's program to `--version`.
@@ -19,11 +19,24 @@ fn version() -> String {
         .map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})"))
 }
 
-/// The package, made once for all tests.
+/// The package, made once for all tests, with programs that are compiled quickly.
 fn made() -> Result<&'static Package> {
     static MADE: OnceLock<Result<Package, String>> = OnceLock::new();
-    let make = || tests::package::make(Architecture::own().context("no package is made for this machine")?);
-    MADE.get_or_init(|| make().map_err(|error| format!("{error:#}")))
+    once(&MADE, Compiled::Quickly)
+}
+
+/// The package of a release, made once for all tests.
+fn released() -> Result<&'static Package> {
+    static RELEASED: OnceLock<Result<Package, String>> = OnceLock::new();
+    once(&RELEASED, Compiled::ForRelease)
+}
+
+fn once(package: &'static OnceLock<Result<Package, String>>, compiled: Compiled) -> Result<&'static Package> {
+    let make = || {
+        tests::package::make(Architecture::own().context("no package is made for this machine")?, compiled)
+    };
+    package
+        .get_or_init(|| make().map_err(|error| format!("{error:#}")))
         .as_ref()
         .map_err(|error| anyhow!("{error}"))
 }

@@ -15,7 +15,7 @@ const LITERALLY: &str = "../../../README.md";
 const RUN_BY: &[(&str, &str, &str)] = &[
     ("cargo demo", "tests/tests/vm/demo.rs", "CARGO_BIN_EXE_demo"),
     ("cargo acceptance", ".ci/run", "exec cargo acceptance"),
-    ("cargo package-deb", "tests/tests/package/main.rs", "tests::package::make"),
+    ("cargo package-deb", "tests/tests/package/main.rs", "Compiled::ForRelease"),
     (
         "sudo apt-get install -t trixie-backports qemu-system-x86",
         "tests/src/packages/installed.rs",

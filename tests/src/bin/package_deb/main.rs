@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tests::package::{self, Architecture};
+use tests::package::{self, Architecture, Compiled};
 use tests::prerequisites::{self, PACKAGING};
 
 #[derive(Parser)]
@@ -21,7 +21,7 @@ fn main() -> Result<()> {
         Some(other) => bail!("{other} is neither amd64 nor arm64"),
     };
     prerequisites::provide(PACKAGING)?;
-    let package = package::make(architecture)?;
+    let package = package::make(architecture, Compiled::ForRelease)?;
     println!("{}\n{}", package.deb.display(), package.sbom.display());
     Ok(())
 }
