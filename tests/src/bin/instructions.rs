@@ -37,17 +37,10 @@ fn main() -> Result<ExitCode> {
     } else {
         Figures::committed()?
     };
-    // Those with a journal are compared once figures of them are committed.
-    let is_known = |case: &Case| {
-        case.beside != Beside::Journal || arguments.update || committed.0.contains_key(&case.name())
-    };
-    cases.retain(|case| match arguments.cases.is_empty() {
-        true => is_known(case),
-        false => arguments.cases.contains(&case.name()),
-    });
+    cases.retain(|case| arguments.cases.is_empty() || arguments.cases.contains(&case.name()));
     let (mut passed, mut failed) = (0, 0);
     let mut count = |holds: bool| *if holds { &mut passed } else { &mut failed } += 1;
-    println!("{:32} {:>12} {:>12} {:>11}", "per command", "instructions", "committed", "allocations");
+    println!("{:38} {:>12} {:>12} {:>11}", "per command", "instructions", "committed", "allocations");
     for case in &cases {
         let found = counted.count(case, FEW)?;
         let before = committed.0.get(&case.name()).copied();
@@ -79,7 +72,7 @@ fn report(case: &Case, found: Figure, committed: Option<Figure>) -> bool {
     };
     let committed = committed.map_or("-".to_owned(), |figure| format!("{:.0}", figure.instructions));
     let Figure { instructions, allocations } = found;
-    println!("{:32} {instructions:12.1} {committed:>12} {allocations:11.2}  {remark}", case.name());
+    println!("{:38} {instructions:12.1} {committed:>12} {allocations:11.2}  {remark}", case.name());
     matches!(verdict, Some(Verdict::Same | Verdict::Better))
 }
 
@@ -90,6 +83,6 @@ fn scales(counted: &Counted, case: &Case, few: Figure) -> Result<bool> {
     let remark = if holds { "" } else { "NOT THE SAME" };
     let name = format!("  with {MANY} objects");
     let Figure { instructions, allocations } = many;
-    println!("{name:32} {instructions:12.1} {:>12} {allocations:11.2}  {remark}", "");
+    println!("{name:38} {instructions:12.1} {:>12} {allocations:11.2}  {remark}", "");
     Ok(holds)
 }

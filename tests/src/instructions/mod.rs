@@ -81,7 +81,7 @@ impl Counted {
     /// It does not build.
     pub fn build(keep: Option<PathBuf>) -> Result<Self> {
         let mut cargo = cargo();
-        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "workloads"]);
+        cargo.args(["build", "--locked", "--release", "--package", "workloads"]);
         // The package's, so that libraries are compiled once for both.
         let architecture = Architecture::own().context("no package is made for this machine")?;
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&Crates::of_the_daemon(architecture)?)?);
