@@ -8,7 +8,6 @@ mod built;
 mod compiled;
 mod progress;
 mod report;
-mod silence;
 mod stages;
 mod tally;
 mod watch;

@@ -1,4 +1,4 @@
-//! Commands that run side by side, and how each ended. Their output is passed on; when all are silent for too long (`silence`), they hang.
+//! Commands that run side by side, and how each ended. Their output is passed on; when all are silent for too long (`program::silence`), they hang.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::progress::Progress;
-use super::silence::{Silence, ticks_of};
 use super::tally::Tally;
+use crate::program::silence::{Silence, ticks_of};
 
 /// A command to run.
 pub(super) struct Job {

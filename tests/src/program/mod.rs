@@ -2,9 +2,11 @@
 
 pub mod cargo;
 pub mod executable;
+pub(crate) mod silence;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
+use silence::{Silence, ticks_of};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -13,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A program or a machine that takes longer hangs, however slow and busy this machine is. Shorter than the silence that ends a stage of
+/// A program or a machine that takes longer hangs, however slow and busy this machine is ([`end_of`]). Shorter than the silence that ends a stage of
 /// `cargo acceptance`.
 pub const LIMIT: Duration = Duration::from_secs(9 * 60);
 
@@ -141,19 +143,26 @@ pub fn succeed(command: Command, limit: Duration) -> Result<String> {
     Ok(stdout)
 }
 
-/// Waits for the end of a process; returns nothing if it is still running after `limit`.
+/// Waits for the end of a process. Returns nothing if it is still running when this process and all that it has started have done nothing for
+/// `limit`, or after four times as long: on a busy machine programs are slow.
 ///
 /// # Errors
 /// The process cannot be waited for.
 pub fn end_of(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
-    while Instant::now() < deadline {
+    let mut silence = Silence::new(limit);
+    let mut look = Instant::now() + silence.pause();
+    loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
+        if Instant::now() >= look {
+            if silence.look(ticks_of([std::process::id()])).is_some() {
+                return Ok(None);
+            }
+            look = Instant::now() + silence.pause();
+        }
         std::thread::sleep(Duration::from_millis(3));
     }
-    Ok(None)
 }
 
 fn collect(mut stream: impl Read) -> Vec<u8> {

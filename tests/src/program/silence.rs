@@ -1,4 +1,4 @@
-//! The silence of commands: how long they have printed nothing, and whether they work meanwhile. A compiler that has a small part of a busy
+//! The silence of commands: how long nothing was heard of them, and whether they work meanwhile. A compiler that has a small part of a busy
 //! machine is silent for long and works; a test that waits for what does not come uses no processor.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
-/// Commands that print nothing may work for so many times the silence that they may be idle for.
+/// Commands may be silent and work for so many times as long as they may be silent and idle.
 const WORK: u32 = 4;
 
 /// Commands work if they use this part of one processor.
@@ -17,7 +17,7 @@ const LOOKS: u32 = 60;
 
 /// The silence of commands that run side by side, since one of them printed something.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(crate) struct Silence {
     /// The longest silence in which the commands are idle.
     max: Duration,
     /// Looks at which the commands had printed nothing.
@@ -30,7 +30,7 @@ pub(super) struct Silence {
 
 /// A silence that is too long: the commands hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TooLong {
+pub(crate) enum TooLong {
     /// For so long the commands have printed nothing and not worked.
     Idle(Duration),
     /// For so long they have printed nothing, though they worked.
@@ -38,23 +38,23 @@ pub(super) enum TooLong {
 }
 
 impl Silence {
-    pub(super) fn new(max: Duration) -> Self {
+    pub(crate) fn new(max: Duration) -> Self {
         Self { max, looks: 0, idle: 0, used: 0 }
     }
 
     /// The time between two looks.
-    pub(super) fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         self.max / LOOKS
     }
 
     /// The commands have printed something.
-    pub(super) fn heard(&mut self) {
+    pub(crate) fn heard(&mut self) {
         (self.looks, self.idle) = (0, 0);
     }
 
     /// Takes a look at commands that have printed nothing since the last one, and that have used so many clock ticks of processors since they
     /// were started.
-    pub(super) fn look(&mut self, used: u64) -> Option<TooLong> {
+    pub(crate) fn look(&mut self, used: u64) -> Option<TooLong> {
         let work =
             self.pause().as_secs_f64() * WORKING_SHARE * rustix::param::clock_ticks_per_second() as f64;
         let works = used.abs_diff(self.used) as f64 >= work.max(1.0);
@@ -83,7 +83,7 @@ impl fmt::Display for TooLong {
 }
 
 /// Clock ticks of processors that these processes have used, with all that they have started and that still have a parent among them.
-pub(super) fn ticks_of(roots: impl IntoIterator<Item = u32>) -> u64 {
+pub(crate) fn ticks_of(roots: impl IntoIterator<Item = u32>) -> u64 {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let mut ticks = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
