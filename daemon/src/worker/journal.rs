@@ -82,7 +82,7 @@ impl<B: Backend> Whereabouts<'_, B> {
 pub(super) struct Note {
     keeps: Keeps,
     ticket: u32,
-    /// The command counts as a submission that is not complete.
+    /// The command counts as a submission that is not complete: it submits, or submissions may wait for it.
     submits: bool,
 }
 
@@ -162,9 +162,7 @@ impl Notes {
             state.context.changes();
             return None;
         }
-        if (self.number != number || self.open.as_ref().is_none_or(|open| open.log.is_full()))
-            && !self.opens(state, number, (ring.id(), ring.head()))
-        {
+        if !self.has_room(number) && !self.opens(state, number, (ring.id(), ring.head())) {
             return None;
         }
         self.is_noting = true;
@@ -176,9 +174,9 @@ impl Notes {
             state.context.changes();
             return None;
         };
-        let (ticket, submits) = (journal.ticket(), class == Replay::Submits);
+        let (ticket, submits) = (journal.ticket(), matches!(class, Replay::Submits | Replay::Signals));
         if submits {
-            // Until the note is made: the driver may be done before.
+            // Until the note is made: the driver may be done before, and a successor would not know of it.
             state.context.progress.iter().for_each(|progress| progress.submits());
         }
         Some(Note { keeps: Keeps::There(at), ticket, submits })
@@ -216,7 +214,7 @@ impl Notes {
         executed
     }
 
-    /// A command has been answered, if it is to be, and the streams that it names are executed now, of which so many bytes were executed before.
+    /// Streams that a command names are executed now, of which so many bytes were executed before. The command itself has been answered, if the guest wants an answer.
     pub(super) fn enters<B: Backend>(&mut self, state: &Whereabouts<'_, B>, begun: usize) {
         if let Some(open) = self.open.as_mut().filter(|_| self.is_noting) {
             open.place.begun = Some(begun as u32);
@@ -238,6 +236,12 @@ impl Notes {
         let memory = open.journal.bytes(bytes);
         context.looks_at_journal(&open.journal, memory.is_none());
         memory
+    }
+
+    /// Returns whether the open block is of the journal behind this checkpoint and has room.
+    #[inline]
+    fn has_room(&self, number: u32) -> bool {
+        self.number == number && self.open.as_ref().is_some_and(|open| !open.log.is_full())
     }
 
     /// Begins a block of the log. Returns whether it did; otherwise nothing is noted until the next checkpoint.
@@ -279,9 +283,7 @@ impl Notes {
                 return None;
             }
         }
-        if (self.number != number || self.open.as_ref().is_none_or(|open| open.log.is_full()))
-            && !self.opens(state, number, (VIRTQUEUE, 0))
-        {
+        if !self.has_room(number) && !self.opens(state, number, (VIRTQUEUE, 0)) {
             return None;
         }
         let ticket = self.open.as_ref()?.journal.ticket();

@@ -399,6 +399,8 @@ pub struct Command {
 pub enum Replay {
     /// The successor executes it again.
     Again,
+    /// The successor executes it again. Submissions may wait for it.
+    Signals,
     /// The successor submits it again without command buffers.
     Submits,
     /// The successor passes it over.

@@ -13,6 +13,8 @@ use crate::ir::{Command, Level, Protocol, Replay};
 pub struct Classes {
     /// Commands that a successor executes again.
     pub again: Vec<Row>,
+    /// Commands that a successor executes again, and for which submissions may wait.
+    pub signals: Vec<Row>,
     /// Commands that a successor submits again without command buffers.
     pub submits: Vec<Row>,
     /// Commands that a successor passes over.
@@ -36,10 +38,11 @@ pub struct Row {
 /// # Errors
 /// A row names no selected command or one that needs none, or a command has no row or two.
 pub fn apply(classes: &Classes, protocol: &mut Protocol) -> Result<()> {
-    let Classes { again, submits, nothing, breaks } = classes;
+    let Classes { again, signals, submits, nothing, breaks } = classes;
     let mut classified = BTreeSet::new();
     let of_classes = [
         (again, Replay::Again),
+        (signals, Replay::Signals),
         (submits, Replay::Submits),
         (nothing, Replay::Nothing),
         (breaks, Replay::Breaks),

@@ -67,6 +67,15 @@ impl Peer {
         writes.send(&HandOver::End, None).unwrap();
     }
 
+    /// Waits until the driver executes a command that blocks.
+    fn blocks(&self) {
+        let start = Instant::now();
+        while !self.fake.blocked.load(SeqCst) {
+            assert!(start.elapsed() < LONG, "the driver is not asked");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn has_taken_over(&self) {
         assert!(matches!(self.answer(), ToDevice::TakenOver { .. }));
     }
@@ -251,11 +260,7 @@ fn a_successor_executes_the_rest_of_streams_that_a_command_names() {
     let stream = [&VERSION_WITH_REPLY[..], &DESTROY, &BLOCK, &VERSION_WITH_REPLY].concat();
     streams.copy_in(0, &bytes(&stream)).unwrap();
     let head = ring.push(&execute_streams(&[[20, 0, 4 * stream.len() as u32]]));
-    let start = Instant::now();
-    while !old.fake.blocked.load(SeqCst) {
-        assert!(start.elapsed() < LONG, "the driver is not asked");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    old.blocks();
     assert!(old.is_current());
     // As if it died now: what it does from here on is not seen.
     let left = Journal::create().unwrap();
@@ -276,6 +281,23 @@ fn a_successor_executes_the_rest_of_streams_that_a_command_names() {
     replies.copy_out(0, &mut answers).unwrap();
     let answer = bytes(&[137, 0, 1, 0, 0x1234]);
     assert_eq!(answers.as_slice(), [answer.clone(), answer, vec![0; 20]].concat());
+    new.end();
+}
+
+#[test]
+fn what_submissions_may_wait_for_counts_as_one_until_it_is_noted() {
+    let Journalled { old, new, mut ring, .. } = journalled();
+    for (command, counts) in [(&BLOCK[..], false), (&SIGNAL[..], true)] {
+        old.fake.set.store(false, SeqCst);
+        old.fake.blocked.store(false, SeqCst);
+        let head = ring.push(command);
+        old.blocks();
+        assert_eq!(old.status.progress().is_idle(), !counts);
+        old.fake.set.store(true, SeqCst);
+        ring.wait(head);
+        assert!(old.status.progress().is_idle() && old.is_current());
+    }
+    old.end();
     new.end();
 }
 

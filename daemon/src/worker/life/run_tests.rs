@@ -87,7 +87,7 @@ impl Backend for Fake {
                 Ok(())
             }
             Command::DestroyEvent(_) => Ok(()),
-            Command::SetEvent(_) => {
+            Command::SetEvent(_) | Command::SignalSemaphore(_) => {
                 self.blocked.store(true, SeqCst);
                 loop {
                     match cancel.stop() {
@@ -431,6 +431,8 @@ const VERSION: [u32; 4] = [137, 0, 1, 0];
 const VERSION_WITH_REPLY: [u32; 4] = [137, 1, 1, 0];
 const DESTROY: [u32; 8] = [43, 0, 1, 0, 2, 0, 0, 0];
 const BLOCK: [u32; 6] = [45, 0, 1, 0, 2, 0];
+/// vkSignalSemaphore, which blocks as well.
+const SIGNAL: [u32; 13] = [174, 0, 1, 0, 1, 0, 1_000_207_005, 0, 0, 2, 0, 7, 0];
 const LOSE: [u32; 6] = [46, 0, 1, 0, 2, 0];
 
 fn bytes(words: &[u32]) -> Vec<u8> {

@@ -10,6 +10,8 @@ use super::generated::{CLASSES, private_class};
 pub enum Replay {
     /// The successor executes it again, in the order of all.
     Again,
+    /// The successor executes it again, in the order of all. Submissions may wait for it, and complete before it is noted.
+    Signals,
     /// The successor submits it again without command buffers: all of it has completed.
     Submits,
     /// The successor passes it over.
@@ -41,6 +43,7 @@ mod tests {
     fn commands_have_the_classes_of_the_table() {
         assert_eq!(Replay::of(venus::CreateBuffer::NUMBER), Replay::Again);
         assert_eq!(Replay::of(venus::CmdDispatch::NUMBER), Replay::Again);
+        assert_eq!(Replay::of(venus::SignalSemaphore::NUMBER), Replay::Signals);
         assert_eq!(Replay::of(venus::QueueSubmit2::NUMBER), Replay::Submits);
         assert_eq!(Replay::of(venus::WaitForFences::NUMBER), Replay::Nothing);
         assert_eq!(Replay::of(venus::AllocateMemory::NUMBER), Replay::Breaks);

@@ -19,7 +19,7 @@ use protocol::venus::stream::Header;
 /// Bytes of the arena that commands are decoded into, beyond which they share what there is for all: as many as an executor's arena has.
 const ARENA_BYTES: usize = 1 << 20;
 
-/// Does entries again, each of which has whole commands.
+/// Executes the entries of a journal again; each holds whole commands.
 ///
 /// # Errors
 ///
@@ -59,7 +59,7 @@ fn one(context: &Context, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> R
     let own = &bytes[..reader.offset()];
     let call = || Call::new(context, arena, own, cancel, false);
     match Replay::of(header.number) {
-        Replay::Again => {
+        Replay::Again | Replay::Signals => {
             if let Command::SignalSemaphore(c) = &command {
                 done(again::await_counter(&call(), c)).map_err(within)?;
             }

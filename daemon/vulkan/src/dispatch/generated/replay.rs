@@ -4,7 +4,7 @@
 use crate::dispatch::replay::Replay;
 /// Classes by command number. What is no command breaks a journal.
 pub(crate) static CLASSES: [Replay; 335] = {
-    use Replay::{Again, Breaks, Nothing, Submits};
+    use Replay::{Again, Breaks, Nothing, Signals, Submits};
     [
         Breaks,
         Breaks,
@@ -180,7 +180,7 @@ pub(crate) static CLASSES: [Replay; 335] = {
         Breaks,
         Nothing,
         Nothing,
-        Again,
+        Signals,
         Breaks,
         Breaks,
         Breaks,

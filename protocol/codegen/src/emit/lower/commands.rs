@@ -439,7 +439,7 @@ fn arm(c: &Command) -> TokenStream {
         _ => quote!(#path(call, c)),
     };
     // A successor that executes it again would not fail, or fail otherwise.
-    let is_repeated = matches!(c.replay, Replay::Again | Replay::Submits);
+    let is_repeated = matches!(c.replay, Replay::Again | Replay::Signals | Replay::Submits);
     let heed = (is_repeated && c.ret == Return::Result).then(|| quote!(call.heed(value.result);));
     quote! {
         Command::#variant(c) => {

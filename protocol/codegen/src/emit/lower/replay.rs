@@ -23,7 +23,7 @@ pub(super) fn emit(protocol: &Protocol) -> TokenStream {
 
         /// Classes by command number. What is no command breaks a journal.
         pub(crate) static CLASSES: [Replay; #length] = {
-            use Replay::{Again, Breaks, Nothing, Submits};
+            use Replay::{Again, Breaks, Nothing, Signals, Submits};
             [#(#rows),*]
         };
 
