@@ -32,8 +32,6 @@ const REFUSAL_MAX: Duration = Duration::from_millis(200);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Time between two checkpoints of a context, at most, however long the first one took.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// A worker that is busy is asked when so many looks in a row have found that it executes what no journal has.
-const BUSY_LOOKS: u32 = 1;
 /// Time until a busy worker is asked again which never has a checkpoint for long, at most.
 const BROKEN_MAX: Duration = Duration::from_secs(8);
 /// Time until a worker is asked again whose context can have none, or for which there was no file.
@@ -71,9 +69,10 @@ struct Checkpoint {
     busy_at: Option<Instant>,
     /// The time that the last checkpoint took which was written.
     took: Duration,
-    /// Answers that there is no checkpoint for now, since the last that was written: the dear ones, and with them the others since the context was used.
-    refused_dear: u32,
-    refused: u32,
+    /// Answers that there is no checkpoint for now, since the last that was written: those after which the worker is left alone for longer than
+    /// between two looks, and the others since the context was used.
+    dear_refusals: u32,
+    cheap_refusals: u32,
     /// The context was sent something to do since its worker was asked.
     used_since: bool,
     /// The number of the checkpoint that a successor is to get, whose predecessor is dead.
@@ -159,7 +158,7 @@ impl Checkpoints {
     pub(super) fn is_used(&mut self, ctx_id: ContextId, now: Instant) {
         let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
         // Its use may have removed what was in the way. A dear refusal is not risked more often for that.
-        one.refused = one.refused_dear;
+        one.cheap_refusals = 0;
         let at = now + every;
         let at = match one.turn {
             Turn::Asked(_) => {
@@ -199,7 +198,8 @@ impl Checkpoints {
         let busy = std::mem::take(&mut one.busy);
         let at = match seen {
             Seen::Covered => return false,
-            Seen::Unnoted if one.fills || busy >= BUSY_LOOKS => {
+            // The look before found it busy as well: a program that has just begun is left alone.
+            Seen::Unnoted if one.fills || busy > 0 => {
                 one.broken = if one.fills { 0 } else { one.broken.saturating_add(1) };
                 return true;
             }
@@ -310,14 +310,14 @@ impl Checkpoints {
         let pause = took.saturating_mul(PAUSE);
         let until = now + pause.clamp(PAUSE_MIN, PAUSE_MAX).max(every);
         one.turn = Turn::Pauses(until);
-        // One is dear if the worker is left alone for longer than between two looks.
-        let dear = u32::from(pause > every);
-        (one.refused, one.refused_dear) = match written {
-            Ok(_) => (0, 0),
-            Err(_) => (one.refused.saturating_add(1), one.refused_dear.saturating_add(dear)),
-        };
+        let refusals = if pause > every { &mut one.dear_refusals } else { &mut one.cheap_refusals };
+        *refusals = refusals.saturating_add(1);
+        if written.is_ok() {
+            (one.dear_refusals, one.cheap_refusals) = (0, 0);
+        }
+        let refused = one.dear_refusals.saturating_add(one.cheap_refusals);
         let broken = doubled(every, one.broken.saturating_sub(1), BROKEN_MAX);
-        let at = until.max(now + doubled(every, one.refused, PAUSE_MAX).max(broken));
+        let at = until.max(now + doubled(every, refused, PAUSE_MAX).max(broken));
         self.look_at(ctx_id, at);
         Ok(())
     }

@@ -500,7 +500,7 @@ impl Ring {
             match slices.next() {
                 Some(slice) => {
                     MutexGuard::unlocked(&mut gate, || memory.waits());
-                    // What came meanwhile woke nobody.
+                    // A notification that came meanwhile has not woken this thread.
                     let has_come = || self.tail.load(Ordering::SeqCst) != head || self.cancel.is_stopped();
                     if !gate.notified && !has_come() {
                         self.wake.wait_for(&mut gate, *slice);

@@ -53,7 +53,7 @@ pub enum NoGpu {
     },
     /// The one that was chosen cannot serve guests with memory files, which programs need that are to change their worker.
     #[error(
-        "{name} cannot be used with --movable, for which memory has to be memory files (--memory memfd): {reason}; remedy: leave --movable out, with which programs keep their workers, or choose another --gpu"
+        "{name} cannot be used with --movable, which needs memory files (--memory memfd): {reason}; remedy: leave --movable out, so that programs keep their workers, or choose another --gpu"
     )]
     NotMovable {
         /// The GPU's name.

@@ -149,18 +149,17 @@ impl Workers {
         kept.is_some_and(|kept| is_reached(kept.progress.messages(), kept.last))
     }
 
-    /// Returns the fences of the messages that a context's worker has not executed.
-    pub(in crate::serve) fn kept_fences(&self, ctx_id: ContextId) -> Vec<Fence> {
-        let kept = self.running.get(&ctx_id).and_then(|worker| worker.kept.as_ref());
-        let Some(kept) = kept else { return Vec::new() };
-        let executed = kept.progress.messages();
-        let messages = kept.messages.waiting().zip(&kept.numbers);
-        let left = messages.filter(|(_, number)| !is_reached(executed, **number));
+    /// Forgets what a context's dead worker has executed. Returns the fences of the messages that it has not executed, which are kept.
+    pub(in crate::serve) fn kept_fences(&mut self, ctx_id: ContextId) -> Vec<Fence> {
+        let Some(worker) = self.running.get_mut(&ctx_id) else { return Vec::new() };
+        let owner = worker.owner();
+        let Some(kept) = &mut worker.kept else { return Vec::new() };
+        kept.trim(&mut self.backlogs, owner);
         let fence = |message: &ToWorker| match message {
             ToWorker::Submit { fence, .. } => *fence,
             _ => None,
         };
-        left.filter_map(|((message, _), _)| fence(message)).collect()
+        kept.messages.waiting().filter_map(|(message, _)| fence(message)).collect()
     }
 
     /// Returns whether a context's worker has died by itself, and the context waits for a successor.
@@ -168,7 +167,7 @@ impl Workers {
         self.running.get(&ctx_id).is_some_and(Worker::is_gone)
     }
 
-    /// A worker has died by itself, and its successor is started: what comes for the context waits, behind what was kept.
+    /// A worker has died by itself, and its successor is started: what comes for the context waits, behind what is kept ([`Self::kept_fences`]).
     pub(in crate::serve) fn is_recovered(&mut self, ctx_id: ContextId) {
         let (Some(successor), Some(worker)) =
             (self.successors.get_mut(&ctx_id), self.running.get_mut(&ctx_id))
@@ -179,10 +178,7 @@ impl Workers {
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
         let owner = worker.owner();
         worker.outbox.give_back(&mut self.backlogs.of(owner));
-        let kept = worker.kept.take().map(|mut kept| {
-            kept.trim(&mut self.backlogs, owner);
-            kept.messages
-        });
+        let kept = worker.kept.take().map(|kept| kept.messages);
         successor.follows_dead(kept.unwrap_or_default());
     }
 

@@ -57,7 +57,7 @@ impl Journal {
         entries.sort_unstable_by_key(|entry| entry.ticket);
         let mut journal = Self::default();
         for entry in entries {
-            journal.bytes.extend(copied(entry, &fill)?);
+            copy(entry, &fill, &mut journal.bytes)?;
             journal.ends.push(journal.bytes.len());
         }
         Ok(journal)
@@ -70,12 +70,16 @@ impl Journal {
     }
 }
 
-/// Reads the bytes of an entry, of which there are no more in all than a journal has.
-fn copied(entry: &Entry, fill: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<Vec<u8>, ContextLost> {
-    let mut bytes = vec![0; entry.length as usize];
-    let filled = fill(entry.at.into(), &mut bytes);
-    filled.map_err(|error| ContextLost::new(format!("the journal cannot be read: {error}")))?;
-    Ok(bytes)
+/// Adds the bytes of an entry, of which there are no more in all than a journal has.
+fn copy(
+    entry: &Entry,
+    fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    to: &mut Vec<u8>,
+) -> Result<(), ContextLost> {
+    let start = to.len();
+    to.resize(start + entry.length as usize, 0);
+    let filled = fill(entry.at.into(), &mut to[start..]);
+    filled.map_err(|error| ContextLost::new(format!("the journal cannot be read: {error}")))
 }
 
 /// Brings a ring to where its last log says that it was.
@@ -105,7 +109,8 @@ fn bring_up(
     let mut arena = Arena::new(4096);
     for entry in &log.entries {
         arena.reset();
-        let bytes = copied(entry, &fill)?;
+        let mut bytes = Vec::new();
+        copy(entry, &fill, &mut bytes)?;
         let mut reader = Reader::new(&bytes, &arena);
         let header = Header::decode(&mut reader)?;
         let Command::SubmitVirtqueueSeqnoMESA(submit) = Command::decode(header.number, &mut reader)? else {

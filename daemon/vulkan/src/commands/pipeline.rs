@@ -30,10 +30,8 @@ pub(crate) fn create_compute_pipelines<'a>(
         pipelines::check_compute(infos)?;
         infos.iter().map(|info| pipelines::facts(l, venus::PipelineBindPoint::COMPUTE, info.layout)).collect()
     };
-    if c.p_create_infos.unwrap_or(&[]).iter().any(|info| relies_on_cache(info.flags, info.p_next)) {
-        call.context.journal.breaks(RELIES_ON_CACHE);
-    }
     let stages = |info: &venus::ComputePipelineCreateInfo<'a>| {
+        breaks_if_it_relies_on_cache(call, info.flags, info.p_next);
         Ok(venus::ComputePipelineCreateInfo {
             p_next: chain(call, &device, info.p_next)?,
             stage: stage(call, &device, &info.stage, info.layout)?,
@@ -64,10 +62,8 @@ pub(crate) fn create_graphics_pipelines<'a>(
         pipelines::check_graphics(infos)?;
         infos.iter().map(|info| facts(info.layout)).collect()
     };
-    if c.p_create_infos.unwrap_or(&[]).iter().any(|info| relies_on_cache(info.flags, info.p_next)) {
-        call.context.journal.breaks(RELIES_ON_CACHE);
-    }
     let stages = |info: &venus::GraphicsPipelineCreateInfo<'a>| {
+        breaks_if_it_relies_on_cache(call, info.flags, info.p_next);
         let given = info.p_stages.unwrap_or(&[]);
         let p_stages: &[_] =
             call.arena.slice_try_fill(given.len(), |i| stage(call, &device, &given[i], info.layout))?;
@@ -87,20 +83,20 @@ pub(crate) fn create_graphics_pipelines<'a>(
     Ok(venus::CreateGraphicsPipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
-/// Descriptions with their shaders checked.
-/// The reason why a journal ends ahead of such a pipeline.
-const RELIES_ON_CACHE: &str = "a pipeline is made only if it needs no compilation";
-
-/// Returns whether a pipeline is made only if it needs no compilation, which another process with a cache of its own may not do again.
-fn relies_on_cache(flags: venus::PipelineCreateFlags, chain: Chain<'_>) -> bool {
+/// Ends the journal ahead of a pipeline that is made only if it needs no compilation: another process with a cache of its own may not make it again.
+fn breaks_if_it_relies_on_cache(call: &Call<'_>, flags: venus::PipelineCreateFlags, chain: Chain<'_>) {
     let fails = venus::PipelineCreateFlags2::FAIL_ON_PIPELINE_COMPILE_REQUIRED;
-    flags.contains(venus::PipelineCreateFlags::FAIL_ON_PIPELINE_COMPILE_REQUIRED)
+    let relies = flags.contains(venus::PipelineCreateFlags::FAIL_ON_PIPELINE_COMPILE_REQUIRED)
         || chain.iter().any(|next| match next {
             ChainStruct::PipelineCreateFlags2CreateInfo(info) => info.flags.contains(fails),
             _ => false,
-        })
+        });
+    if relies {
+        call.context.journal.breaks("a pipeline is made only if it needs no compilation");
+    }
 }
 
+/// Returns the descriptions with their shaders checked.
 fn prepared<'a, I: Copy>(
     call: &Call<'a>,
     infos: Option<&'a [I]>,

@@ -69,15 +69,15 @@ impl PhysicalDevice {
     }
 }
 
-/// The features and extensions of the host by which guests have addresses of buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The features and extensions of the host by which guests have addresses of buffers, fewest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Addresses {
-    /// All that the host has.
-    All,
-    /// Features and extensions of Vulkan itself, without `VK_EXT_buffer_device_address`.
-    OfVulkan,
     /// None.
     None,
+    /// Features and extensions of Vulkan itself, without `VK_EXT_buffer_device_address`.
+    OfVulkan,
+    /// All that the host has.
+    All,
 }
 
 /// Returns whether shaders on such a device see nothing of their process but what its driver maps for the GPU.

@@ -196,6 +196,8 @@ pub(crate) struct Withheld {
     pub name: &'static str,
     /// The reason why the feature is absent.
     pub reason: &'static str,
+    /// The most addresses that a guest sees for which it is absent.
+    most: Addresses,
     /// A struct that holds it.
     s_type: vk::StructureType,
     /// The offset of the feature in that struct.
@@ -216,12 +218,13 @@ const EXT_ADDRESSES: &str = "that of `VK_EXT_buffer_device_address`, which is ab
 
 const REPLAY: &str = "capture and replay: addresses cannot be chosen for imported pages";
 
-/// Rows of [`WITHHELD`] for one struct.
+/// Rows of [`WITHHELD`] for one struct: its type, its C struct, the reason, and the most addresses that a guest sees for which the features are absent.
 macro_rules! withheld {
-    ($s_type:expr, $struct:ident, $reason:expr, $($name:literal: $($member:ident).+),* $(,)?) => {
+    ($s_type:expr, $struct:ident, $reason:expr, $most:expr, $($name:literal: $($member:ident).+),* $(,)?) => {
         [$(Withheld {
             name: $name,
             reason: $reason,
+            most: $most,
             s_type: $s_type,
             offset: offset_of!(sys::$struct, $($member).+),
         }),*]
@@ -231,7 +234,7 @@ macro_rules! withheld {
 /// Withheld features, once for each struct that holds them.
 pub(crate) const WITHHELD: &[&[Withheld]] = &[
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_FEATURES_2, PhysicalDeviceFeatures2, SPARSE,
+        vk::StructureType::PHYSICAL_DEVICE_FEATURES_2, PhysicalDeviceFeatures2, SPARSE, Addresses::All,
         "sparseBinding": features.sparse_binding,
         "sparseResidencyBuffer": features.sparse_residency_buffer,
         "sparseResidencyImage2D": features.sparse_residency_image2_d,
@@ -243,53 +246,53 @@ pub(crate) const WITHHELD: &[&[Withheld]] = &[
         "sparseResidencyAliased": features.sparse_residency_aliased,
     ),
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, PhysicalDeviceVulkan11Features, PROTECTED,
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, PhysicalDeviceVulkan11Features, PROTECTED, Addresses::All,
         "protectedMemory": protected_memory,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_PROTECTED_MEMORY_FEATURES,
-        PhysicalDeviceProtectedMemoryFeatures, PROTECTED,
+        PhysicalDeviceProtectedMemoryFeatures, PROTECTED, Addresses::All,
         "protectedMemory": protected_memory,
     ),
     &withheld!(
         // ash follows an older registry.
         vk::StructureType::from_raw(venus::StructureType::PHYSICAL_DEVICE_VULKAN_1_4_FEATURES.0),
-        PhysicalDeviceVulkan14Features, PROTECTED,
+        PhysicalDeviceVulkan14Features, PROTECTED, Addresses::All,
         "pipelineProtectedAccess": pipeline_protected_access,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_PIPELINE_PROTECTED_ACCESS_FEATURES_EXT,
-        PhysicalDevicePipelineProtectedAccessFeatures, PROTECTED,
+        PhysicalDevicePipelineProtectedAccessFeatures, PROTECTED, Addresses::All,
         "pipelineProtectedAccess": pipeline_protected_access,
     ),
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, REPLAY,
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, REPLAY, Addresses::All,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-        PhysicalDeviceBufferDeviceAddressFeatures, REPLAY,
+        PhysicalDeviceBufferDeviceAddressFeatures, REPLAY, Addresses::All,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_EXT,
-        PhysicalDeviceBufferDeviceAddressFeaturesEXT, REPLAY,
+        PhysicalDeviceBufferDeviceAddressFeaturesEXT, REPLAY, Addresses::All,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, ADDRESSES,
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, ADDRESSES, Addresses::None,
         "bufferDeviceAddress": buffer_device_address,
         "bufferDeviceAddressMultiDevice": buffer_device_address_multi_device,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-        PhysicalDeviceBufferDeviceAddressFeatures, ADDRESSES,
+        PhysicalDeviceBufferDeviceAddressFeatures, ADDRESSES, Addresses::None,
         "bufferDeviceAddress": buffer_device_address,
         "bufferDeviceAddressMultiDevice": buffer_device_address_multi_device,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_EXT,
-        PhysicalDeviceBufferDeviceAddressFeaturesEXT, EXT_ADDRESSES,
+        PhysicalDeviceBufferDeviceAddressFeaturesEXT, EXT_ADDRESSES, Addresses::OfVulkan,
         "bufferDeviceAddress": buffer_device_address,
         "bufferDeviceAddressMultiDevice": buffer_device_address_multi_device,
     ),
@@ -298,11 +301,7 @@ pub(crate) const WITHHELD: &[&[Withheld]] = &[
 impl Withheld {
     /// Returns whether guests that see these addresses do not see the feature.
     fn counts(&self, seen: Addresses) -> bool {
-        match self.reason {
-            ADDRESSES => seen == Addresses::None,
-            EXT_ADDRESSES => seen != Addresses::All,
-            _ => true,
-        }
+        seen <= self.most
     }
 }
 
