@@ -290,14 +290,19 @@ pub fn build_daemon(release: bool) -> Result<PathBuf> {
     Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))
 }
 
-/// Builds an example in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library.
+/// Builds an example in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library. Where the daemon is
+/// built already, so are examples: cargo would wait for the end of what else it compiles.
 ///
 /// # Errors
 /// It does not build.
 pub fn build_example(name: &str) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
-    build(cargo().args(["build", "--quiet", "--example", name, "--target-dir"]).arg(&target), name)?;
-    Ok(target.join("debug/examples").join(name))
+    let examples = target.join("debug/examples");
+    let is_there = [name.to_owned(), format!("lib{name}.so")].iter().any(|file| examples.join(file).exists());
+    if std::env::var_os("VHOST_USER_VULKAN_DAEMON").is_none() || !is_there {
+        build(cargo().args(["build", "--quiet", "--example", name, "--target-dir"]).arg(&target), name)?;
+    }
+    Ok(examples.join(name))
 }
 
 /// Builds the program that checks VMs, as users build it, and returns it.
