@@ -42,7 +42,8 @@ impl Qmp {
 
     /// Runs a command, given as a whole line, and waits for its answer.
     pub(super) fn send(&mut self, command: &str) -> Result<()> {
-        writeln!(self.reader.get_mut(), "{command}")?;
+        // At once: QEMU may execute the command, and close, before it reads the end of the line.
+        self.reader.get_mut().write_all(format!("{command}\n").as_bytes())?;
         loop {
             let line = self.line()?;
             // Events may come in between; they begin with neither word.
