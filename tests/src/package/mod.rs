@@ -100,9 +100,9 @@ impl Compiled {
 
     /// Returns where a program lies that cargo has put into the folder `built`. One that is not a release's is moved out of there, so that it
     /// is not taken for one.
-    fn keep(self, built: &Path, name: &str) -> Result<PathBuf> {
+    fn keep(self, built: &Path, Binary { name, package, .. }: &Binary) -> Result<PathBuf> {
         let program = built.join(name);
-        if self == Self::ForRelease {
+        if self == Self::ForRelease || *package != DAEMON.package {
             return Ok(program);
         }
         let folder = built.join("quick");
@@ -173,7 +173,7 @@ fn build(
     crate::program::cargo::build(&mut cargo, name)?;
     let triple = if foreign { architecture.triple() } else { "" };
     let built = crates.target_folder.join(triple).join("release");
-    compiled.keep(&built, name)
+    compiled.keep(&built, binary)
 }
 
 /// Returns the commit that is built, by which the program names itself, with a `+` if files were changed since; none outside a git checkout.
