@@ -73,12 +73,17 @@ impl Compiled {
 /// The time at which this process was started, which the kernel counts in clock ticks since it has booted. Cargo compiles `acceptance` and then executes
 /// it in its own process: a stamp that `acceptance` took at its start would come after that compilation, which belongs to the run.
 pub(super) fn began() -> SystemTime {
+    began_before(SystemTime::now())
+}
+
+/// Does the same as [`began`], at this time: what sets the clock may turn it back meanwhile.
+fn began_before(now: SystemTime) -> SystemTime {
     let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let since_boot =
         Duration::new(since_boot.tv_sec.unsigned_abs(), since_boot.tv_nsec.unsigned_abs() as u32);
     let ticks = start_time(std::process::id()) as f64 / rustix::param::clock_ticks_per_second() as f64;
     let started = Duration::try_from_secs_f64(ticks).unwrap_or_default();
-    SystemTime::now() - since_boot.saturating_sub(started)
+    now - since_boot.saturating_sub(started)
 }
 
 /// The package and the place of the sources of a compilation, if that is one of a library.
@@ -165,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_run_began_before_now() {
-        let ago = SystemTime::now().duration_since(began()).unwrap();
+        let now = SystemTime::now();
+        let ago = now.duration_since(began_before(now)).unwrap();
         // Tests run for hours at most.
         assert!(ago < Duration::from_secs(86_400), "{ago:?}");
     }
