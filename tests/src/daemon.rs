@@ -8,8 +8,10 @@ use crate::daemon_process::{self, DaemonProcess, daemon_executable};
 use crate::frontend::{Options, Session};
 use crate::guest::{Gpu, PATIENCE};
 use crate::packages::HostVulkan;
+use crate::program::stat::Stat;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs::DirEntry;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -180,12 +182,8 @@ impl Holdings {
 
 /// Processor time a process has used so far, in the kernel's resolution of 10 ms.
 pub fn cpu_time(pid: Pid) -> Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    // utime and stime are fields 14 and 15 of the file; the first two are cut off here.
-    let ticks = |field: usize| fields.get(field).and_then(|ticks| ticks.parse::<u64>().ok());
-    let used = ticks(11).zip(ticks(12)).context("processor time")?;
-    Ok(Duration::from_millis((used.0 + used.1) * 1000 / rustix::param::clock_ticks_per_second()))
+    let ticks = Stat::of(number(pid)).and_then(|stat| stat.ticks()).context("processor time")?;
+    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// Polls until the condition holds, where there is no event to wait for.
@@ -204,10 +202,7 @@ pub fn eventually(timeout: Duration, mut condition: impl FnMut() -> bool) -> boo
 
 /// Returns whether a process exists and has not ended.
 pub fn is_alive(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // Behind the name in parentheses: the state.
-    let state = stat.rsplit(')').next().unwrap_or_default().split_whitespace().next();
-    !matches!(state, Some("Z" | "X") | None)
+    Stat::of(number(pid)).and_then(|stat| stat.state()).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Stops a process, and waits until all of its threads stand still: the signal reaches one thread, which stops the others when its turn comes.
@@ -224,11 +219,12 @@ pub fn halt(pid: Pid) -> Result<()> {
 fn stands_still(pid: Pid) -> bool {
     let threads =
         std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
-    // Behind the name in parentheses: the state.
-    let state = |stat: String| stat.rsplit(')').next().map(|fields| fields.trim_start().starts_with('T'));
-    let stopped =
-        |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).ok().and_then(state);
-    threads.map(stopped).all(|stopped| stopped == Some(true))
+    let state = |thread: DirEntry| Stat::in_folder(&thread.path())?.state();
+    threads.map(state).all(|state| state == Some('T'))
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().cast_unsigned()
 }
 
 /// Ends a process by a signal, as a crash in it would.
@@ -260,10 +256,13 @@ pub fn command_of(executable: &Path) -> Result<Command> {
 }
 
 fn vulkan() -> Result<HostVulkan> {
-    match std::env::var_os("VHOST_USER_VULKAN_GPU") {
-        Some(_) => Ok(HostVulkan::System),
-        None => HostVulkan::lavapipe(),
-    }
+    if on_machine() { Ok(HostVulkan::System) } else { HostVulkan::lavapipe() }
+}
+
+/// Returns whether daemons under test run on the machine's own drivers.
+#[must_use]
+pub fn on_machine() -> bool {
+    std::env::var_os("VHOST_USER_VULKAN_GPU").is_some()
 }
 
 /// Two GPUs, by their UUIDs: software ones, or the machine's own if the daemon under test runs on these. `None` if the machine does not have two.

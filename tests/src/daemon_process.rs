@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::packages::HostVulkan;
 use crate::program::cargo::{build, cargo};
+use crate::program::stat::Stat;
 use crate::sources::repository;
 
 /// A running daemon. Dropping it kills it; [`DaemonProcess::stop`] ends it and checks how it ends.
@@ -215,10 +216,7 @@ pub fn workers(daemon: u32) -> Result<Vec<u32>> {
 
 /// The time at which a process was started, in the kernel's clock ticks: process numbers begin again when the largest was given out.
 pub(crate) fn start_time(process: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // It is field 22; behind the name in parentheses is field 3.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    fields.split_whitespace().nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)
+    Stat::of(process).and_then(|stat| stat.started()).unwrap_or(u64::MAX)
 }
 
 /// The launcher of a daemon.
@@ -261,8 +259,8 @@ fn listed_children(process: u32) -> Result<Vec<u32>> {
 /// # Errors
 /// It does not build.
 pub fn daemon_executable() -> Result<PathBuf> {
-    if let Some(executable) = std::env::var_os("VHOST_USER_VULKAN_DAEMON") {
-        return Ok(executable.into());
+    if let Some(executable) = built_before() {
+        return Ok(executable);
     }
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || build_daemon(own_profile()?.ends_with("release"));
@@ -270,6 +268,12 @@ pub fn daemon_executable() -> Result<PathBuf> {
         .get_or_init(|| build().map_err(|error| format!("{error:#}")))
         .clone()
         .map_err(|error| anyhow!(error))
+}
+
+/// The daemon's executable, where everything of the workspace that tests run was built before them: cargo would build nothing, but wait for the
+/// end of what else it compiles.
+fn built_before() -> Option<PathBuf> {
+    std::env::var_os("VHOST_USER_VULKAN_DAEMON").map(PathBuf::from)
 }
 
 /// Builds the daemon, in the release profile if so wanted, and returns its executable.
@@ -290,8 +294,7 @@ pub fn build_daemon(release: bool) -> Result<PathBuf> {
     Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))
 }
 
-/// Builds an example in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library. Where the daemon is
-/// built already, so are examples: cargo would wait for the end of what else it compiles.
+/// Builds an example in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library.
 ///
 /// # Errors
 /// It does not build.
@@ -299,7 +302,7 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
     let examples = target.join("debug/examples");
     let is_there = [name.to_owned(), format!("lib{name}.so")].iter().any(|file| examples.join(file).exists());
-    if std::env::var_os("VHOST_USER_VULKAN_DAEMON").is_none() || !is_there {
+    if built_before().is_none() || !is_there {
         build(cargo().args(["build", "--quiet", "--example", name, "--target-dir"]).arg(&target), name)?;
     }
     Ok(examples.join(name))

@@ -3,6 +3,7 @@
 pub mod cargo;
 pub mod executable;
 pub(crate) mod silence;
+pub(crate) mod stat;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -6,6 +6,8 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
+use super::stat::Stat;
+
 /// Commands may be silent and work for so many times as long as they may be silent and idle.
 const WORK: u32 = 4;
 
@@ -88,10 +90,11 @@ pub(crate) fn ticks_of(roots: impl IntoIterator<Item = u32>) -> u64 {
     let mut ticks = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let Some((parent, used)) = parent_and_ticks(&stat) else { continue };
+        let Some(stat) = Stat::in_folder(&entry.path()) else { continue };
+        let Some(parent) = stat.parent() else { continue };
         children.entry(parent).or_default().push(process);
-        ticks.insert(process, used);
+        ticks
+            .insert(process, stat.ticks().unwrap_or_default() + stat.ticks_of_children().unwrap_or_default());
     }
     let mut waiting: Vec<u32> = roots.into_iter().collect();
     let mut sum = 0;
@@ -102,19 +105,13 @@ pub(crate) fn ticks_of(roots: impl IntoIterator<Item = u32>) -> u64 {
     sum
 }
 
-/// The parent of a process, and the clock ticks that it and its children that have ended have used; see proc_pid_stat(5).
-fn parent_and_ticks(stat: &str) -> Option<(u32, u64)> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    // Field 3 is the first behind the name: the parent is field 4, the times are fields 14 to 17.
-    let ticks = fields.get(11..15)?.iter().filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    Some((fields.get(1)?.parse().ok()?, ticks))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use crate::daemon::eventually;
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
 
     const MAX: Duration = Duration::from_secs(600);
     const MINUTE: Duration = Duration::from_secs(60);
@@ -156,23 +153,15 @@ mod tests {
     fn the_time_of_a_command_contains_that_of_what_it_starts() {
         let script = "(while :; do :; done) & echo $!; wait";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).stdout(std::process::Stdio::piped());
+        command.args(["-c", script]).stdout(Stdio::piped());
         let mut shell = command.spawn().unwrap();
         let mut loops = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.as_mut().unwrap()), &mut loops)
-            .unwrap();
-        let used = crate::daemon::eventually(MAX, || ticks_of([shell.id()]) > 10);
+        BufReader::new(shell.stdout.as_mut().unwrap()).read_line(&mut loops).unwrap();
+        let used = eventually(MAX, || ticks_of([shell.id()]) > 10);
         shell.kill().unwrap();
         shell.wait().unwrap();
-        let loops = rustix::process::Pid::from_raw(loops.trim().parse().unwrap()).unwrap();
-        rustix::process::kill_process(loops, rustix::process::Signal::KILL).unwrap();
+        let loops = Pid::from_raw(loops.trim().parse().unwrap()).unwrap();
+        kill_process(loops, Signal::KILL).unwrap();
         assert!(used);
-    }
-
-    #[test]
-    fn names_of_programs_may_have_spaces_and_parentheses() {
-        let stat = "7 (a) 9 (b) S 5 7 7 0 -1 4194560 100 200 0 0 11 12 13 14 20 0 1 0";
-        assert_eq!(parent_and_ticks(stat), Some((5, 50)));
-        assert_eq!(parent_and_ticks("7 (a) S"), None);
     }
 }
