@@ -1,5 +1,6 @@
 //! The package for arm64, cross-built: its program runs, by emulation, and Debian's checks find nothing.
 
+use crate::lintian_finds_nothing_in;
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
 use tempfile::TempDir;
@@ -17,9 +18,7 @@ fn the_package_for_arm64_is_made_and_its_program_runs() -> Result<()> {
         return Ok(());
     }
     let package = package::make(Architecture::Arm64, Compiled::Quickly)?;
-    let mut command = Command::new("lintian");
-    command.args(["--fail-on", "error,warning", "--tag-display-limit", "0"]).arg(&package.deb);
-    succeed(command, LIMIT)?;
+    lintian_finds_nothing_in(&package)?;
     let mut command = Command::new("dpkg-deb");
     command.arg("-f").arg(&package.deb).args(["Depends"]);
     let depends = succeed(command, LIMIT)?;

@@ -1,6 +1,6 @@
 //! The Debian package as `cargo package-deb` makes it: its contents, and that Debian's own checks find no fault.
 
-use crate::{made, released};
+use crate::{lintian_finds_nothing_in, made, released};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::fs;
@@ -122,16 +122,7 @@ fn the_package_holds_what_it_should_and_says_what_it_needs() -> Result<()> {
 
 #[test]
 fn lintian_finds_nothing() -> Result<()> {
-    find_nothing(made()?)
-}
-
-/// Has lintian look into a package.
-fn find_nothing(package: &Package) -> Result<()> {
-    text(
-        "lintian",
-        &["--fail-on", "error,warning", "--tag-display-limit", "0", &package.deb.to_string_lossy()],
-    )
-    .map(drop)
+    lintian_finds_nothing_in(made()?)
 }
 
 #[test]
@@ -150,7 +141,7 @@ fn a_release_is_small_and_lintian_finds_nothing_in_it() -> Result<()> {
     let program = fs::read(folder.path().join("usr/bin/vhost-user-vulkan"))?;
     ensure!(program.len() as u64 <= SIZE_MAX, "{} bytes", program.len());
     names_no_folder_of_this_machine(&program)?;
-    find_nothing(released()?)
+    lintian_finds_nothing_in(released()?)
 }
 
 #[test]

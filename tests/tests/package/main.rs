@@ -8,8 +8,10 @@ mod install;
 mod units;
 
 use anyhow::{Context, Result, anyhow};
+use std::process::Command;
 use std::sync::OnceLock;
 use tests::package::{Architecture, Compiled, Package};
+use tests::program::{LIMIT, succeed};
 use tests::sources::repository;
 
 /// The answer of the package's program to `--version`.
@@ -39,4 +41,10 @@ fn once(package: &'static OnceLock<Result<Package, String>>, compiled: Compiled)
         .get_or_init(|| make().map_err(|error| format!("{error:#}")))
         .as_ref()
         .map_err(|error| anyhow!("{error}"))
+}
+
+fn lintian_finds_nothing_in(package: &Package) -> Result<()> {
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--fail-on", "error,warning", "--tag-display-limit", "0"]).arg(&package.deb);
+    succeed(lintian, LIMIT).map(drop)
 }
