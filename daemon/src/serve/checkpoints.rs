@@ -289,32 +289,32 @@ impl Checkpoints {
         if written.is_ok_and(|(bytes, _)| bytes > CHECKPOINT_BYTES) {
             return Err("a checkpoint larger than its file");
         }
-        if written == Err(false) {
-            one.turn = Turn::Pauses(now + NONE_PAUSE);
-            if one.used_since {
-                self.look_at(ctx_id, now + NONE_PAUSE);
-            }
-            return Ok(());
-        }
         let every = self.every.unwrap_or_default();
         let since = now.saturating_duration_since(asked);
-        let took = written.map_or(REFUSAL_MAX, |(_, took)| took).min(since);
         // A refusal says nothing of the time that a checkpoint takes.
-        if let Ok((bytes, _)) = written {
-            one.took = took;
-            one.last = 1 - one.last;
-            one.number = CheckpointMark::next_number(one.number);
-            one.slots[one.last].written = Some((one.number, bytes));
-            one.fills = false;
-        }
+        let took = written.map_or(REFUSAL_MAX, |(_, took)| took).min(since);
         let pause = took.saturating_mul(PAUSE);
+        match written {
+            Ok((bytes, _)) => {
+                one.took = took;
+                one.last = 1 - one.last;
+                one.number = CheckpointMark::next_number(one.number);
+                one.slots[one.last].written = Some((one.number, bytes));
+                one.fills = false;
+                (one.dear_refusals, one.cheap_refusals) = (0, 0);
+            }
+            Err(true) if pause > every => one.dear_refusals = one.dear_refusals.saturating_add(1),
+            Err(true) => one.cheap_refusals = one.cheap_refusals.saturating_add(1),
+            Err(false) => {
+                one.turn = Turn::Pauses(now + NONE_PAUSE);
+                if one.used_since {
+                    self.look_at(ctx_id, now + NONE_PAUSE);
+                }
+                return Ok(());
+            }
+        }
         let until = now + pause.clamp(PAUSE_MIN, PAUSE_MAX).max(every);
         one.turn = Turn::Pauses(until);
-        let refusals = if pause > every { &mut one.dear_refusals } else { &mut one.cheap_refusals };
-        *refusals = refusals.saturating_add(1);
-        if written.is_ok() {
-            (one.dear_refusals, one.cheap_refusals) = (0, 0);
-        }
         let refused = one.dear_refusals.saturating_add(one.cheap_refusals);
         let broken = doubled(every, one.broken.saturating_sub(1), BROKEN_MAX);
         let at = until.max(now + doubled(every, refused, PAUSE_MAX).max(broken));

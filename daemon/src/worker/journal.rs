@@ -214,7 +214,8 @@ impl Notes {
         executed
     }
 
-    /// Streams that a command names are executed now, of which so many bytes were executed before. The command itself has been answered, if the guest wants an answer.
+    /// The executor begins with the streams that a command names. It has executed `begun` bytes of them before, and has answered the command if
+    /// the guest wants an answer.
     pub(super) fn enters<B: Backend>(&mut self, state: &Whereabouts<'_, B>, begun: usize) {
         if let Some(open) = self.open.as_mut().filter(|_| self.is_noting) {
             open.place.begun = Some(begun as u32);

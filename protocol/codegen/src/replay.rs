@@ -13,7 +13,7 @@ use crate::ir::{Command, Level, Protocol, Replay};
 pub struct Classes {
     /// Commands that a successor executes again.
     pub again: Vec<Row>,
-    /// Commands that a successor executes again, and for which submissions may wait.
+    /// Commands that signal semaphores: a successor executes them again.
     pub signals: Vec<Row>,
     /// Commands that a successor submits again without command buffers.
     pub submits: Vec<Row>,

@@ -70,7 +70,7 @@ impl Journal {
     }
 }
 
-/// Adds the bytes of an entry, of which there are no more in all than a journal has.
+/// Appends the bytes of an entry. All entries together are no longer than the journal.
 fn copy(
     entry: &Entry,
     fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,

@@ -196,7 +196,7 @@ pub(crate) struct Withheld {
     pub name: &'static str,
     /// The reason why the feature is absent.
     pub reason: &'static str,
-    /// The most addresses that a guest sees for which it is absent.
+    /// The feature is absent for guests that see these addresses or fewer.
     most: Addresses,
     /// A struct that holds it.
     s_type: vk::StructureType,
@@ -218,8 +218,12 @@ const EXT_ADDRESSES: &str = "that of `VK_EXT_buffer_device_address`, which is ab
 
 const REPLAY: &str = "capture and replay: addresses cannot be chosen for imported pages";
 
-/// Rows of [`WITHHELD`] for one struct: its type, its C struct, the reason, and the most addresses that a guest sees for which the features are absent.
+/// Rows of [`WITHHELD`] for one struct: its type, its C struct, the reason, and the addresses of `most` if guests that see all of them see the
+/// features.
 macro_rules! withheld {
+    ($s_type:expr, $struct:ident, $reason:expr, $($name:literal: $($member:ident).+),* $(,)?) => {
+        withheld!($s_type, $struct, $reason, Addresses::All, $($name: $($member).+),*)
+    };
     ($s_type:expr, $struct:ident, $reason:expr, $most:expr, $($name:literal: $($member:ident).+),* $(,)?) => {
         [$(Withheld {
             name: $name,
@@ -234,7 +238,7 @@ macro_rules! withheld {
 /// Withheld features, once for each struct that holds them.
 pub(crate) const WITHHELD: &[&[Withheld]] = &[
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_FEATURES_2, PhysicalDeviceFeatures2, SPARSE, Addresses::All,
+        vk::StructureType::PHYSICAL_DEVICE_FEATURES_2, PhysicalDeviceFeatures2, SPARSE,
         "sparseBinding": features.sparse_binding,
         "sparseResidencyBuffer": features.sparse_residency_buffer,
         "sparseResidencyImage2D": features.sparse_residency_image2_d,
@@ -246,37 +250,37 @@ pub(crate) const WITHHELD: &[&[Withheld]] = &[
         "sparseResidencyAliased": features.sparse_residency_aliased,
     ),
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, PhysicalDeviceVulkan11Features, PROTECTED, Addresses::All,
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, PhysicalDeviceVulkan11Features, PROTECTED,
         "protectedMemory": protected_memory,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_PROTECTED_MEMORY_FEATURES,
-        PhysicalDeviceProtectedMemoryFeatures, PROTECTED, Addresses::All,
+        PhysicalDeviceProtectedMemoryFeatures, PROTECTED,
         "protectedMemory": protected_memory,
     ),
     &withheld!(
         // ash follows an older registry.
         vk::StructureType::from_raw(venus::StructureType::PHYSICAL_DEVICE_VULKAN_1_4_FEATURES.0),
-        PhysicalDeviceVulkan14Features, PROTECTED, Addresses::All,
+        PhysicalDeviceVulkan14Features, PROTECTED,
         "pipelineProtectedAccess": pipeline_protected_access,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_PIPELINE_PROTECTED_ACCESS_FEATURES_EXT,
-        PhysicalDevicePipelineProtectedAccessFeatures, PROTECTED, Addresses::All,
+        PhysicalDevicePipelineProtectedAccessFeatures, PROTECTED,
         "pipelineProtectedAccess": pipeline_protected_access,
     ),
     &withheld!(
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, REPLAY, Addresses::All,
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, REPLAY,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-        PhysicalDeviceBufferDeviceAddressFeatures, REPLAY, Addresses::All,
+        PhysicalDeviceBufferDeviceAddressFeatures, REPLAY,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_EXT,
-        PhysicalDeviceBufferDeviceAddressFeaturesEXT, REPLAY, Addresses::All,
+        PhysicalDeviceBufferDeviceAddressFeaturesEXT, REPLAY,
         "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
     &withheld!(
