@@ -22,5 +22,5 @@ pub use limits::{
     ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
     LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most,
 };
-pub use memory::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
+pub use memory::{DepositId, Heap, MemoryCount, MemoryId, MemoryName, PerHeap, Wanted};
 pub use passage::Passage;

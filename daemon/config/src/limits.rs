@@ -50,6 +50,9 @@ pub struct DeviceLimits {
     pub vm_rings: usize,
     /// Pieces that [`Self::host_memory`] is handed out in. Shared. Default 65 536.
     pub memory_pieces: usize,
+    /// Descriptors of memory that only drivers use, which workers have deposited for their successors. A context for which there are no more is lost
+    /// with its worker. Shared. Default 16 384.
+    pub deposits: usize,
     /// Entries of one scatter list (`nr_entries`). Default 16 384.
     pub backing_entries: u32,
     /// Bytes of one SUBMIT_3D payload. Default 16 MiB.
@@ -79,6 +82,7 @@ impl Default for DeviceLimits {
             host_memory: u64::MAX,
             vm_rings: 2048,
             memory_pieces: 65_536,
+            deposits: 16_384,
             backing_entries: 16_384,
             submit_bytes: 16 << 20,
             shmem_blob_bytes: 1 << 30,
@@ -103,11 +107,14 @@ impl DeviceLimits {
         let kept = FILES_KEPT + workers.min(files / 4);
         let free = files.saturating_sub(kept);
         let worker_backlog_files = self.worker_backlog_files.min(free / 8);
+        // As many may be on their way to be closed.
+        let deposits = self.deposits.min(free / 8);
         // A resource has a file, and so has a piece of memory, though most pieces are a resource's.
-        let each = (free - worker_backlog_files) / 2;
+        let each = (free - worker_backlog_files - 2 * deposits) / 2;
         Self {
             resources: self.resources.min(each),
             memory_pieces: self.memory_pieces.min(each),
+            deposits,
             worker_backlog_files,
             ..self
         }
@@ -287,12 +294,10 @@ mod tests {
         assert_eq!(wanted.within_files(1 << 20, true), wanted);
         assert_eq!(wanted.within_files(u64::MAX, true), wanted);
         for files in [1024, 4096, 20_000, 65_536] {
-            let DeviceLimits { resources, memory_pieces, worker_backlog_files, .. } =
+            let DeviceLimits { resources, memory_pieces, deposits, worker_backlog_files, .. } =
                 wanted.within_files(files, true);
-            assert!(
-                resources > 0
-                    && resources + memory_pieces + worker_backlog_files + FILES_KEPT <= files as usize
-            );
+            let all = resources + memory_pieces + 2 * deposits + worker_backlog_files + FILES_KEPT;
+            assert!(resources > 0 && deposits > 0 && all <= files as usize);
         }
         assert_eq!(wanted.within_files(0, true).resources, 0);
         let resources = |has_broker| wanted.within_files(8192, has_broker).resources;

@@ -6,6 +6,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryId(pub u64);
 
+/// Memory that only a driver uses, of which a worker has deposited a descriptor with the device process; never used again for other memory of that
+/// worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DepositId(pub u64);
+
+/// The memory that a descriptor beside a snapshot is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MemoryName {
+    /// A piece.
+    Piece(MemoryId),
+    /// Memory that only a driver uses, which has no name: it comes in its turn.
+    Unnamed,
+    /// Memory that only a driver uses, by its deposit.
+    Deposit(DepositId),
+}
+
 /// The kind of place where memory is, which tells the limit that it counts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heap {

@@ -66,6 +66,12 @@ pub fn device_node(file: impl AsFd) -> Option<u64> {
     FileType::from_raw_mode(stat.st_mode).is_char_device().then_some(stat.st_rdev)
 }
 
+/// Returns whether a descriptor may be what a driver has made of its memory: of a device node, a memory file or a dma-buf.
+pub fn may_be_memory(file: impl AsFd) -> bool {
+    let is_file = |file| fstatfs(file).is_ok_and(|at| matches!(at.f_type, DMA_BUF_MAGIC | TMPFS_MAGIC));
+    device_node(&file).is_some() || is_file(&file)
+}
+
 /// Returns whether a device is of the same driver as those that memory is mapped out of, and none of them. A process's descriptors of such a
 /// device keep that memory alive (*anchors*).
 pub fn is_anchor(device: u64, mapped: &[u64]) -> bool {

@@ -27,7 +27,7 @@ mod trace_note;
 
 pub use checkpoint::CheckpointMark;
 pub use doorbell::{Doorbell, Listener};
-pub use fixed::{FixedFile, MapError, device_node, inspect, is_anchor};
+pub use fixed::{FixedFile, MapError, device_node, inspect, is_anchor, may_be_memory};
 pub use grants::{Counters, GRANTS_LAYOUT, GateSide, Reached, SchedulerSide, Work, grant_page, page_clock};
 pub use guard::{Guard, guard_mappings, memory_was_lost};
 pub use mapping::{Mapping, OutOfBounds, Word};

@@ -1,7 +1,8 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
 use config::{
-    CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, Passage, PerHeap, Wanted,
+    CacheKey, ContextLimits, DepositId, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, MemoryName, Passage,
+    PerHeap, Wanted,
 };
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
@@ -168,9 +169,9 @@ pub enum ToWorker {
     /// To one that has handed over: it stays the context's worker and goes on. To one that has taken over: it is, and begins. One that does
     /// neither ignores it: a hand-over may be called off before the worker has answered [`Self::HandOver`], and this comes first then.
     GoOn,
-    /// Answer to [`ToDevice::CatchUpWanted`]. Handled ahead of what came before.
+    /// Answer to [`ToDevice::CatchUpWanted`] and [`ToDevice::ClosingWanted`]. Handled ahead of what came before.
     CaughtUp {
-        /// The number of the request, as in [`ToDevice::CatchUpWanted`].
+        /// The number of the request, as in these.
         request: u32,
     },
     /// The answer to [`ToDevice::MemoryWanted`] comes when other VMs have given memory up, or when the broker has the wait end: it may take long.
@@ -210,8 +211,8 @@ impl ToWorker {
 pub enum HandOver {
     /// The next memory file, or the driver's name of memory that only it uses. Descriptor: the file.
     File {
-        /// The piece that it is; none if only the driver uses it.
-        memory: Option<MemoryId>,
+        /// The memory that it is.
+        memory: MemoryName,
     },
     /// The next bytes of the snapshot, at most [`INLINE_SUBMIT_MAX`].
     Bytes(#[serde(with = "serde_bytes_vec")] Vec<u8>),
@@ -301,6 +302,17 @@ pub enum ToDevice {
         /// The piece's name.
         memory: MemoryId,
     },
+    /// A descriptor of memory that only the driver uses, for a successor that takes over from a checkpoint. Descriptor: what the driver exports.
+    /// More than the limit `deposits` allows are not kept, and the next checkpoint is none.
+    Deposits {
+        /// The number of the deposit, which is new.
+        id: DepositId,
+    },
+    /// The driver has freed the memory of a deposit.
+    TakesBack {
+        /// The number of the deposit.
+        id: DepositId,
+    },
     /// The driver has freed memory.
     CreditReturned {
         /// The heap that the memory was in.
@@ -371,6 +383,12 @@ pub enum ToDevice {
     },
     /// Answered by [`ToWorker::CaughtUp`] when the requests are done that the guest has sent before: what it has freed is unmapped then.
     CatchUpWanted {
+        /// A number for the answer, of those of [`Self::MemoryWanted`].
+        request: u32,
+    },
+    /// Answered by [`ToWorker::CaughtUp`] when the descriptors are closed that the device process was about to close, those of deposits that were taken
+    /// back among them: the driver has that memory again.
+    ClosingWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,
     },

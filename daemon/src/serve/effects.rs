@@ -2,6 +2,7 @@
 
 use super::blobs::Blobs;
 use super::blobs::closer::Closer;
+use super::blobs::deposits::Deposits;
 use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
@@ -55,6 +56,7 @@ pub(super) struct World {
     pub room: Room,
     /// The checkpoints of contexts, and the time at which the rings of dead workers are to be marked ALIVE.
     pub checkpoints: Checkpoints,
+    pub deposits: Deposits,
     pub alive_at: Option<Instant>,
     pub strikes: Strikes,
     /// The broker, which schedules the GPU, if there is one.
@@ -208,6 +210,7 @@ impl World {
     pub(super) fn tell_end(&mut self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
         self.hand_over_ends(ctx_id);
         self.checkpoints.ends(ctx_id);
+        self.closer.close(self.deposits.forget(ctx_id));
         if let Some(broker) = &self.broker {
             broker.tell(&ToBroker::ContextEnds { ctx_id, lost, hung }, None);
         }

@@ -15,8 +15,8 @@ use crate::transport::Vring;
 use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
 use config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial,
-    PerHeap, Protection, Queues, Wanted,
+    CacheKey, ContextLimits, DepositId, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId,
+    MemoryTrial, PerHeap, Protection, Queues, Wanted,
 };
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use rustix::event::{EventfdFlags, eventfd};
@@ -193,7 +193,9 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
         }
         20 => ToDevice::Anchor { left: number(u)? as u32 },
         15..=19 => ToDevice::RingBegins { ring: number(u)?, resource_id, status: number(u)?.wrapping_mul(4) },
-        24 => ToDevice::MemoryReturned { memory: MemoryId(number(u)?) },
+        24 if u.arbitrary()? => ToDevice::MemoryReturned { memory: MemoryId(number(u)?) },
+        24 if u.arbitrary()? => ToDevice::Deposits { id: DepositId(number(u)?) },
+        24 => ToDevice::TakesBack { id: DepositId(number(u)?) },
         25 => ToDevice::CreditReturned { heap: Heap::Device, bytes: number(u)?.wrapping_mul(4096) },
         26 => {
             let (least, bytes) = (number(u)?.wrapping_mul(4096), number(u)?.wrapping_mul(4096));
@@ -205,6 +207,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
             ToDevice::MemoryWanted { request: 2, wanted: Wanted::Piece { heap: Heap::Device, bytes } }
         }
         29 if u.arbitrary()? => ToDevice::CatchUpWanted { request: 4 },
+        29 if u.arbitrary()? => ToDevice::ClosingWanted { request: 5 },
         29 if u.arbitrary()? => ToDevice::MemoryWantedNoMore { request: number(u)? as u32 },
         29 => ToDevice::BudgetWanted { request: 3 },
         21..=23 => ToDevice::RingEnds { ring: number(u)? },

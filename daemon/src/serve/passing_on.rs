@@ -150,7 +150,7 @@ impl World {
             return Err("workers of programs that have ended are still there");
         }
         if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
-            return Err("the frontend still maps memory that the guest has given up");
+            return Err("memory that the guest has given up is still mapped, or being freed");
         }
         Ok(())
     }

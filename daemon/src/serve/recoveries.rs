@@ -3,12 +3,13 @@
 //! The device process reads nothing of a checkpoint or a journal. A thread of its own passes both on to the successor with the memory files that the context
 //! holds, as a worker that hands over would; the end of the successor ends that thread.
 
+use super::blobs::deposits::Refused;
 use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
 use super::effects::World;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
 use super::run::Server;
 use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker, Unmovable};
-use config::MemoryId;
+use config::{DepositId, MemoryId, MemoryName};
 use outside::Span;
 use protocol::ids::{ContextId, FenceId, RingIdx};
 use rustix::event::PollFlags;
@@ -22,17 +23,17 @@ use std::time::{Duration, Instant};
 /// Time between two looks at rings whose worker is dead: drivers wait for thrice as long.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A checkpoint and the journal behind it, and the memory files of its context.
+/// A checkpoint and the journal behind it, and the descriptors of the memory of its context.
 struct Written {
     given: Given,
-    memories: Vec<(MemoryId, Arc<OwnedFd>)>,
+    memories: Vec<(MemoryName, Arc<OwnedFd>)>,
 }
 
 impl Server {
     /// Forgets the workers that had ended before their contexts were given up.
     pub(super) fn forget_ended(&mut self) {
         self.world.workers.take_ended().into_iter().for_each(|number| {
-            self.nothing_is_left(number);
+            self.worker_has_ended(number);
         });
     }
 
@@ -64,9 +65,31 @@ impl Server {
 
     /// A worker has answered that its checkpoint has so many bytes and took so long, or that there is none, perhaps only for now.
     pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<(u64, Duration), bool>) {
+        // One that names a deposit which is not kept is none.
+        let written = if self.world.deposits.are_complete(ctx_id) { written } else { Err(false) };
         match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
             Ok(()) => {}
             Err(reason) => self.lose(ctx_id, reason),
+        }
+    }
+
+    /// A worker deposits a descriptor of memory.
+    pub(super) fn deposits(&mut self, ctx_id: ContextId, id: DepositId, file: Option<OwnedFd>) {
+        let World { workers, deposits, closer, .. } = &mut self.world;
+        let Some(file) = file else { return self.lose(ctx_id, "a deposit without a descriptor") };
+        let Some(owner) = workers.owner_of(ctx_id) else { return closer.close([file]) };
+        let kept = deposits.keep((ctx_id, owner), id, file, closer.left());
+        let Err((refused, file)) = kept else { return };
+        closer.close([file]);
+        match refused {
+            Refused::Mistake(what) => self.lose(ctx_id, what),
+            Refused::Limit(limit) => {
+                let message = format_args!(
+                    "limit {limit} reached: context {ctx_id} is lost if its worker dies, as it has too many allocations of GPU memory"
+                );
+                self.world.warn_of(ctx_id, limit, message);
+            }
+            Refused::LimitAgain => {}
         }
     }
 
@@ -152,11 +175,14 @@ impl Server {
         }
     }
 
-    /// Returns the checkpoint of a context, and its memory files.
+    /// Returns the checkpoint of a context, and the descriptors of its memory.
     fn written(&mut self, ctx_id: ContextId) -> io::Result<Written> {
         let given = self.world.checkpoints.take(ctx_id).ok_or(io::ErrorKind::NotFound)?;
-        let copy = |memory: MemoryId| Some((memory, Arc::clone(self.world.blobs.made(memory)?)));
-        let memories = self.device.held_pieces(ctx_id).into_iter().filter_map(copy).collect();
+        let copy =
+            |memory: MemoryId| Some((MemoryName::Piece(memory), Arc::clone(self.world.blobs.made(memory)?)));
+        let pieces = self.device.held_pieces(ctx_id).into_iter().filter_map(copy);
+        let deposits = self.world.deposits.of(ctx_id);
+        let memories = pieces.chain(deposits.map(|(id, file)| (MemoryName::Deposit(id), file))).collect();
         Ok(Written { given, memories })
     }
 
@@ -220,7 +246,7 @@ impl Written {
         let deadline = Instant::now() + MOVE_PATIENCE;
         let Given { number, file, bytes, journal } = &self.given;
         for (memory, file) in &self.memories {
-            send(to, &HandOver::File { memory: Some(*memory) }, Some(file.as_fd()), deadline)?;
+            send(to, &HandOver::File { memory: *memory }, Some(file.as_fd()), deadline)?;
         }
         // Read, not mapped: parts that the worker has left out take no memory of this process.
         let mut at = 0;

@@ -8,7 +8,7 @@ use super::restarts_tests::{
 };
 use super::workers::Whose;
 use crate::ipc::{Channel, FromBroker, HandOver, ToBroker, ToDevice, ToWorker};
-use config::{MemoryId, PerHeap, Wanted};
+use config::{DepositId, MemoryName, PerHeap, Wanted};
 use protocol::ids::ResourceId;
 use protocol::virtio_gpu::Command;
 use std::sync::Arc;
@@ -86,15 +86,15 @@ impl Rig {
         );
     }
 
-    /// A successor gets the checkpoint; the memory files that it comes with.
-    fn reads_checkpoint(&mut self, successor: u32) -> Vec<MemoryId> {
+    /// A successor gets the checkpoint; the memory that it comes with.
+    fn reads_checkpoint(&mut self, successor: u32) -> Vec<MemoryName> {
         self.say(successor, &ToDevice::Ready);
         let link = self.hear_one(successor, &ToWorker::TakeOver);
         assert!(self.killed.contains(&(successor - 1)), "it may have closed its channel only");
         let (mut memories, mut bytes, mut journals) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             match link.receive::<HandOver>().unwrap() {
-                (HandOver::File { memory: Some(memory) }, Some(_)) => memories.push(memory),
+                (HandOver::File { memory }, Some(_)) => memories.push(memory),
                 (HandOver::Bytes(some), None) => bytes.extend(some),
                 (HandOver::Journal { number }, Some(journal)) => {
                     let mut first = [0];
@@ -122,7 +122,7 @@ fn a_successor_gets_the_checkpoint_and_all_that_the_dead_worker_did_not_execute(
     rig.submit(2, Some(8));
     rig.command(&blob(6), None);
     rig.turn();
-    assert_eq!(rig.reads_checkpoint(NEW), [memory]);
+    assert_eq!(rig.reads_checkpoint(NEW), [MemoryName::Piece(memory)]);
     let pieces = vec![memory];
     rig.say(NEW, &ToDevice::TakenOver { pieces, credit: PerHeap::default() });
     assert_eq!((rig.counts(), rig.stage()), ((1, 0), None));
@@ -136,6 +136,61 @@ fn a_successor_gets_the_checkpoint_and_all_that_the_dead_worker_did_not_execute(
     // It is a worker like any other, which may die once more.
     rig.writes_checkpoint(NEW);
     rig.is_followed(NEW, 2);
+}
+
+/// A worker deposits memory.
+fn deposits(rig: &mut Rig, worker: u32, id: u64) {
+    let file = shm::create("test", 4096).unwrap();
+    rig.say_with_fd(worker, &ToDevice::Deposits { id: DepositId(id) }, file);
+}
+
+#[test]
+fn deposits_go_to_the_successor_with_the_checkpoint_and_are_closed_then() {
+    let mut rig = rig();
+    (1..=3).for_each(|id| deposits(&mut rig, OLD, id));
+    rig.say(OLD, &ToDevice::TakesBack { id: DepositId(2) });
+    rig.writes_checkpoint(OLD);
+    rig.is_followed(OLD, NEW);
+    let mut names = rig.reads_checkpoint(NEW);
+    names.sort_unstable_by_key(|name| format!("{name:?}"));
+    assert_eq!(names, [1, 3].map(|id| MemoryName::Deposit(DepositId(id))));
+    rig.say(NEW, &ToDevice::TakenOver { pieces: Vec::new(), credit: PerHeap::default() });
+    let kept = |rig: &Rig| rig.server.world.deposits.of(CONTEXT).count();
+    assert_eq!(kept(&rig), 0);
+    // Its numbers are its own.
+    deposits(&mut rig, NEW, 1);
+    assert_eq!(kept(&rig), 1);
+    rig.dies(NEW, |rig| !rig.is_running());
+    assert_eq!(kept(&rig), 0);
+}
+
+#[test]
+fn a_worker_whose_deposits_are_not_all_kept_has_no_checkpoint() {
+    let mut rig = rig_with(|options| {
+        options.checkpoint_after = Some(CHECKPOINT_AFTER);
+        options.limits.deposits = 2;
+    });
+    (1..=5).for_each(|id| deposits(&mut rig, OLD, id));
+    assert!(rig.is_running());
+    rig.writes_checkpoint(OLD);
+    rig.dies(OLD, |rig| !rig.is_running());
+    assert_eq!(rig.stage(), None);
+}
+
+#[test]
+fn a_deposit_that_no_honest_worker_makes_costs_the_context() {
+    let twice = |rig: &mut Rig| (0..2).for_each(|_| deposits(rig, OLD, 1));
+    let nothing = |rig: &mut Rig| rig.say(OLD, &ToDevice::Deposits { id: DepositId(1) });
+    let pipe = |rig: &mut Rig| {
+        let (reads, _writes) = rustix::pipe::pipe().unwrap();
+        rig.say_with_fd(OLD, &ToDevice::Deposits { id: DepositId(1) }, reads);
+    };
+    let ways: [&dyn Fn(&mut Rig); 3] = [&twice, &nothing, &pipe];
+    for says in ways {
+        let mut rig = rig();
+        says(&mut rig);
+        assert!(!rig.is_running());
+    }
 }
 
 #[test]

@@ -339,6 +339,8 @@ impl Server {
             | ToDevice::CheckpointWritten { .. }
             | ToDevice::NoCheckpoint { .. }
             | ToDevice::JournalFills
+            | ToDevice::Deposits { .. }
+            | ToDevice::TakesBack { .. }
             | ToDevice::Wakes
             | ToDevice::BlobExported { .. }
             | ToDevice::BlobRefused { .. }
@@ -347,6 +349,7 @@ impl Server {
             | ToDevice::MemoryWantedNoMore { .. }
             | ToDevice::BudgetWanted { .. }
             | ToDevice::CatchUpWanted { .. }
+            | ToDevice::ClosingWanted { .. }
             | ToDevice::HandedOver
             | ToDevice::Stays { .. }
             | ToDevice::Hung { .. } => {
@@ -370,6 +373,7 @@ impl Server {
         let old_number = self.world.workers.successor_number(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
         self.world.checkpoints.begins(ctx_id, Instant::now());
+        self.world.closer.close(self.world.deposits.forget(ctx_id));
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };

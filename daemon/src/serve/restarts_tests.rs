@@ -17,7 +17,7 @@ use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, Hea
 use readiness::{Events, Reported};
 use shm::StatusPage;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,6 +170,12 @@ impl Rig {
 
     pub(super) fn say(&mut self, worker: u32, message: &ToDevice) {
         self.say_all(worker, std::slice::from_ref(message));
+    }
+
+    /// A worker says something, and gives a descriptor.
+    pub(super) fn say_with_fd(&mut self, worker: u32, message: &ToDevice, fd: OwnedFd) {
+        self.workers[&worker].send(message, Some(fd.as_fd())).unwrap();
+        self.turn();
     }
 
     /// A worker says several things before the device thread has its turn.

@@ -1,6 +1,8 @@
 //! The device thread's loop.
 
 use super::blobs::closer::Closer;
+use super::blobs::closing::{Closing, Waits};
+use super::blobs::deposits::Deposits;
 use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
@@ -158,6 +160,8 @@ pub(super) struct Server {
     catching_up: Vec<(ContextId, u32)>,
     /// Turns since the first of them asked.
     catching_up_turns: usize,
+    /// The things that wait for descriptors to be closed.
+    pub(super) closing: Closing,
     done: bool,
     end_request: EndRequest,
     /// Another device process serves the frontend.
@@ -229,6 +233,7 @@ impl Server {
                 checkpoints: Checkpoints::new(
                     options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),
                 ),
+                deposits: Deposits::new(&limits),
                 alive_at: None,
                 strikes: Strikes::new(options.hangs),
                 aftermath: Aftermath::default(),
@@ -252,6 +257,7 @@ impl Server {
             request: Vec::new(),
             catching_up: Vec::new(),
             catching_up_turns: 0,
+            closing: Closing::default(),
             done: false,
             end_request,
             is_given: false,
@@ -280,6 +286,7 @@ impl Server {
             self.tell_caught_up_due();
             self.listen_due()?;
             let now = Instant::now();
+            self.closing_due(now);
             self.world.kill_due(now);
             self.world.turns(now);
             self.settle();
@@ -619,12 +626,17 @@ impl Server {
         match received {
             // Its successor has the context, or it goes on as if it had not said anything. But what it was given behind its back, in answer to
             // what it had asked before, it gives back once.
-            FromWorker::Message(message, _)
+            FromWorker::Message(message, fd)
                 if self.world.workers.rests(ctx_id)
                     && !matches!(
                         message,
-                        ToDevice::MemoryReturned { .. } | ToDevice::CreditReturned { .. }
-                    ) => {}
+                        ToDevice::MemoryReturned { .. }
+                            | ToDevice::CreditReturned { .. }
+                            | ToDevice::TakesBack { .. }
+                    ) =>
+            {
+                self.world.closer.close(fd);
+            }
             FromWorker::Message(message, fd) => self.worker_says(ctx_id, message, fd),
             FromWorker::Gone(ReceiveError::Closed) => self.lose_unexplained(ctx_id),
             FromWorker::Gone(reason) => self.lose(ctx_id, &reason.to_string()),
@@ -633,7 +645,10 @@ impl Server {
 
     pub(super) fn hear_successor(&mut self, ctx_id: ContextId, received: FromWorker) {
         match received {
-            FromWorker::Message(message, _) => self.successor_says(ctx_id, message),
+            FromWorker::Message(message, fd) => {
+                self.world.closer.close(fd);
+                self.successor_says(ctx_id, message);
+            }
             FromWorker::Gone(_) => self.successor_gone(ctx_id),
         }
     }
@@ -690,11 +705,20 @@ impl Server {
                     self.tell_caught_up();
                 }
             }
+            ToDevice::ClosingWanted { request } => {
+                let waits = Waits::Worker(ctx_id, request);
+                self.closing.await_closed(waits, self.world.closer.given(), Instant::now());
+            }
             ToDevice::MemoryReturned { memory } => {
                 self.device.memory_returned(ctx_id, memory, &mut self.world);
             }
             ToDevice::CreditReturned { heap, bytes } => {
                 self.device.credit_returned(ctx_id, heap, bytes, &mut self.world);
+            }
+            ToDevice::Deposits { id } => self.deposits(ctx_id, id, fd),
+            ToDevice::TakesBack { id } => {
+                let World { deposits, closer, .. } = &mut self.world;
+                closer.close(deposits.take_back(ctx_id, id));
             }
             ToDevice::LimitReached { limit } => {
                 let message = format_args!("limit {} reached: context {ctx_id} gets no more", Quoted(&limit));
@@ -809,7 +833,7 @@ impl Server {
             let Some((number, unexplained)) = self.world.workers.reap(child, status, out_of_memory) else {
                 continue;
             };
-            self.nothing_is_left(number);
+            self.worker_has_ended(number);
             match unexplained {
                 Some(Unexplained { ctx_id, name, how, is_successor: false }) => {
                     let message = format_args!("context {ctx_id} is lost: {how}");

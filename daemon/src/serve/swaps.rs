@@ -3,6 +3,7 @@
 //! A context that is swapped out goes on as soon as one of its rings has a command for the driver (`worker::swapped_out`), or its VM's kernel sends
 //! something else than resources. That waits in the device process until a worker with a driver has the context.
 
+use super::blobs::closing::Waits;
 use super::effects::World;
 use super::handover::failure::Failure;
 use super::handover::idle::Idle;
@@ -98,6 +99,26 @@ impl Server {
         let workers = &self.world.workers;
         if workers.is_swapped_out(ctx_id) && !workers.has_successor(ctx_id) && !self.leaves(ctx_id) {
             self.device.is_away(ctx_id, true, &mut self.world);
+        }
+    }
+
+    /// The process of the worker with this number has ended. Its accounts wait for what is being closed, which may be its memory.
+    pub(super) fn worker_has_ended(&mut self, number: u64) {
+        match self.world.closer.is_done() {
+            true => self.nothing_is_left(number),
+            false => {
+                self.closing.await_closed(Waits::Ended(number), self.world.closer.given(), Instant::now());
+            }
+        }
+    }
+
+    /// Goes on with what need not wait any more.
+    pub(super) fn closing_due(&mut self, now: Instant) {
+        for waits in self.closing.take_done(&self.world.closer, now) {
+            match waits {
+                Waits::Worker(ctx_id, request) => self.world.tell_caught_up(ctx_id, request),
+                Waits::Ended(number) => self.nothing_is_left(number),
+            }
         }
     }
 

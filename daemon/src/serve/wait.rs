@@ -117,7 +117,7 @@ impl Server {
         let checkpoints =
             [self.world.checkpoints.next_due(), self.world.alive_at, self.world.room.next_due()];
         let hand_overs = [self.world.handovers.next_due(), restless, idle].into_iter().chain(checkpoints);
-        let succession = [self.world.succession.next_due()];
+        let succession = [self.world.succession.next_due(), self.closing.next_due()];
         let hand_overs = hand_overs.chain(succession);
         let deadlines = workers.into_iter().chain(others).chain(hand_overs);
         deadlines.flatten().min()

@@ -6,15 +6,15 @@
 
 use super::patience::patience;
 use crate::ipc::{Channel, ToDevice};
-use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
+use config::{DepositId, Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::fmt::Display;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use vulkan::{Allowance, Asked, Cancel, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Stop};
+use vulkan::{Allowance, Asked, Cancel, Deposit, HeapBudget, Interrupted, Lease, MemoryFile, Piece, Stop};
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
@@ -31,6 +31,8 @@ pub(super) struct Allowances {
     channel: Arc<Channel>,
     state: Mutex<State>,
     answered: Condvar,
+    /// The number of the last deposit.
+    deposits: AtomicU64,
     /// Shaders that were refused.
     refusals: AtomicU64,
     /// The device process was told that the guest asks for what `--queues` denies.
@@ -66,6 +68,7 @@ enum Question {
     Memory(Wanted),
     Budget,
     CatchUp,
+    Closing,
 }
 
 impl Question {
@@ -74,6 +77,7 @@ impl Question {
             Self::Memory(wanted) => ToDevice::MemoryWanted { request, wanted },
             Self::Budget => ToDevice::BudgetWanted { request },
             Self::CatchUp => ToDevice::CatchUpWanted { request },
+            Self::Closing => ToDevice::ClosingWanted { request },
         }
     }
 }
@@ -99,6 +103,7 @@ impl Allowances {
             channel,
             state: Mutex::default(),
             answered: Condvar::new(),
+            deposits: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
             undrawn: AtomicBool::new(false),
             own: own.clone(),
@@ -303,6 +308,23 @@ impl Allowance for Allowances {
         Ok(self.use_credit(heap, bytes, cancel)?.map(|()| Lease::new(give_back)))
     }
 
+    fn deposit(&self, file: BorrowedFd<'_>) -> Option<Deposit> {
+        let id = DepositId(self.deposits.fetch_add(1, Ordering::Relaxed) + 1);
+        let sent = self.channel.send(&ToDevice::Deposits { id }, Some(file));
+        sent.inspect_err(|error| log::debug!("not deposited: {error}")).ok()?;
+        let own = self.own.clone();
+        let take_back = move || {
+            if let Some(own) = own.upgrade() {
+                own.say(&ToDevice::TakesBack { id });
+            }
+        };
+        Some(Deposit::new(id, Lease::new(take_back)))
+    }
+
+    fn closed(&self, cancel: &Cancel) -> Asked<()> {
+        Ok(self.answer_to(Question::Closing, cancel)?.map(|_| ()))
+    }
+
     fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>> {
         let Some(Answer::Budget(mut memory)) = self.answer_to(Question::Budget, cancel)? else {
             return Ok(None);
@@ -484,6 +506,38 @@ mod tests {
         assert_eq!(rig.said(), None);
         drop(again);
         assert_eq!(rig.said(), Some(ToDevice::MemoryReturned { memory: MemoryId(7) }));
+    }
+
+    #[test]
+    fn a_deposit_has_a_number_of_its_own_and_is_taken_back_when_it_is_dropped() {
+        let rig = Rig::new();
+        let file = shm::create("test", 4096).unwrap();
+        let deposits: Vec<_> = (0..2).map(|_| rig.allowances.deposit(file.as_fd()).unwrap()).collect();
+        for deposit in &deposits {
+            let (message, fd) = rig.peer.receive::<ToDevice>().unwrap();
+            assert_eq!((message, fd.is_some()), (ToDevice::Deposits { id: deposit.id }, true));
+        }
+        let [first, second] = [deposits[0].id, deposits[1].id];
+        assert_ne!(first, second);
+        assert_eq!(rig.said(), None);
+        drop(deposits);
+        assert_eq!(rig.said(), Some(ToDevice::TakesBack { id: first }));
+        assert_eq!(rig.said(), Some(ToDevice::TakesBack { id: second }));
+    }
+
+    #[test]
+    fn what_the_device_process_closes_is_waited_for() {
+        let (rig, cancel) = (Rig::new(), Cancel::default());
+        let closed = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| Allowance::closed(&*rig.allowances, &cancel));
+            let (message, _) = rig.peer.receive::<ToDevice>().unwrap();
+            let ToDevice::ClosingWanted { request } = message else { panic!("{message:?}") };
+            rig.allowances.caught_up(request);
+            asking.join().unwrap()
+        });
+        assert_eq!(closed.unwrap(), Some(()));
+        cancel.interrupt();
+        assert!(Allowance::closed(&*rig.allowances, &cancel).is_err());
     }
 
     #[test]

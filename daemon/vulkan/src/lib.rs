@@ -68,7 +68,7 @@ mod submit;
 mod validity;
 
 pub use backing::capture::map;
-pub use context::allowance::{Allowance, Asked, HeapBudget, Lease, MemoryFile, Piece};
+pub use context::allowance::{Allowance, Asked, Deposit, HeapBudget, Lease, MemoryFile, Piece};
 pub use context::budget::{Budget, Counted};
 pub use context::cancel::{Cancel, Interrupted, Stop};
 pub use context::error::ContextLost;

@@ -31,8 +31,10 @@ pub struct Device {
     pub pool: venus::CommandPool,
     /// The first memory type that can be mapped.
     pub visible: u32,
-    /// The first that cannot, if there is one.
+    /// The first that cannot, if there is one: rather the device's own.
     pub hidden: Option<u32>,
+    /// Bytes of the heap that memory of that type is in; 0 if there is none.
+    pub hidden_heap: u64,
     /// The first that can be mapped and is the device's own, if there is one.
     pub local: Option<u32>,
     next_id: u64,
@@ -43,6 +45,8 @@ pub struct Device {
 pub enum Source {
     /// The memory is new, and belongs to this context alone.
     New,
+    /// The memory is new, and has an address.
+    Addressed,
     /// The memory is new, and may be exported.
     Exportable,
     /// A resource.
@@ -129,9 +133,23 @@ impl Device {
             venus::CreateCommandPool { device, p_create_info, p_command_pool: Some(&pool) }.encode(ASYNC, w);
         })?;
         ring.wait(seqno, PATIENCE)?;
-        let (visible, hidden, local) = memory_types(&mut ring, physical)?;
+        let MemoryTypes { visible, hidden, hidden_heap, local } = memory_types(&mut ring, physical)?;
         let gpu = Arc::clone(gpu);
-        Ok(Self { context, ring, gpu, physical, device, queue, pool, visible, hidden, local, next_id: 100 })
+        let next_id = 100;
+        Ok(Self {
+            context,
+            ring,
+            gpu,
+            physical,
+            device,
+            queue,
+            pool,
+            visible,
+            hidden,
+            hidden_heap,
+            local,
+            next_id,
+        })
     }
 
     /// The virtio-gpu driver that the device is used with.
@@ -229,7 +247,10 @@ impl Device {
         let fd = if let Source::Descriptor(fd) = source { fd } else { -1 };
         let handle_type = ExternalMemoryHandleTypeFlags::OPAQUE_FD;
         let descriptor = venus::ImportMemoryFdInfoKHR { handle_type, fd, ..Default::default() };
+        let flags = venus::MemoryAllocateFlags::DEVICE_ADDRESS;
+        let addressed = venus::MemoryAllocateFlagsInfo { flags, ..Default::default() };
         let chain = match source {
+            Source::Addressed => Some(ChainStruct::MemoryAllocateFlagsInfo(&addressed)),
             Source::Descriptor(_) => Some(ChainStruct::ImportMemoryFdInfoKHR(&descriptor)),
             Source::New => None,
             Source::Exportable => Some(ChainStruct::ExportMemoryAllocateInfo(&export)),
@@ -327,6 +348,29 @@ impl Device {
         Ok(buffer)
     }
 
+    /// Makes a buffer that is bound to memory with an address, and returns it with its own address.
+    pub fn addressed(&mut self, memory: venus::DeviceMemory, size: u64) -> Result<(venus::Buffer, u64)> {
+        let (device, buffer) = (self.device, venus::Buffer(self.new_id()));
+        let usage = venus::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        let info = venus::BufferCreateInfo { size, usage, ..Default::default() };
+        self.ring.command(|w| {
+            venus::CreateBuffer { device, p_create_info: Some(&info), p_buffer: Some(&buffer) }
+                .encode(ASYNC, w);
+            venus::BindBufferMemory { device, buffer, memory, memory_offset: 0 }.encode(ASYNC, w);
+        })?;
+        Ok((buffer, self.address(buffer)?))
+    }
+
+    /// The address of a buffer.
+    pub fn address(&mut self, buffer: venus::Buffer) -> Result<u64> {
+        let (device, info) = (self.device, venus::BufferDeviceAddressInfo { buffer, ..Default::default() });
+        let ask = venus::GetBufferDeviceAddress { device, p_info: Some(&info) };
+        self.query(
+            |w| ask.encode(REPLY, w),
+            |reply| Ok(venus::GetBufferDeviceAddressReply::decode(reply)?.ret),
+        )
+    }
+
     fn destroy(&mut self, buffer: venus::Buffer) -> Result<()> {
         let device = self.device;
         let seqno = self.ring.command(|w| venus::DestroyBuffer { device, buffer }.encode(ASYNC, w))?;
@@ -389,11 +433,15 @@ impl Device {
     }
 }
 
-/// The first coherent type that can be mapped, the first that cannot be mapped, and the first that can and is the device's own.
-fn memory_types(
-    ring: &mut Ring,
-    physical_device: venus::PhysicalDevice,
-) -> Result<(u32, Option<u32>, Option<u32>)> {
+/// Memory types: those of [`Device`].
+struct MemoryTypes {
+    visible: u32,
+    hidden: Option<u32>,
+    hidden_heap: u64,
+    local: Option<u32>,
+}
+
+fn memory_types(ring: &mut Ring, physical_device: venus::PhysicalDevice) -> Result<MemoryTypes> {
     let reply = ring.query(|w| {
         let p_memory_properties = Some(&venus::PhysicalDeviceMemoryProperties2::default());
         venus::GetPhysicalDeviceMemoryProperties2 { physical_device, p_memory_properties }.encode(REPLY, w);
@@ -405,11 +453,21 @@ fn memory_types(
     let visible = venus::MemoryPropertyFlags::HOST_VISIBLE.0;
     let coherent = visible | venus::MemoryPropertyFlags::HOST_COHERENT.0;
     let first = types.iter().position(|ty| ty.property_flags.0 & coherent == coherent);
-    let hidden = types.iter().position(|ty| ty.property_flags.0 & visible == 0);
+    let is_hidden = |ty: &venus::MemoryType| ty.property_flags.0 & visible == 0;
+    let is_own =
+        |ty: &venus::MemoryType| ty.property_flags.contains(venus::MemoryPropertyFlags::DEVICE_LOCAL);
+    let own = types.iter().position(|ty| is_hidden(ty) && is_own(ty));
+    let hidden = own.or(types.iter().position(is_hidden));
     let local = coherent | venus::MemoryPropertyFlags::DEVICE_LOCAL.0;
     let local = types.iter().position(|ty| ty.property_flags.0 & local == local);
+    let heap = |ty: usize| properties.memory_heaps[types[ty].heap_index as usize].size;
     let index = |index| index as u32;
-    Ok((index(first.context("no memory that can be mapped")?), hidden.map(index), local.map(index)))
+    Ok(MemoryTypes {
+        visible: index(first.context("no memory that can be mapped")?),
+        hidden: hidden.map(index),
+        hidden_heap: hidden.map_or(0, heap),
+        local: local.map(index),
+    })
 }
 
 /// Demands that the first and the last words of some shared bytes are these.

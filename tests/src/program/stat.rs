@@ -1,4 +1,4 @@
-//! What the kernel tells of a process, or of one of its threads, in its file `stat`: proc_pid_stat(5).
+//! The kernel's figures about a process, or about one of its threads: its file `stat`, proc_pid_stat(5).
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,10 @@
 //! A worker that dies by itself while nothing of its program is in the driver costs the program time and nothing else; one that dies with work in the
 //! driver costs its context.
 
+use crate::restart;
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::RingIdx;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use tests::attacks::endless;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::clients::many_threads;
-use tests::daemon::{die_by, eventually};
+use tests::daemon::{die_by, eventually, on_machine};
 use tests::daemon_process::workers;
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
@@ -42,8 +44,8 @@ fn worker(broker: &Broker, vm: &str) -> Result<Pid> {
     Pid::from_raw(i32::try_from(pid)?).context("no process")
 }
 
-/// Waits until the only context of a VM would survive, and has its worker die by a signal.
-fn dies_idle(broker: &Broker, vm: &str, signal: Signal) -> Result<()> {
+/// Waits until the only context of a VM would survive.
+fn would_survive(broker: &Broker, vm: &str) -> Result<()> {
     let says_so = || broker.vm(vm).is_ok_and(|vm| vm["contexts"][0]["recoverable"] == true);
     let survives = || {
         says_so() && {
@@ -53,6 +55,12 @@ fn dies_idle(broker: &Broker, vm: &str, signal: Signal) -> Result<()> {
         }
     };
     ensure!(eventually(PATIENCE, survives), "no checkpoint: {}\n{}", broker.vm(vm)?, broker.log());
+    Ok(())
+}
+
+/// Waits until the only context of a VM would survive, and has its worker die by a signal.
+fn dies_idle(broker: &Broker, vm: &str, signal: Signal) -> Result<()> {
+    would_survive(broker, vm)?;
     ensure!(die_by(worker(broker, vm)?, signal), "it does not die");
     Ok(())
 }
@@ -155,6 +163,75 @@ fn what_is_in_memory_survives_and_a_context_whose_workers_die_again_and_again_is
     let lost = || broker.log().contains("is lost: its worker ended (signal: 9 (SIGKILL))");
     ensure!(eventually(PATIENCE, lost), "{}", broker.log());
     neighbour.compute().map(drop)
+}
+
+/// Memory that only the driver uses, the word that it is full of, and if it has an address, a buffer with its own.
+type Hidden = (venus::DeviceMemory, u32, Option<(venus::Buffer, u64)>);
+
+fn hidden(device: &mut Device, source: Source, size: u64, word: u32) -> Result<Hidden> {
+    let ty = device.hidden.context("no memory that cannot be mapped")?;
+    let memory = device.allocate_of_type(size, ty, source)?.ok().context("memory")?;
+    device.fill(memory, size, word)?;
+    let is_addressed = matches!(source, Source::Addressed);
+    let buffer = is_addressed.then(|| device.addressed(memory, size)).transpose()?;
+    Ok((memory, word, buffer))
+}
+
+/// The sizes of the allocations of a program: many only on a GPU of the machine.
+fn sizes() -> Vec<u64> {
+    let few = vec![restart::SIZE; 6];
+    if on_machine() { [few, vec![1 << 30; 16], vec![1 << 20; 1000]].concat() } else { few }
+}
+
+#[test]
+fn memory_that_only_the_driver_uses_survives_the_death_of_its_worker() -> Result<()> {
+    let (_vulkan, broker) = restart::with_hidden_memory()?;
+    let gpu = guest(&broker, "a")?;
+    // Addresses of software drivers are those of memory that the processor maps.
+    let sources = if on_machine() { vec![Source::New, Source::Addressed] } else { vec![Source::New] };
+    let features =
+        venus::PhysicalDeviceBufferDeviceAddressFeatures { buffer_device_address: 1, ..Default::default() };
+    let features = [ChainStruct::PhysicalDeviceBufferDeviceAddressFeatures(&features)];
+    let mut device = Device::create_with(&gpu, "victim", if on_machine() { &features } else { &[] })?;
+    let (seen, mut all) = (restart::Seen::new(&mut device)?, Vec::new());
+    for ((word, source), size) in (1..).zip(sources.iter().cycle()).zip(sizes()) {
+        all.push(hidden(&mut device, *source, size, word)?);
+    }
+    for round in 1..=2 {
+        dies_idle(&broker, "a", Signal::KILL)?;
+        recovered(&broker, "a", round.into())?;
+        for (memory, word, buffer) in &mut all {
+            ensure_filled(&seen.contents(&mut device, *memory)?, *word).context("behind a death")?;
+            *word = *word * 100 + round;
+            device.fill(*memory, restart::SIZE, *word)?;
+            if let Some((buffer, address)) = buffer {
+                ensure!(device.address(*buffer)? == *address, "another address than {address:#x}");
+            }
+        }
+        device.free(all.remove(0).0)?;
+        all.push(hidden(&mut device, sources[0], restart::SIZE, round)?);
+    }
+    for (memory, word, _) in all {
+        ensure_filled(&seen.contents(&mut device, memory)?, word)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_whose_deposit_is_taken_back_can_be_allocated_again_at_once() -> Result<()> {
+    let (_vulkan, broker) = restart::with_hidden_memory()?;
+    let gpu = guest(&broker, "a")?;
+    let mut device = Device::create(&gpu, "allocator")?;
+    let ty = device.hidden.context("no memory that cannot be mapped")?;
+    // There is no room for it twice.
+    let size = if on_machine() { device.hidden_heap / 8 * 5 } else { restart::SIZE };
+    for _ in 0..3 {
+        let memory = device.allocate_of_type(size, ty, Source::New)?;
+        let memory = memory.map_err(|result| anyhow!("{result:?}: the memory of before is held still"))?;
+        would_survive(&broker, "a")?;
+        device.free(memory)?;
+    }
+    Ok(())
 }
 
 #[test]

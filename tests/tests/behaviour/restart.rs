@@ -6,11 +6,12 @@ use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use tests::broker::Broker;
+use tests::broker::{Broker, vhost_user_vulkan};
+use tests::daemon::on_machine;
 use tests::daemon_process::build_example;
 use tests::frontend::{Options, Session};
-use tests::guest::Gpu;
 use tests::guest::device::{Device, Source, ensure_filled};
+use tests::guest::{Blob, Gpu};
 use tests::packages::HostVulkan;
 use vm_memory::{Bytes, VolatileMemory};
 
@@ -53,26 +54,44 @@ fn a_request_that_is_refused_leaves_its_connection_for_the_next() -> Result<()> 
     Ok(())
 }
 
-const SIZE: u64 = 256 * 1024;
+/// Bytes of an allocation.
+pub(crate) const SIZE: u64 = 256 * 1024;
 
-/// A broker with a VM whose GPU has memory that no processor can map, and the driver, which must be kept as long as the broker.
-fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
+/// A broker with a VM whose GPU has memory that no processor can map, and the driver, which must be kept as long as the broker. It is a software driver's,
+/// unless the tests run on the machine's own.
+pub(crate) fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
+    if on_machine() {
+        let mut command = vhost_user_vulkan()?;
+        // The log tells what a pause consists of.
+        command.args(["--log-level", "debug"]);
+        return Ok((HostVulkan::System, Broker::start_command(command, "", &[("a", "movable = true")])?));
+    }
     let layer = build_example("hidden_memory_layer")?.with_file_name("libhidden_memory_layer.so");
     let vulkan = HostVulkan::hidden_memory(&layer)?;
     let broker = Broker::start_on(&vulkan, "", "", &[("a", "")])?;
     Ok((vulkan, broker))
 }
 
-/// Returns the contents of memory that cannot be mapped: the device copies them into memory that can.
-fn contents(device: &mut Device, memory: venus::DeviceMemory) -> Result<Vec<u8>> {
-    let seen = device.allocate(SIZE, Source::New)?.ok().context("memory")?;
-    let blob = device.blob(seen, SIZE)?;
-    device.copy(memory, seen, SIZE)?;
-    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-    let mut bytes = vec![0; SIZE as usize];
-    mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
-    device.free(seen)?;
-    Ok(bytes)
+/// Memory that can be mapped, into which the device copies what cannot.
+pub(crate) struct Seen {
+    memory: venus::DeviceMemory,
+    blob: Blob,
+}
+
+impl Seen {
+    pub(crate) fn new(device: &mut Device) -> Result<Self> {
+        let memory = device.allocate(SIZE, Source::New)?.ok().context("memory")?;
+        Ok(Self { memory, blob: device.blob(memory, SIZE)? })
+    }
+
+    /// Returns the contents of memory that cannot be mapped.
+    pub(crate) fn contents(&self, device: &mut Device, memory: venus::DeviceMemory) -> Result<Vec<u8>> {
+        device.copy(memory, self.memory, SIZE)?;
+        let mapped = self.blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+        let mut bytes = vec![0; SIZE as usize];
+        mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
+        Ok(bytes)
+    }
 }
 
 #[test]
@@ -81,7 +100,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
     let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
     let mut device = Device::create(&gpu, "keeper")?;
     let hidden = device.hidden.context("the layer adds no memory type")?;
-    let mut all = Vec::new();
+    let (seen, mut all) = (Seen::new(&mut device)?, Vec::new());
     for word in 1..5 {
         let memory = device.allocate_of_type(SIZE, hidden, Source::New)?.ok().context("memory")?;
         device.fill(memory, SIZE, word)?;
@@ -92,7 +111,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
         let said = broker.say(&["restart", &context])?;
         ensure!(said.contains("restarted: its program was paused for "), "{said}");
         for (memory, word) in &mut all {
-            ensure_filled(&contents(&mut device, *memory)?, *word).context("behind a restart")?;
+            ensure_filled(&seen.contents(&mut device, *memory)?, *word).context("behind a restart")?;
             *word = *word * 100 + round;
             device.fill(*memory, SIZE, *word)?;
         }
@@ -101,6 +120,9 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
         let memory = device.allocate_of_type(SIZE, hidden, Source::New)?.ok().context("memory")?;
         device.fill(memory, SIZE, round)?;
         all.push((memory, round));
+    }
+    if on_machine() {
+        return Ok(());
     }
     // To be swapped out, this memory would have to be copied, and there is no queue for that.
     let swapped = broker.operate(&["swap-out", &context])?;
@@ -111,7 +133,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
         "{error}"
     );
     for (memory, word) in all {
-        ensure_filled(&contents(&mut device, memory)?, word)?;
+        ensure_filled(&seen.contents(&mut device, memory)?, word)?;
     }
     Ok(())
 }

@@ -39,6 +39,7 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     device_memory: 4 * PAGE,
     host_memory: 6 * PAGE,
     memory_pieces: 3,
+    deposits: 3,
     vm_rings: 2,
 };
 

@@ -1,11 +1,11 @@
-//! Closes descriptors of device nodes on a thread of its own.
+//! Closes descriptors of device nodes and of drivers' memory on a thread of its own.
 //!
 //! With the last of them a kernel's driver frees the memory of a process, and may have to stop its work on the GPU before. The device thread does not
 //! wait for that.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
@@ -13,8 +13,21 @@ use std::thread::{Builder, JoinHandle};
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Closer {
     thread: Option<(Sender<OwnedFd>, JoinHandle<()>)>,
-    /// Descriptors that are not closed yet.
-    left: Arc<AtomicUsize>,
+    /// The number of descriptors that were given, and of those that are closed.
+    given: u64,
+    closed: Arc<AtomicU64>,
+}
+
+/// The descriptors that were given up to a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) struct Given(u64);
+
+#[cfg(test)]
+impl Given {
+    /// The first `count` descriptors.
+    pub(in crate::serve) fn of_tests(count: u64) -> Self {
+        Self(count)
+    }
 }
 
 impl Closer {
@@ -22,16 +35,16 @@ impl Closer {
     pub(in crate::serve) fn close(&mut self, fds: impl IntoIterator<Item = OwnedFd>) {
         for fd in fds {
             if self.thread.is_none() {
-                self.thread = start(Arc::clone(&self.left));
+                self.thread = start(Arc::clone(&self.closed));
             }
             // Without a thread it is closed here.
             if let Some((sender, _)) = &self.thread {
-                self.left.fetch_add(1, Ordering::Relaxed);
                 if sender.send(fd).is_ok() {
+                    self.given += 1;
                     continue;
                 }
                 log::error!(
-                    "the thread that closes device nodes is gone, which is a bug: the device thread closes them"
+                    "the thread that closes descriptors is gone, which is a bug: the device thread closes them"
                 );
             }
         }
@@ -39,7 +52,22 @@ impl Closer {
 
     /// Returns whether everything is closed.
     pub(in crate::serve) fn is_done(&self) -> bool {
-        self.left.load(Ordering::Relaxed) == 0
+        self.left() == 0
+    }
+
+    /// The number of descriptors that are not closed yet.
+    pub(in crate::serve) fn left(&self) -> u64 {
+        self.given.saturating_sub(self.closed.load(Ordering::Relaxed))
+    }
+
+    /// Returns all descriptors that were given until now.
+    pub(in crate::serve) fn given(&self) -> Given {
+        Given(self.given)
+    }
+
+    /// Returns whether these are closed.
+    pub(in crate::serve) fn has_closed(&self, Given(given): Given) -> bool {
+        self.closed.load(Ordering::Relaxed) >= given
     }
 }
 
@@ -53,13 +81,13 @@ impl Drop for Closer {
     }
 }
 
-fn start(left: Arc<AtomicUsize>) -> Option<(Sender<OwnedFd>, JoinHandle<()>)> {
+fn start(closed: Arc<AtomicU64>) -> Option<(Sender<OwnedFd>, JoinHandle<()>)> {
     let (sender, closing) = channel();
     let thread = Builder::new().name("closer".into());
     let thread = thread.spawn(move || {
         for fd in closing {
             drop::<OwnedFd>(fd);
-            left.fetch_sub(1, Ordering::Relaxed);
+            closed.fetch_add(1, Ordering::Relaxed);
         }
     });
     let thread = thread.ok()?;
@@ -78,10 +106,14 @@ mod tests {
     fn it_is_done_when_everything_is_closed() {
         let (mut closer, begun) = (Closer::default(), Instant::now());
         assert!(closer.is_done());
+        let before = closer.given();
         closer.close((0..8).map(|_| std::fs::File::open("/dev/null").unwrap().into()));
-        while !closer.is_done() {
+        let given = closer.given();
+        assert!(closer.has_closed(before) && given != before);
+        while !closer.has_closed(given) {
             assert!(begun.elapsed() < LONG);
             std::thread::yield_now();
         }
+        assert!(closer.is_done() && closer.left() == 0);
     }
 }

@@ -1,6 +1,8 @@
-//! The memory behind host blobs, by resource.
+//! The memory behind host blobs, by resource, and descriptors of the memory that workers' drivers have made.
 
 pub(super) mod closer;
+pub(super) mod closing;
+pub(super) mod deposits;
 pub(super) mod lenders;
 
 use self::lenders::Lenders;

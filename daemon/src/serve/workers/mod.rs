@@ -378,6 +378,11 @@ impl Workers {
         self.running.contains_key(&ctx_id)
     }
 
+    /// Returns the holder for whom counts what a context's worker has.
+    pub(super) fn owner_of(&self, ctx_id: ContextId) -> Option<Owner> {
+        self.running.get(&ctx_id).map(Worker::owner)
+    }
+
     /// Returns the name of the program whose context has a worker, as the guest says it.
     pub(super) fn name_of(&self, ctx_id: ContextId) -> Option<&str> {
         self.running.get(&ctx_id).map(|worker| worker.name.as_str())

@@ -8,6 +8,7 @@ use crate::worker::allowance::Allowances;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::stream::Executor;
+use config::MemoryName;
 use shm::Mapping;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -40,11 +41,13 @@ pub(super) fn write<B: Backend>(
         mark.begins();
     }
     let rested = start.elapsed();
-    let saved = context.backend.save(&Prelude::default(), Carry::Copied)?;
+    let saved = context.backend.save(&Prelude::default(), Carry::Deposited)?;
     if Step::contents_bytes(&saved.steps).is_some() {
-        return Err(NotMovable::ever("it has memory of the GPU, which would be gone with its worker"));
+        return Err(NotMovable::ever(
+            "it has memory of the GPU that its driver does not give away, which would be gone with its worker",
+        ));
     }
-    if saved.files.iter().any(|file| file.piece.memory.is_none()) {
+    if saved.files.iter().any(|file| file.name() == MemoryName::Unnamed) {
         return Err(NotMovable::ever("memory that nobody counts"));
     }
     let (bytes, _) = written(context, virtqueue, allowances, saved)?;

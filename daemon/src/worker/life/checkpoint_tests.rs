@@ -3,6 +3,7 @@
 use super::handover::shared;
 use super::*;
 use crate::ipc::HandOver;
+use config::{DepositId, MemoryName};
 use shm::journal::Journal;
 
 /// The number of the next checkpoint.
@@ -110,7 +111,7 @@ fn a_successor_goes_on_from_a_checkpoint_as_from_a_worker() {
     new.takes_over_from(&reads);
     // A piece that the context held, and that nothing is made of, goes back.
     let spare = shm::create("test", 4096).unwrap();
-    writes.send(&HandOver::File { memory: Some(MemoryId(9)) }, Some(spare.as_fd())).unwrap();
+    writes.send(&HandOver::File { memory: MemoryName::Piece(MemoryId(9)) }, Some(spare.as_fd())).unwrap();
     writes.send(&HandOver::Bytes(checkpoint), None).unwrap();
     writes.send(&HandOver::End, None).unwrap();
     assert!(matches!(new.answer(), ToDevice::TakenOver { pieces, .. } if pieces == [MemoryId(9)]));
@@ -119,6 +120,37 @@ fn a_successor_goes_on_from_a_checkpoint_as_from_a_worker() {
     new.goes_on();
     ring.wait(head);
     assert_eq!(new.calls(), calls + 1);
+    new.end();
+}
+
+#[test]
+fn a_successor_gets_the_drivers_memory_by_its_deposits() {
+    let (old, new) = (Peer::start(), Peer::start());
+    let file = || Arc::new(MemoryFile::new(shm::create("test", 4096).unwrap(), Piece::uncounted()));
+    *old.fake.files.lock() = vec![file(), file()];
+    let (number, checkpoint) = old.checkpoint();
+    assert_eq!(*old.fake.carried.lock(), Some(Carry::Deposited));
+    old.end();
+    let (writes, reads) = Channel::pair().unwrap();
+    new.takes_over_from(&reads);
+    let sizes = [8192, 12288];
+    // They may come in any order.
+    for at in [1, 0] {
+        let kept = shm::create("test", sizes[at]).unwrap();
+        let memory = MemoryName::Deposit(DepositId(at as u64));
+        writes.send(&HandOver::File { memory }, Some(kept.as_fd())).unwrap();
+    }
+    writes.send(&HandOver::Bytes(checkpoint), None).unwrap();
+    writes.send(&HandOver::End, None).unwrap();
+    assert!(matches!(new.answer(), ToDevice::TakenOver { pieces, .. } if pieces.is_empty()), "{number}");
+    let came = new
+        .fake
+        .files
+        .lock()
+        .iter()
+        .map(|file| rustix::fs::fstat(file.as_fd()).unwrap().st_size as u64)
+        .collect::<Vec<_>>();
+    assert_eq!(came, sizes);
     new.end();
 }
 

@@ -11,11 +11,10 @@ use crate::worker::context::Context;
 use crate::worker::patience::patience;
 use crate::worker::reply::UNREAD_MAX;
 use crate::worker::stream::Executor;
+use config::MemoryName;
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vulkan::MemoryFile;
-use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
+use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved, SavedFile};
 
 /// The time in which rings have to come to rest. Only the driver keeps one for longer, compiling a pipeline for example.
 const REST_MAX: Duration = patience(10);
@@ -51,7 +50,7 @@ pub(super) fn hand_over<B: Backend>(
     let (bytes, files) = written(context, virtqueue, allowances, saved)?;
     let written = start.elapsed();
     send(link, &files, &bytes, outgoing)?;
-    let stay = files.iter().filter(|file| file.piece.memory.is_none()).count();
+    let stay = files.iter().filter(|file| file.name() == MemoryName::Unnamed).count();
     log::debug!(
         "handed over: at rest and drained after {drained:.1?}, written after {written:.1?}, copied after {:.1?}: {} bytes, {} memory files, {stay} allocations that stay in the GPU",
         start.elapsed(),
@@ -82,7 +81,7 @@ pub(super) fn come_to_rest<B: Backend>(
     fences_have_passed(context, fences_max)
 }
 
-/// Writes down a context at rest, whose renderer is saved. Returns the bytes, and the memory files.
+/// Writes down a context at rest, whose renderer is saved. Returns the bytes, and the descriptors beside them.
 ///
 /// # Errors
 ///
@@ -92,7 +91,7 @@ pub(super) fn written<B: Backend>(
     virtqueue: &Executor<B>,
     allowances: &Allowances,
     saved: Saved,
-) -> Result<(Vec<u8>, Vec<Arc<MemoryFile>>), NotMovable> {
+) -> Result<(Vec<u8>, Vec<SavedFile>), NotMovable> {
     let rings = context.rings_at_rest()?;
     let virtqueue = virtqueue.at_rest();
     if rings.iter().map(|ring| &ring.executor).chain([&virtqueue]).any(is_lost) {
@@ -101,7 +100,7 @@ pub(super) fn written<B: Backend>(
         ));
     }
     let Saved { steps, files, .. } = saved;
-    let memories = files.iter().map(|file| file.piece.memory).collect();
+    let memories = files.iter().map(SavedFile::name).collect();
     let bytes = Snapshot::new(steps, memories, (virtqueue, rings), allowances.credit_granted()).encode();
     Ok((bytes.map_err(NotMovable::ever)?, files))
 }
@@ -130,7 +129,7 @@ pub(super) fn send_bytes(link: &Link, bytes: &[u8]) -> Result<(), LinkError> {
 
 fn send(
     link: &Link,
-    files: &[Arc<MemoryFile>],
+    files: &[SavedFile],
     bytes: &[u8],
     outgoing: Option<Outgoing>,
 ) -> Result<(), NotMovable> {
@@ -139,7 +138,8 @@ fn send(
         return Err(NotMovable::for_now("the context has too many memory files"));
     }
     for file in files {
-        link.send(&HandOver::File { memory: file.piece.memory }, Some(file.as_fd())).map_err(not_sent)?;
+        let memory = file.name();
+        link.send(&HandOver::File { memory }, file.file().map(|file| file.as_fd())).map_err(not_sent)?;
     }
     send_bytes(link, bytes).map_err(not_sent)?;
     if let Some(outgoing) = &outgoing {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ipc::{HandOver, ReceiveError};
-use config::{PerHeap, Wanted};
+use config::{MemoryName, PerHeap, Wanted};
 use rustix::net::{Shutdown, shutdown};
 
 impl Peer {
@@ -338,7 +338,7 @@ fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     old.expect_lost("where a context is");
     old.end();
     let file = shm::create("test", 4096).unwrap();
-    let memory = HandOver::File { memory: Some(MemoryId(1)) };
+    let memory = HandOver::File { memory: MemoryName::Piece(MemoryId(1)) };
     for (message, fd, part) in [
         (None, None, "gone"),
         (Some(HandOver::Bytes(vec![9; 100])), None, "version"),
@@ -368,7 +368,7 @@ fn what_is_no_snapshot_is_not_taken_over() {
     let file = shm::create("test", 4096).unwrap();
     let file = Some(file.as_fd());
     let bytes = |bytes: &[u8]| HandOver::Bytes(bytes.to_vec());
-    let memory = HandOver::File { memory: Some(MemoryId(1)) };
+    let memory = HandOver::File { memory: MemoryName::Piece(MemoryId(1)) };
     let mut without_ring = snapshot.clone();
     without_ring.truncate(3);
     for (messages, part) in [

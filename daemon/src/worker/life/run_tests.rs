@@ -5,8 +5,8 @@
 use super::*;
 use crate::worker::backend::Contents;
 use config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
-    Queues,
+    CacheKey, ContextLimits, DepositId, DriverMapped, GpuChoice, MemoryBackEnd, MemoryId, MemoryTrial,
+    Protection, Queues,
 };
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use vulkan::snapshot::Saved;
 use vulkan::snapshot::step::Step;
+use vulkan::snapshot::{Saved, SavedFile};
 use vulkan::{Cancel, Exported, Interrupted, Lease, Look, Piece, StateQuery, Stop, WatchdogWake};
 
 /// Answers vkEnumerateInstanceVersion and vkDestroyEvent; vkSetEvent blocks until it is set, cancelled or interrupted; vkResetEvent makes the context lost.
@@ -176,7 +176,11 @@ impl Backend for Fake {
         let mut steps = vec![Step::Commands(self.calls.load(SeqCst).to_le_bytes().to_vec())];
         let bytes = self.contents.lock().len() as u64;
         steps.extend((bytes > 0).then(|| Step::Contents(vec![(1, bytes - 4096), (2, 4096)])));
-        Ok(Saved { steps, files: self.files.lock().clone(), carry })
+        let file = |(id, file): (u64, &Arc<MemoryFile>)| match (carry, file.piece.memory) {
+            (Carry::Deposited, None) => SavedFile::Deposited(DepositId(id)),
+            _ => SavedFile::Here(Arc::clone(file)),
+        };
+        Ok(Saved { steps, files: (0..).zip(&*self.files.lock()).map(file).collect(), carry })
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {

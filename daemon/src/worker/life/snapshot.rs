@@ -8,7 +8,9 @@ use crate::worker::at_rest::AtRest;
 use crate::worker::at_rest::RingAtRest;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::worker::reply::ReplyPlace;
-use config::{MemoryId, PerHeap};
+#[cfg(any(test, feature = "fuzzing"))]
+use config::{DepositId, MemoryId};
+use config::{MemoryName, PerHeap};
 #[cfg(any(test, feature = "fuzzing"))]
 use protocol::ids::ResourceId;
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
@@ -27,7 +29,7 @@ const STEPS_MAX: usize = 4 << 20;
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// A worker at rest.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,9 +38,9 @@ pub(super) struct Snapshot {
     /// The steps of the renderer.
     #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
     pub steps: Vec<Step>,
-    /// The pieces that the steps' memory files are, in the order of their indices; none where only the driver uses the memory.
+    /// The memory that the steps' descriptors are of, in the order of their indices.
     #[serde(deserialize_with = "at_most::<_, _, FILES_MAX>")]
-    pub memories: Vec<Option<MemoryId>>,
+    pub memories: Vec<MemoryName>,
     /// The executor of the virtqueue's stream.
     pub virtqueue: AtRest,
     /// The rings.
@@ -105,7 +107,7 @@ impl Snapshot {
     /// Returns a snapshot of these parts.
     pub(super) fn new(
         steps: Vec<Step>,
-        memories: Vec<Option<MemoryId>>,
+        memories: Vec<MemoryName>,
         (virtqueue, rings): (AtRest, Vec<RingAtRest>),
         credit: PerHeap<u64>,
     ) -> Self {
@@ -156,7 +158,11 @@ pub(in crate::worker) fn seeds() -> Vec<Vec<u8>> {
     let snapshots = [
         Snapshot::new(
             steps,
-            vec![Some(MemoryId(7)), None],
+            vec![
+                MemoryName::Piece(MemoryId(7)),
+                MemoryName::Unnamed,
+                MemoryName::Deposit(DepositId(1 << 40)),
+            ],
             (AtRest::default(), vec![ring.clone(), ring]),
             credit,
         ),

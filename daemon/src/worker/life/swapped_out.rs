@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vulkan::snapshot::step::Step;
-use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
+use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved, SavedFile};
 use vulkan::{
     Budget, Cancel, ContextLost, Exported, Interrupted, Look, MemoryFile, StateQuery, Stop, WatchdogWake,
 };
@@ -134,7 +134,11 @@ impl Backend for SwappedOut {
 
     fn save(&self, _: &Prelude, _: Carry) -> Result<Saved, NotMovable> {
         let parts = self.parts.lock();
-        Ok(Saved { steps: parts.steps.clone(), files: parts.files.clone(), ..Saved::default() })
+        Ok(Saved {
+            steps: parts.steps.clone(),
+            files: parts.files.iter().cloned().map(SavedFile::Here).collect(),
+            ..Saved::default()
+        })
     }
 
     fn replay(&self, _entries: &[&[u8]]) -> Result<(), ContextLost> {

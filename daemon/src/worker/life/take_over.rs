@@ -10,7 +10,7 @@ use crate::worker::at_rest::Begin;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::ring_thread::take_ring_over;
-use config::{MemoryId, PerHeap};
+use config::{MemoryId, MemoryName, PerHeap};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,8 +22,8 @@ use vulkan::{ContextLost, Gate, MemoryFile, Piece};
 /// Everything that came over the link.
 #[derive(Default)]
 pub(super) struct Received {
-    /// Each with the piece that it is; none if only the driver uses it.
-    pub files: Vec<(Option<MemoryId>, OwnedFd)>,
+    /// Each with the memory that it is.
+    pub files: Vec<(MemoryName, OwnedFd)>,
     pub bytes: Vec<u8>,
     pub incoming: Option<Incoming>,
     /// The journal behind the checkpoint of this number.
@@ -66,9 +66,11 @@ pub(super) fn take_over<B: Backend>(
     allowances.take_over_credit(snapshot.credit);
     gates.iter().for_each(|gate| gate.take_over());
     let mut pieces = Vec::new();
-    let file = |(memory, file): (Option<MemoryId>, OwnedFd)| {
+    let file = |(memory, file): (MemoryName, OwnedFd)| {
         // It counts as credit.
-        let Some(memory) = memory else { return Arc::new(MemoryFile::new(file, Piece::uncounted())) };
+        let MemoryName::Piece(memory) = memory else {
+            return Arc::new(MemoryFile::new(file, Piece::uncounted()));
+        };
         // Where a resource is the same piece, both have to know of each other.
         context.resources.file_of(memory).unwrap_or_else(|| {
             pieces.push(memory);
@@ -97,22 +99,22 @@ pub(super) fn take_over<B: Backend>(
     Ok(Taken { begin, said: said(&pieces, snapshot.credit), files })
 }
 
-/// Returns the files of the pieces that a snapshot names, in its order; `memories` says which piece each file is, if it is one. A file that came
-/// twice is used twice, as are two.
+/// Returns the files of the memory that a snapshot names, in its order; `memories` says what each file is. A file that came twice is used twice, as
+/// are two.
 ///
 /// # Errors
 ///
 /// One has not come.
 fn in_order(
-    named: &[Option<MemoryId>],
-    memories: &[Option<MemoryId>],
+    named: &[MemoryName],
+    memories: &[MemoryName],
     files: &[Arc<MemoryFile>],
 ) -> Result<Vec<Arc<MemoryFile>>, ContextLost> {
-    let mut places: FxHashMap<Option<MemoryId>, VecDeque<&Arc<MemoryFile>>> = FxHashMap::default();
+    let mut places: FxHashMap<MemoryName, VecDeque<&Arc<MemoryFile>>> = FxHashMap::default();
     for (memory, file) in memories.iter().zip(files) {
         places.entry(*memory).or_default().push_back(file);
     }
-    let mut next = |memory: &Option<MemoryId>| {
+    let mut next = |memory: &MemoryName| {
         let places = places.get_mut(memory)?;
         let file = places.pop_front()?;
         if places.is_empty() {
@@ -189,7 +191,7 @@ mod tests {
             let (ours, peer) = Channel::pair().unwrap();
             let link = Link::new(ours.into_socket(), Cancel::default(), Duration::from_secs(100));
             let file = shm::create("test", 4096).unwrap();
-            for memory in (0..files).map(|file| Some(MemoryId(file))) {
+            for memory in (0..files).map(|file| MemoryName::Piece(MemoryId(file))) {
                 peer.send(&HandOver::File { memory }, Some(file.as_fd())).unwrap();
             }
             (0..bytes).for_each(|byte| peer.send(&HandOver::Bytes(vec![byte]), None).unwrap());
@@ -198,8 +200,11 @@ mod tests {
                 Ok(received) => {
                     assert!(is_taken, "{bytes} bytes and {files} files");
                     assert_eq!(received.bytes, (0..bytes).collect::<Vec<_>>());
-                    let ids = received.files.iter().filter_map(|(memory, _)| memory.map(|memory| memory.0));
-                    assert_eq!(ids.collect::<Vec<_>>(), (0..files).collect::<Vec<_>>());
+                    let names: Vec<_> = received.files.iter().map(|(memory, _)| *memory).collect();
+                    assert_eq!(
+                        names,
+                        (0..files).map(|file| MemoryName::Piece(MemoryId(file))).collect::<Vec<_>>()
+                    );
                 }
                 Err(lost) => assert!(!is_taken && lost.reason().contains("too large"), "{lost}"),
             }

@@ -1,10 +1,11 @@
 //! Device memory of a guest, and what each allocation is made of.
 
-use super::pages::Pages;
+use super::pages::{Pages, rounded};
 use super::reuse_key::ReuseKey;
-use crate::context::allowance::{Lease, MemoryFile, Piece};
+use crate::context::allowance::{Deposit, Lease, MemoryFile, Piece};
 use ash::vk;
 use config::{Heap, MemoryId};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +27,9 @@ pub struct Memory {
 pub enum Made {
     /// Memory that only the driver can use.
     Private {
+        // In the order in which they are let go: who is granted what is given back finds the deposit taken back.
+        /// The deposit that a successor can have it by if this worker dies, once there is one.
+        deposit: Mutex<Option<Deposit>>,
         /// The lease for which it counts, if it does.
         credit: Option<Lease>,
         /// The way in which a successor of this worker can have it, if there is one.
@@ -56,6 +60,11 @@ pub enum Exported {
 }
 
 impl Made {
+    /// Memory that only the driver can use, which counts for `credit`.
+    pub fn private(credit: Option<Lease>, exported: Option<Exported>) -> Self {
+        Self::Private { credit, exported, deposit: Mutex::default() }
+    }
+
     /// The handle types that memory which only the driver uses was made for.
     pub fn kinds(&self) -> vk::ExternalMemoryHandleTypeFlags {
         match self {
@@ -81,6 +90,11 @@ impl Memory {
     /// Bytes that the guest asked for.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that a buffer of ours can alias, in whole pages; none if the memory is dedicated to what the guest has made.
+    pub fn copied_bytes(&self) -> Option<u64> {
+        self.key.and(rounded(self.size(), 1))
     }
 
     /// Notes how many bytes the guest has asked for this time.

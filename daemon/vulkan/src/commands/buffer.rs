@@ -66,22 +66,22 @@ fn described<'a>(
 }
 
 /// The description of the buffer beside that for pages; none if one will do. Where the driver's own memory is given to successors, it says so.
-/// Buffers with an address are never in such memory.
+/// Buffers with an address that cannot be had again are never in such memory.
 fn second<'a>(
     call: &Call<'a>,
     device: &Device,
     info: &venus::BufferCreateInfo<'a>,
-    is_for_imports: bool,
+    (replays, is_for_imports): (bool, bool),
 ) -> Result<Option<venus::BufferCreateInfo<'a>>, Fault> {
     if device.exports.is_none() {
         return Ok(is_for_imports.then_some(*info));
     }
-    if buffers::has_address(info) {
+    if buffers::has_address(info) && !replays {
         return Ok(None);
     }
     let own = described(call, device, info, OWN_MEMORY)?;
     if own.is_none() {
-        device.export_no_more();
+        device.export_no_more(replays);
     }
     Ok(own)
 }
@@ -122,13 +122,13 @@ pub(crate) fn create_buffer<'a>(
     let (result, mut raw) = make(call, &device, for_imports.as_ref().unwrap_or(info))?;
     restored::demand_given(address, result)?;
     if let (Some(dual), Some(second), 0..) =
-        (&device.dual_buffers, second(call, &device, info, for_imports.is_some())?, result)
+        (&device.dual_buffers, second(call, &device, info, (replays, for_imports.is_some()))?, result)
     {
         let (result, own) = make(call, &device, &second)?;
         restored::demand_given(address, result)?;
         if result >= 0 {
             // SAFETY: both were made just now.
-            raw = unsafe { dual.pair(&device, own, raw) };
+            raw = unsafe { dual.pair(&device, own, raw, replays) };
         }
     }
     call.bind(c.p_buffer, raw, &device, result, state)?;

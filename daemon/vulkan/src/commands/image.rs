@@ -105,7 +105,7 @@ pub(crate) fn create_image<'a>(
             facts.survives = external.is_some();
         }
         if !facts.survives {
-            device.export_no_more();
+            device.export_no_more(false);
         }
     }
     let lowered = call.lowering().pointer(Some(external.as_ref().unwrap_or(info)))?;

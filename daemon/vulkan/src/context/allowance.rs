@@ -1,7 +1,7 @@
 //! Memory that the device process lets this context have, and its return when it is not used any more.
 
 use super::cancel::{Cancel, Interrupted};
-use config::{Heap, MemoryId, PerHeap};
+use config::{DepositId, Heap, MemoryId, PerHeap};
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,6 +20,13 @@ pub trait Allowance: Send + Sync {
 
     /// Permission to allocate memory that only this context will see.
     fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease>;
+
+    /// Deposits a descriptor of memory that only the driver uses with the device process, for a successor in case this process dies; none if the
+    /// device process is gone.
+    fn deposit(&self, file: BorrowedFd<'_>) -> Option<Deposit>;
+
+    /// Waits until the device process has closed what it was about to close: memory of deposits that were taken back, or that a worker has left.
+    fn closed(&self, cancel: &Cancel) -> Asked<()>;
 
     /// Returns how much memory the context has, and how much it could come to have now.
     fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>>;
@@ -109,6 +116,21 @@ impl Piece {
     /// Memory that is not counted.
     pub fn uncounted() -> Self {
         Self { memory: None, lease: None }
+    }
+}
+
+/// A descriptor of memory that only the driver uses, which the device process has until this is dropped.
+#[derive(Debug)]
+pub struct Deposit {
+    /// The number by which the device process knows it.
+    pub id: DepositId,
+    _lease: Lease,
+}
+
+impl Deposit {
+    /// A deposit that is taken back by `lease`.
+    pub fn new(id: DepositId, lease: Lease) -> Self {
+        Self { id, _lease: lease }
     }
 }
 

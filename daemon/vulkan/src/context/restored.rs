@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The memory files of allocations that are still to be made, and descriptors of the driver's memory, the opaque addresses of memory and buffers,
-/// and allocations whose contents come later, by the guest's ids. There are some only while a snapshot is rebuilt.
+/// allocations whose contents come later, and those that are to be filled out of the driver's memory, by the guest's ids. There are some only while a
+/// snapshot is rebuilt.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// False while there are none, which costs every creation next to nothing.
@@ -18,6 +19,7 @@ pub struct Restored {
     addresses: Mutex<FxHashMap<u64, u64>>,
     filled: Mutex<FilledLater>,
     exported: Mutex<FxHashMap<u64, Arc<MemoryFile>>>,
+    refilled: Mutex<Vec<(u64, Arc<MemoryFile>)>>,
     /// True once a GPU was seen, and once one was seen that is not the one that the predecessor had, or is served by another driver.
     has_seen_gpus: AtomicBool,
     is_elsewhere: AtomicBool,
@@ -115,6 +117,16 @@ impl Restored {
         if self.any.load(Ordering::Relaxed) { self.exported.lock().remove(&id) } else { None }
     }
 
+    /// Notes that an allocation, which is made now, is to be filled out of the driver's memory that it was before.
+    pub fn add_refilled(&self, id: u64, file: Arc<MemoryFile>) {
+        self.refilled.lock().push((id, file));
+    }
+
+    /// Removes and returns the allocations that are to be filled out of what they were before.
+    pub fn take_refilled(&self) -> Vec<(u64, Arc<MemoryFile>)> {
+        std::mem::take(&mut self.refilled.lock())
+    }
+
     /// Notes whether a GPU is the predecessor's, and has the same driver: else memory of the one cannot be given to the other.
     pub fn see_gpu(&self, is_same: bool) {
         self.has_seen_gpus.store(true, Ordering::Relaxed);
@@ -139,8 +151,10 @@ impl Restored {
         self.any.store(false, Ordering::Relaxed);
         let none_filled = filled.awaited.is_empty() && filled.made.is_empty();
         let mut exported = self.exported.lock();
-        let were_empty = all.is_empty() && addresses.is_empty() && none_filled && exported.is_empty();
-        *exported = FxHashMap::default();
+        let mut refilled = self.refilled.lock();
+        let none_exported = exported.is_empty() && refilled.is_empty();
+        let were_empty = all.is_empty() && addresses.is_empty() && none_filled && none_exported;
+        (*exported, *refilled) = Default::default();
         (*all, *addresses, *filled) = Default::default();
         were_empty
     }

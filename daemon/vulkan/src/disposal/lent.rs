@@ -104,7 +104,7 @@ mod tests {
     fn what_is_not_lent_does_not_wait() {
         let lent = Lent::default();
         assert!(lent.keep(mapped(LENT)).is_some());
-        assert!(lent.keep(object(Made::Private { credit: None, exported: None })).is_some());
+        assert!(lent.keep(object(Made::private(None, None))).is_some());
         lent.lend(LENT);
         assert!(lent.keep(mapped(MemoryId(2))).is_some());
         // Freed after its blob is gone, as well.

@@ -5,6 +5,7 @@
 //! recordings, pools, memory, raising. The driver (`null_driver`) panics when it is given a handle that it has not made, or not any more,
 //! and when something is left in the end.
 
+mod deposits;
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
 mod null_addresses;
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
@@ -27,13 +28,15 @@ use super::execution::context::Environment;
 use super::snapshot::step::Step;
 use super::snapshot::{Carry, Prelude, Saved};
 use super::{
-    Allowance, Asked, Cancel, HeapBudget, Interrupted, Journal, Lease, MemoryFile, Piece, Renderer, Replay,
-    ResourceMemory, ResourceTable,
+    Allowance, Asked, Cancel, Deposit, HeapBudget, Interrupted, Journal, Lease, MemoryFile, Piece, Renderer,
+    Replay, ResourceMemory, ResourceTable,
 };
 use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
     Protection, Queues, ShaderLimits,
 };
+#[cfg(test)]
+pub(super) use deposits::{count as deposits, files_of};
 #[cfg(test)]
 pub(super) use null_exports::{imports, refuse_exports};
 #[cfg(test)]
@@ -48,6 +51,7 @@ use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
 use rustix::fs::makedev;
 use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -245,6 +249,15 @@ impl Allowance for Allowed {
         Ok((bytes <= ALLOWED_MAX).then(|| Lease::new(|| ())))
     }
 
+    fn deposit(&self, file: BorrowedFd<'_>) -> Option<Deposit> {
+        deposits::make(file)
+    }
+
+    fn closed(&self, cancel: &Cancel) -> Asked<()> {
+        uninterrupted(cancel)?;
+        Ok(Some(()))
+    }
+
     fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>> {
         uninterrupted(cancel)?;
         Ok(Some(PerHeap::each(|_| HeapBudget { used: 0, most: ALLOWED_MAX })))
@@ -324,7 +337,7 @@ pub fn fuzz_replay(bytes: &[u8]) -> usize {
     let saved = saved.ok().filter(|_| !world.is_over.get());
     let is_sound = saved.is_some_and(|saved| {
         let successor = renderer(Arc::new(NoResources));
-        assert_eq!(successor.rebuild(&comparable(&saved.steps), &saved.files), Ok(()));
+        assert_eq!(successor.rebuild(&comparable(&saved.steps), &saved.files_here()), Ok(()));
         let run = null_state::run();
         let is_sound = successor.replay(&[journal]).is_ok();
         assert_eq!(null_state::run(), run, "nothing is computed");
@@ -515,7 +528,7 @@ impl World {
         let context = self.renderer.context();
         let successor = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
         let steps = comparable(&saved.steps);
-        assert_eq!(successor.rebuild(&steps, &saved.files), Ok(()), "of {steps:#?}");
+        assert_eq!(successor.rebuild(&steps, &saved.files_here()), Ok(()), "of {steps:#?}");
         let entries: Vec<_> = entries.iter().map(|entry| &**entry).collect();
         let run = null_state::run();
         assert_eq!(successor.replay(&entries), Ok(()), "of {entries:?} behind {steps:#?}");
@@ -537,7 +550,7 @@ impl World {
         let second = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
         // The first context has its addresses still.
         let first = comparable(&saved.steps);
-        let rebuilt = second.rebuild(&first, &saved.files);
+        let rebuilt = second.rebuild(&first, &saved.files_here());
         assert_eq!(rebuilt, Ok(()), "of {first:#?}");
         let again = second.save(&Prelude::default(), Carry::Copied);
         let steps = again.as_ref().map(|again| comparable(&again.steps));
@@ -559,7 +572,7 @@ impl World {
         let third = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
         assert_eq!(third.rebuild(&ahead, &[]), Ok(()), "of {ahead:#?}");
         let steps = comparable(&rest.steps);
-        assert_eq!(third.rebuild(&steps, &rest.files), Ok(()), "of {steps:#?} behind {ahead:#?}");
+        assert_eq!(third.rebuild(&steps, &rest.files_here()), Ok(()), "of {steps:#?} behind {ahead:#?}");
         let again = third.save(&Prelude::default(), Carry::Copied).map(|again| comparable(&again.steps));
         // GPUs come first, as they are in the prelude.
         let beside_commands = |steps: &[Step]| {

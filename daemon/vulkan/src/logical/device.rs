@@ -39,8 +39,8 @@ pub struct Device {
     pub memory: BackEnd,
     /// The functions that hand memory which only the driver uses to a successor of this worker, if the driver has such memory.
     pub(crate) exports: Option<MemoryFds>,
-    /// True once the guest has a buffer or an image that must not be bound to such memory: none is made from then on.
-    exports_no_more: AtomicBool,
+    /// The memory of that kind that is not made any more.
+    exports_no_more: ExportsNoMore,
     /// Fences that mark ends of submissions.
     pub markers: Markers,
     /// The limits and features that decide what of a guest's shaders reaches the driver.
@@ -88,6 +88,15 @@ impl std::fmt::Debug for Device {
     }
 }
 
+/// The memory that is not made for a successor any more, once the guest has a buffer or an image that must not be bound to such.
+#[derive(Debug, Default)]
+struct ExportsNoMore {
+    /// All memory.
+    all: AtomicBool,
+    /// Memory with an address.
+    addressed: AtomicBool,
+}
+
 impl Device {
     /// Takes over a handle that was just created.
     ///
@@ -129,7 +138,7 @@ impl Device {
             host_copy,
             memory,
             exports,
-            exports_no_more: AtomicBool::new(false),
+            exports_no_more: ExportsNoMore::default(),
             markers,
             shaders,
             cleaner,
@@ -154,17 +163,22 @@ impl Device {
         self.own_queue.as_ref()
     }
 
-    /// Returns whether memory that only the driver uses is made so that a successor can have it.
-    pub fn exports_memory(&self) -> bool {
-        self.exports.is_some() && !self.exports_no_more.load(Ordering::Relaxed)
+    /// Returns whether memory that only the driver uses is made so that a successor can have it; if it has an address, that `replays`.
+    pub fn exports_memory(&self, replays: bool) -> bool {
+        let ended = &self.exports_no_more;
+        let is_over = ended.all.load(Ordering::Relaxed) || replays && ended.addressed.load(Ordering::Relaxed);
+        self.exports.is_some() && !is_over
     }
 
-    /// Notes that the guest has something that must not be bound to memory which others can have. What was made before stays as it is:
-    /// drivers do not ask at binding, as they make no other memory of it.
-    pub fn export_no_more(&self) {
-        if self.exports.is_some() && !self.exports_no_more.swap(true, Ordering::Relaxed) {
+    /// Notes that the guest has something that must not be bound to memory which others can have: a buffer whose address `replays`, which is in memory
+    /// with an address only, or something else. What was made before stays as it is: drivers do not ask at binding, as they make no other memory
+    /// of it.
+    pub fn export_no_more(&self, replays: bool) {
+        let ended = if replays { &self.exports_no_more.addressed } else { &self.exports_no_more.all };
+        if self.exports.is_some() && !ended.swap(true, Ordering::Relaxed) {
+            let which = if replays { " with an address" } else { "" };
             log::debug!(
-                "the driver's memory is not made for a successor from now on: an image or buffer may not be in it"
+                "the driver's memory{which} is not made for a successor from now on: an image or buffer may not be in it"
             );
         }
     }

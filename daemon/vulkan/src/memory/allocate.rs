@@ -33,6 +33,9 @@ pub(crate) fn allocate_memory<'a>(
     let brought = Brought { restored: restored.as_deref(), address, filled, predecessor };
     let result = match find_or_make(call, &device, info, &brought) {
         Ok((raw, memory)) => {
+            if let (Some(id), Some(file), true) = (c.p_memory, brought.predecessor, memory.replays) {
+                call.context.restored.add_refilled(id.id(), file);
+            }
             call.bind(c.p_memory, raw, &device, 0, StateOf::shared(memory))?;
             0
         }
@@ -71,7 +74,7 @@ fn find_or_make(
         BackEnd::DmaBuf(_) => dma_buf::allocate(call, device, info, &request),
     };
     let made = match make() {
-        Err(Fault::Failed(result)) if is_scarcity(result) && pool.flush() => make(),
+        Err(Fault::Failed(result)) if is_scarcity(result) && makes_room(call, device, &request)? => make(),
         made => made,
     };
     let (raw, made) = made?;
@@ -80,6 +83,32 @@ fn find_or_make(
         pool.show_again(&memory, restored.shown);
     }
     Ok((raw, memory))
+}
+
+/// Frees what is kept, and where others hold descriptors of the driver's memory, waits until those of freed memory are closed. Returns whether there may be
+/// more room than before.
+fn makes_room(call: &Call<'_>, device: &Device, request: &Request) -> Result<bool, Fault> {
+    let flushed = call.context.pool.flush();
+    if device.exports.is_none() {
+        return Ok(flushed);
+    }
+    let closed = call.context.env.allowance.closed(call.cancel)?.is_some();
+    if closed {
+        look_for_room(device, request.type_index);
+    }
+    Ok(flushed || closed)
+}
+
+/// Has the driver look how much memory there is: NVIDIA's, once it was told by its kernel that there is none, says so without asking again until it has
+/// freed something of this process.
+fn look_for_room(device: &Device, type_index: u32) {
+    const LITTLE: u64 = 64 << 10;
+    let info = vk::MemoryAllocateInfo::default().allocation_size(LITTLE).memory_type_index(type_index);
+    // SAFETY: the device is live, and `info` lives until the call returns.
+    if let Ok(memory) = unsafe { device.ash.allocate_memory(&info, None) } {
+        // SAFETY: the memory was made just now, and no other code knows it.
+        unsafe { device.ash.free_memory(memory, None) };
+    }
 }
 
 /// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.

@@ -72,7 +72,7 @@ pub(super) fn allocate(
     let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
         Some(piece) if exportable => piece,
         Some(piece) => return Ok((raw, Made::Imported(piece))),
-        None => return Ok((raw, Made::Private { credit, exported: None })),
+        None => return Ok((raw, Made::private(credit, None))),
     };
     let ty = device.physical.memory.memory_types[request.type_index as usize];
     let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);

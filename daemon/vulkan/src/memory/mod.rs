@@ -16,5 +16,6 @@ pub(crate) mod export;
 pub(crate) mod external;
 mod memfd;
 mod private;
+pub(crate) mod refill;
 mod request;
 mod reuse_key;

@@ -1,8 +1,8 @@
 //! Memory that only the driver uses.
 //!
 //! Where the driver can give it to another process, it is made so that a successor of this worker can have it: for the process that has its descriptor
-//! it stays what it is, in the GPU, whatever becomes of this process. Memory with an address is not, as a successor could not have it at the
-//! same address.
+//! it stays what it is, in the GPU, whatever becomes of this process. A driver gives imported memory another address, so a successor makes memory with an
+//! address anew, at the same address, and has the device copy the contents (`memory::refill`).
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -51,7 +51,7 @@ pub(super) fn allocate(
     let raw = unsafe { call_driver(device, lowered) }?;
     // With success the descriptor is the driver's.
     file.map(IntoRawFd::into_raw_fd);
-    let made = Made::Private { credit, exported };
+    let made = Made::private(credit, exported);
     if !dedicated && !request.filled {
         // SAFETY: the driver has just made it, and it is in no use.
         unsafe { clear(device, raw, (lowered.allocation_size, request.type_index), made.kinds()) }?;
@@ -67,10 +67,11 @@ fn exported(
     request: &Request,
     dedicated: bool,
 ) -> Option<Exported> {
-    if let Some(file) = &request.predecessor {
+    if let Some(file) = request.predecessor.as_ref().filter(|_| !request.replays) {
         return Some(Exported::Imported(file.clone()));
     }
-    let survives = request.survives && device.exports_memory() && (!dedicated || is_for_image(call, info));
+    let exports = device.exports_memory(request.replays);
+    let survives = request.survives && exports && (!dedicated || is_for_image(call, info));
     survives.then_some(Exported::ByDriver)
 }
 

@@ -40,9 +40,9 @@ pub(super) struct Request {
     pub address: u64,
     /// True if a snapshot has its contents, so that it need not be cleared.
     pub filled: bool,
-    /// True if a successor of this worker is to have the memory: it may have no address, which would be another there.
+    /// True if a successor of this worker is to have the memory: if it has an address, that can be had again.
     pub survives: bool,
-    /// The descriptor that a snapshot brings along, of which the memory is made.
+    /// The descriptor that a snapshot brings along: the memory is made of it, or filled out of it if it has an address.
     pub predecessor: Option<Arc<MemoryFile>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Brought<'r> {
     pub address: Option<u64>,
     /// True if its contents come later.
     pub filled: bool,
-    /// The descriptor of the driver's memory that it is.
+    /// The descriptor of the driver's memory that it is, or was.
     pub predecessor: Option<Arc<MemoryFile>>,
 }
 
@@ -121,7 +121,7 @@ impl Request {
                 }
                 ChainStruct::MemoryAllocateFlagsInfo(info) => {
                     request.replays |= device.replays_addresses && has_address(info);
-                    request.survives &= !has_address(info);
+                    request.survives &= device.replays_addresses || !has_address(info);
                 }
                 ChainStruct::ImportMemoryResourceInfoMESA(import) => {
                     request.import = Some(match restored {

@@ -66,6 +66,28 @@ pub(crate) unsafe fn start_copy(
     unsafe { queue.start(device, record) }
 }
 
+/// Records the copy of each first part into the second one, which is as large. Buffers that alias them are added to `aliases`.
+///
+/// # Errors
+///
+/// `ERROR_FEATURE_NOT_PRESENT` if a buffer cannot be bound to such a part; what the driver answers otherwise.
+pub(crate) fn record_copies(
+    device: &ash::Device,
+    commands: vk::CommandBuffer,
+    pairs: impl Iterator<Item = (Part, Part)>,
+    aliases: &mut Vec<vk::Buffer>,
+) -> Result<(), vk::Result> {
+    for (from, to) in pairs {
+        let region = [vk::BufferCopy { src_offset: 0, dst_offset: 0, size: to.size.min(from.size) }];
+        let from = alias(device, &from, vk::BufferUsageFlags::TRANSFER_SRC, aliases)?;
+        let to = alias(device, &to, vk::BufferUsageFlags::TRANSFER_DST, aliases)?;
+        // SAFETY: the device is live, the command buffer is being recorded, and the region is inside of both buffers.
+        unsafe { device.cmd_copy_buffer(commands, from, to, &region) };
+    }
+    barrier(device, commands, vk::PipelineStageFlags::TRANSFER);
+    Ok(())
+}
+
 /// Has everything behind see what was written in these stages.
 fn barrier(device: &ash::Device, commands: vk::CommandBuffer, written_in: vk::PipelineStageFlags) {
     let all = [vk::MemoryBarrier::default()

@@ -147,7 +147,7 @@ impl Journalled {
     /// A successor that is as the checkpoint was.
     fn rebuilt(&self) -> Renderer {
         let successor = fuzzing::renderer(Arc::new(NoResources));
-        successor.rebuild(&comparable(&self.checkpoint.steps), &self.checkpoint.files).unwrap();
+        successor.rebuild(&comparable(&self.checkpoint.steps), &self.checkpoint.files_here()).unwrap();
         successor
     }
 

@@ -121,7 +121,7 @@ fn a_buffer_and_its_memory_have_the_addresses_that_the_guest_knows() {
         let mut steps = comparable(&saved.steps);
         steps.retain(|step| !matches!(step, Step::Replayed { .. }));
         let third = fuzzing::renderer(Arc::new(NoResources));
-        let lost = third.rebuild(&steps, &saved.files).unwrap_err();
+        let lost = third.rebuild(&steps, &saved.files_here()).unwrap_err();
         assert!(lost.reason().contains("another address"), "{lost}");
     }
 }
@@ -217,7 +217,7 @@ fn changed(world: &World, early: &[(u64, u64)], change: impl Fn(&mut u64)) -> Re
         }
     }
     let second = fuzzing::renderer(Arc::new(NoResources));
-    let rebuilt = second.rebuild(&steps, &saved.files);
+    let rebuilt = second.rebuild(&steps, &saved.files_here());
     second.destroy_objects();
     rebuilt
 }

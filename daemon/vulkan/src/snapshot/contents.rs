@@ -8,7 +8,7 @@
 use super::saved::{NotMovable, Saved};
 use super::step::Step;
 use crate::backing::memory::{Made, Memory};
-use crate::backing::pages::{Pages, rounded};
+use crate::backing::pages::Pages;
 use crate::context::allowance::MemoryFile;
 use crate::context::error::ContextLost;
 use crate::driver::back_end::BackEnd;
@@ -36,7 +36,7 @@ pub(super) fn save(context: &Context, saved: &mut Saved) -> Result<(), NotMovabl
     let handed_over: FxHashSet<u64> = saved.steps.iter().filter_map(Step::handed_over).collect();
     for (id, object, _) in table.objects().filter(|(.., result)| result.is_none()) {
         let Some(memory) = private(object).filter(|_| !handed_over.contains(&id)) else { continue };
-        let bytes = copied_bytes(memory);
+        let bytes = memory.copied_bytes();
         let bytes = bytes.ok_or_else(|| NotMovable::ever("there is memory for one image or buffer alone"))?;
         if object.device.as_ref().and_then(|device| device.own_queue()).is_none() {
             return Err(NotMovable::ever("the device has no queue left on which its memory could be copied"));
@@ -63,18 +63,13 @@ pub(super) fn compare(context: &Context, all: &[(u64, u64)]) -> Result<(), Conte
 
 /// Returns the step before an allocation whose contents come later; none before another.
 pub(super) fn filled(id: u64, object: &Object) -> Option<Step> {
-    private(object).and_then(copied_bytes).map(|_| Step::Filled { id })
+    private(object).and_then(Memory::copied_bytes).map(|_| Step::Filled { id })
 }
 
 /// Returns the memory of an object, if it is memory that only the driver uses.
 fn private(object: &Object) -> Option<&Memory> {
     let memory = object.get::<venus::DeviceMemory>()?;
     matches!(memory.made, Made::Private { .. }).then_some(memory)
-}
-
-/// Returns the bytes of an allocation that a buffer can alias; none if the allocation is dedicated to what the guest has made.
-fn copied_bytes(memory: &Memory) -> Option<u64> {
-    memory.key.and(rounded(memory.size(), 1))
 }
 
 /// An allocation, and its place among all.
@@ -96,7 +91,7 @@ fn allocations(context: &Context, all: &[(u64, u64)]) -> Result<Vec<Allocation>,
         last = *id;
         let (object, memory) =
             object.and_then(|object| Some((object, private(object)?))).ok_or_else(|| broken(*id))?;
-        let key = memory.key.filter(|_| copied_bytes(memory) == Some(*bytes));
+        let key = memory.key.filter(|_| memory.copied_bytes() == Some(*bytes));
         let (Some(key), Some(device)) = (key, &object.device) else { return Err(broken(*id)) };
         let kinds = memory.made.kinds();
         let place = end..end.checked_add(*bytes).ok_or_else(|| broken(*id))?;

@@ -54,7 +54,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     let step = saved.steps.iter().find(|step| matches!(step, Step::Contents(_)));
     assert_eq!(step, Some(&Step::Contents(ALL.to_vec())));
     let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
-    second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
+    second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
 
     let mut old = world.renderer.contents(&saved.steps).unwrap().unwrap();
     let mut new = second.contents(&saved.steps).unwrap().unwrap();
@@ -112,7 +112,7 @@ fn memory_whose_contents_come_is_not_cleared_and_does_not_stay_without_them() {
         change(&mut steps);
         let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
         let before = fuzzing::fills();
-        let rebuilt = second.rebuild(&steps, &saved.files);
+        let rebuilt = second.rebuild(&steps, &saved.files_here());
         second.destroy_objects();
         (fuzzing::fills() - before, rebuilt.is_ok())
     };
@@ -180,7 +180,7 @@ fn memory_that_cannot_be_copied_is_known_before() {
     // Who can be rebuilt elsewhere depends on that as well.
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let second = fuzzing::renderer(Arc::new(NoResources));
-    second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
+    second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
     let mut contents = second.contents(&saved.steps).unwrap().unwrap();
     let (pages, _) = file(SIZE);
     contents.stage(&pages, SIZE).unwrap();

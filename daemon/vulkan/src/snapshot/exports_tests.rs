@@ -1,14 +1,15 @@
 //! Tests of memory that only the driver uses and that a successor takes as it is, on the null driver.
 
 use super::step::Step;
-use super::{Carry, Prelude, Saved};
+use super::{Carry, Prelude, Saved, SavedFile};
 use crate::Renderer;
 use crate::backing::memory::{Exported, Made, Memory};
 use crate::context::allowance::{MemoryFile, Piece};
 use crate::context::error::ContextLost;
-use crate::fuzzing::world_for_tests::{PAGES, PRIVATE, SIZE, World};
+use crate::fuzzing::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
 use crate::fuzzing::{self, comparable};
-use protocol::venus::generated::{self as venus, ChainStruct};
+use config::MemoryName;
+use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use shm::Mapping;
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ fn world() -> World {
     world
 }
 
-/// Has the device write into all private memory, and returns what there is then of each.
-fn fill(renderer: &Renderer) -> [Vec<u8>; 2] {
+/// Has the device write into all private memory.
+fn fill_all(renderer: &Renderer) {
     let saved = renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let mut contents = renderer.contents(&saved.steps).unwrap().unwrap();
     let bytes = contents.bytes();
@@ -50,6 +51,11 @@ fn fill(renderer: &Renderer) -> [Vec<u8>; 2] {
     contents.stage(&file, bytes).unwrap();
     contents.write(0..bytes, 0).unwrap();
     contents.finish().unwrap();
+}
+
+/// Has the device write into all private memory, and returns what there is then of each.
+fn fill(renderer: &Renderer) -> [Vec<u8>; 2] {
+    fill_all(renderer);
     seen(renderer)
 }
 
@@ -61,7 +67,7 @@ fn successor(saved: &Saved, change: impl FnOnce(&mut Vec<Step>)) -> Result<Rende
     let mut steps = comparable(&saved.steps);
     change(&mut steps);
     let renderer = fuzzing::renderer_that_exports(fuzzing::LIMITS);
-    let rebuilt = renderer.rebuild(&steps, &saved.files);
+    let rebuilt = renderer.rebuild(&steps, &fuzzing::files_of(saved));
     if rebuilt.is_err() {
         renderer.destroy_objects();
     }
@@ -79,7 +85,8 @@ fn successors_have_the_memory_itself_one_after_the_other() {
         let exported: Vec<_> =
             saved.steps.iter().filter(|step| matches!(step, Step::Exported { .. })).collect();
         assert_eq!(exported, [&Step::Exported { id: 10, file: 0 }, &Step::Exported { id: 12, file: 2 }]);
-        assert!(saved.files[0].piece.memory.is_none() && saved.files[2].piece.memory.is_none());
+        let names: Vec<_> = saved.files.iter().map(SavedFile::name).collect();
+        assert!(names[0] == MemoryName::Unnamed && names[2] == MemoryName::Unnamed, "{names:?}");
         let of_contents = |step: &Step| matches!(step, Step::Contents(_) | Step::Filled { .. });
         assert!(!saved.steps.iter().any(of_contents));
         let next = successor(&saved, |_| ()).unwrap();
@@ -161,4 +168,85 @@ fn nothing_is_given_away_that_an_image_or_a_hostile_snapshot_must_not_have() {
     // The driver does not say that an image may be in such memory.
     world.image(30, venus::Format::R8_UNORM, venus::ImageCreateFlags(0));
     assert!(!is_exported(&world.allocate_of(14, &[], 3 * SIZE, PRIVATE)));
+}
+
+/// A context on a device whose addresses can be had again, with private memory 10 that has an address, buffer 20 that is bound to it and has one as well,
+/// and private memory 12 without one.
+fn addressed() -> World {
+    let world = World::that_exports();
+    world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
+    let features =
+        venus::PhysicalDeviceBufferDeviceAddressFeatures { buffer_device_address: 1, ..Default::default() };
+    let features = [ChainStruct::PhysicalDeviceBufferDeviceAddressFeatures(&features)];
+    world.create_device_with(DEVICE, &features);
+    let memory = world.allocate_of(10, &[ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)], SIZE, PRIVATE);
+    assert!(is_exported(&memory));
+    drop(world.allocate_of(12, &[], 4096, PRIVATE));
+    let usage = venus::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+    let info = venus::BufferCreateInfo { size: 4096, usage, ..Default::default() };
+    let (p_create_info, p_buffer) = (Some(&info), Some(&venus::Buffer(20)));
+    world.execute(&Command::CreateBuffer(venus::CreateBuffer { device: DEVICE, p_create_info, p_buffer }));
+    world.bind(20, 10);
+    let info = venus::BufferDeviceAddressInfo { buffer: venus::Buffer(20), ..Default::default() };
+    let ask = venus::GetBufferDeviceAddress { device: DEVICE, p_info: Some(&info) };
+    world.execute(&Command::GetBufferDeviceAddress(ask));
+    world
+}
+
+fn addresses(renderer: &Renderer) -> [u64; 2] {
+    let objects = renderer.context().objects.read();
+    let buffer = objects.get(venus::Buffer(20)).unwrap().raw;
+    [objects.get(venus::DeviceMemory(10)).unwrap().raw, buffer].map(fuzzing::address)
+}
+
+#[test]
+fn memory_with_an_address_is_made_anew_at_it_and_filled_out_of_what_it_was() {
+    let world = addressed();
+    fill_all(&world.renderer);
+    let (before, at) = (seen(&world.renderer), addresses(&world.renderer));
+    assert!(before.iter().flatten().any(|byte| *byte > 1) && at.iter().all(|address| *address != 0));
+    for carry in [Carry::HandedOver, Carry::Deposited] {
+        let mut saved = world.renderer.save(&Prelude::default(), carry).unwrap();
+        let mut generations = Vec::new();
+        for _ in 0..2 {
+            let imports = fuzzing::imports();
+            let next = successor(&saved, |_| ()).unwrap();
+            assert_eq!((seen(&next), addresses(&next)), (before.clone(), at));
+            assert_eq!(fuzzing::imports() - imports, 1, "what was copied from is imported no more");
+            saved = next.save(&Prelude::default(), carry).unwrap();
+            assert_eq!(Step::contents(&saved.steps), None);
+            generations.push(next);
+        }
+    }
+}
+
+#[test]
+fn memory_with_an_address_is_copied_by_way_of_the_host_if_a_successor_cannot_have_the_memory() {
+    let world = addressed();
+    let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
+    assert_eq!(Step::contents(&saved.steps), Some(&[(10, SIZE), (12, 4096)][..]));
+    assert!(successor(&saved, |_| ()).is_ok());
+}
+
+#[test]
+fn a_descriptor_is_deposited_once_and_taken_back_when_its_memory_is_freed() {
+    let world = world();
+    let before = fill(&world.renderer);
+    let save = || world.renderer.save(&Prelude::default(), Carry::Deposited).unwrap();
+    let names = |saved: &Saved| saved.files.iter().map(SavedFile::name).collect::<Vec<_>>();
+    let kept = fuzzing::deposits();
+    let saved = save();
+    assert_eq!(fuzzing::deposits(), kept + 2);
+    let deposited = |name: &MemoryName| matches!(name, MemoryName::Deposit(_));
+    assert_eq!(names(&saved).iter().filter(|name| deposited(name)).count(), 2);
+    assert_eq!(names(&save()), names(&saved));
+    let next = successor(&saved, |_| ()).unwrap();
+    assert_eq!(seen(&next), before);
+    // What was imported is deposited again, for the next.
+    let again = next.save(&Prelude::default(), Carry::Deposited).unwrap();
+    assert!(names(&again).iter().filter(|name| deposited(name)).all(|name| !names(&saved).contains(name)));
+    assert_eq!(seen(&successor(&again, |_| ()).unwrap()), before);
+    world.free(12);
+    world.renderer.context().pool.flush();
+    assert_eq!(fuzzing::deposits(), kept + 3);
 }

@@ -1,17 +1,19 @@
 //! Memory: the file of each allocation, and what buffers and images are bound to.
 
-use super::saved::{NotMovable, Saved};
+use super::saved::{Carry, NotMovable, Saved, SavedFile};
 use super::step::Step;
 use super::synthesis::{NO_REPLY, encoded};
 use crate::backing::memory::{Exported, Made, Memory};
 use crate::context::allowance::{MemoryFile, Piece};
 use crate::execution::context::Context;
 use crate::kinds::bound::Bound;
+use crate::memory::refill;
 use crate::objects::object::Object;
 use crate::objects::table::Table;
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use rustc_hash::FxHashMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 /// An object that is alive, its id and that of its device.
@@ -37,15 +39,22 @@ pub(super) fn step(
     let memory = object.get::<venus::DeviceMemory>();
     let (memory, pages) = match memory.map(|memory| (memory, &memory.made)) {
         Some((memory, Made::Pages(pages, _))) => (memory, pages),
-        Some((memory, Made::Private { .. })) if is_used && saved.carry.hands_over(memory) => {
-            return Ok(exported(id, object, memory, saved));
+        Some((memory, Made::Private { .. }))
+            if is_used && saved.carry.hands_over(memory) && refill::is_possible(object, memory) =>
+        {
+            return match exported(context, (id, object), memory, saved) {
+                None if saved.carry == Carry::Deposited => {
+                    Err(NotMovable::for_now("the driver makes no descriptor of its memory now"))
+                }
+                step => Ok(step),
+            };
         }
         Some((_, Made::Private { .. })) => return Ok(None),
         _ => return Err(NotMovable::ever("the driver holds memory that cannot be given away")),
     };
     let file = pages.file();
     let index = *known.entry(Arc::as_ptr(&file).addr()).or_insert_with(|| {
-        saved.files.push(file);
+        saved.files.push(SavedFile::Here(file));
         saved.files.len() as u32 - 1
     });
     if !pages.is_placed() {
@@ -57,17 +66,35 @@ pub(super) fn step(
 
 /// Returns the step before an allocation that a successor takes as it is, whose descriptor joins the files; none if the driver makes no
 /// descriptor: the contents are copied then.
-fn exported(id: u64, object: &Object, memory: &Memory, saved: &mut Saved) -> Option<Step> {
-    let file = match &memory.made {
-        Made::Private { exported: Some(Exported::Imported(file)), .. } => Arc::clone(file),
-        _ => {
-            let made = object.device.as_ref()?.exports.as_ref()?.export(object.raw);
-            let said = |why: &vk::Result| log::debug!("the driver gives memory {id} to no other: {why}");
-            Arc::new(MemoryFile::new(made.inspect_err(said).ok()?, Piece::uncounted()))
+fn exported(
+    context: &Context,
+    (id, object): (u64, &Object),
+    memory: &Memory,
+    saved: &mut Saved,
+) -> Option<Step> {
+    let Made::Private { exported: Some(exported), deposit, .. } = &memory.made else { return None };
+    let file = match saved.carry {
+        Carry::Deposited => {
+            let mut deposit = deposit.lock();
+            if deposit.is_none() {
+                *deposit = context.env.allowance.deposit(descriptor((id, object), exported)?.as_fd());
+            }
+            SavedFile::Deposited(deposit.as_ref()?.id)
         }
+        Carry::Copied | Carry::HandedOver => SavedFile::Here(descriptor((id, object), exported)?),
     };
     saved.files.push(file);
     Some(Step::Exported { id, file: saved.files.len() as u32 - 1 })
+}
+
+/// Returns a descriptor of memory that the driver gives away; none if it makes none.
+fn descriptor((id, object): (u64, &Object), exported: &Exported) -> Option<Arc<MemoryFile>> {
+    if let Exported::Imported(file) = exported {
+        return Some(Arc::clone(file));
+    }
+    let made = object.device.as_ref()?.exports.as_ref()?.export(object.raw);
+    let said = |why: &vk::Result| log::debug!("the driver gives memory {id} to no other: {why}");
+    Some(Arc::new(MemoryFile::new(made.inspect_err(said).ok()?, Piece::uncounted())))
 }
 
 /// Returns whether a buffer or image is bound to memory that is there still.

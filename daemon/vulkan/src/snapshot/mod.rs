@@ -55,7 +55,7 @@ use crate::execution::context::Context;
 pub use contents::Contents;
 pub use prelude::Prelude;
 pub(crate) use rebuild::rebuild;
-pub use saved::{Carry, NotMovable, Saved};
+pub use saved::{Carry, NotMovable, Saved, SavedFile};
 
 /// Writes a context down for a successor that has made what is in the `prelude`. Nothing of it is executed meanwhile, and nothing that was
 /// submitted is pending.

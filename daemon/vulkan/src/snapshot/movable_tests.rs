@@ -26,7 +26,7 @@ fn with_queues(world: &World, queues: &[u32]) {
 /// Copies what memory 10 contains into a context that is built up of the same steps.
 fn hand_over(world: &World, to: &Renderer) {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
-    to.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
+    to.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
     let mut contents = to.contents(&saved.steps).unwrap().unwrap();
     let file = Arc::new(MemoryFile::new(shm::create("test", SIZE).unwrap(), Piece::uncounted()));
     contents.stage(&file, SIZE).unwrap();

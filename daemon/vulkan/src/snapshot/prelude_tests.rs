@@ -15,7 +15,7 @@ pub(super) fn hand_over_behind(world: &World, ahead: &[Step], prelude: &Prelude)
     let rest = world.renderer.save(prelude, Carry::Copied).unwrap();
     let successor = fuzzing::renderer(Arc::new(NoResources));
     successor.rebuild(ahead, &[]).unwrap();
-    successor.rebuild(&comparable(&rest.steps), &rest.files).unwrap();
+    successor.rebuild(&comparable(&rest.steps), &rest.files_here()).unwrap();
     let again = successor.save(&Prelude::default(), Carry::Copied).unwrap();
     assert_eq!(beside_commands(&again.steps), beside_commands(&all.steps));
     successor
@@ -180,7 +180,7 @@ fn pipelines_of_one_command_of_which_only_some_were_there_are_made_again() {
     let destroy = venus::DestroyPipeline { device: DEVICE, pipeline: venus::Pipeline(41) };
     let bytes = super::synthesis::encoded(0, |w| destroy.encode(super::synthesis::NO_REPLY, w)).unwrap();
     early.rebuild(&[Step::Commands(bytes)], &[]).unwrap();
-    early.rebuild(&comparable(&rest.steps), &rest.files).unwrap();
+    early.rebuild(&comparable(&rest.steps), &rest.files_here()).unwrap();
     assert!([40, 41].into_iter().all(|id| is_there(&early, id, ObjectType::PIPELINE)));
 }
 

@@ -12,6 +12,7 @@ use crate::context::restored::RestoredMemory;
 use crate::dispatch::execute;
 use crate::execution::call::Call;
 use crate::execution::context::Context;
+use crate::memory::refill;
 use crate::submit::restore;
 use protocol::cursor::{Arena, Reader};
 use protocol::venus::generated::{self as venus, Command, ObjectType};
@@ -40,6 +41,7 @@ pub(crate) fn rebuild(
         take(context, step, files, &cancel, &mut arena)?;
         arena.reset();
     }
+    refill::refill(context)?;
     match context.restored.clear() {
         true => Ok(()),
         false => Err(ContextLost::new(

@@ -3,6 +3,7 @@
 use super::step::Step;
 use crate::backing::memory::{Made, Memory};
 use crate::context::allowance::MemoryFile;
+use config::{DepositId, MemoryName};
 use std::sync::Arc;
 
 /// A snapshot.
@@ -11,9 +12,43 @@ pub struct Saved {
     /// The steps that a successor does, in this order.
     pub steps: Vec<Step>,
     /// The memory files that [`Step::Memory`] names by their index, each once, and the descriptors that [`Step::Exported`] names.
-    pub files: Vec<Arc<MemoryFile>>,
+    pub files: Vec<SavedFile>,
     /// The way in which memory gets to the successor.
     pub carry: Carry,
+}
+
+/// A descriptor that a successor gets.
+#[derive(Clone, Debug)]
+pub enum SavedFile {
+    /// The descriptor is here.
+    Here(Arc<MemoryFile>),
+    /// The device process has the descriptor.
+    Deposited(DepositId),
+}
+
+impl SavedFile {
+    /// Returns the name by which the successor finds it.
+    pub fn name(&self) -> MemoryName {
+        match self {
+            Self::Here(file) => file.piece.memory.map_or(MemoryName::Unnamed, MemoryName::Piece),
+            Self::Deposited(id) => MemoryName::Deposit(*id),
+        }
+    }
+
+    /// Returns the descriptor if it is here.
+    pub fn file(&self) -> Option<&Arc<MemoryFile>> {
+        match self {
+            Self::Here(file) => Some(file),
+            Self::Deposited(_) => None,
+        }
+    }
+}
+
+impl Saved {
+    /// Returns the descriptors that are here, which are all if none are deposited.
+    pub fn files_here(&self) -> Vec<Arc<MemoryFile>> {
+        self.files.iter().filter_map(SavedFile::file).cloned().collect()
+    }
 }
 
 /// The way in which memory that only the driver uses gets to a successor.
@@ -24,12 +59,14 @@ pub enum Carry {
     Copied,
     /// The successor is on the same GPU, and has the same driver: it gets the memory itself, where the driver gives it away.
     HandedOver,
+    /// The successor gets the memory itself as well, but the device process keeps the descriptors: this process may be dead by then.
+    Deposited,
 }
 
 impl Carry {
     /// Returns whether a successor gets this memory itself.
     pub(super) fn hands_over(self, memory: &Memory) -> bool {
-        self == Self::HandedOver && matches!(memory.made, Made::Private { exported: Some(_), .. })
+        self != Self::Copied && matches!(memory.made, Made::Private { exported: Some(_), .. })
     }
 }
 

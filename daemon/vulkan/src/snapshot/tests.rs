@@ -23,7 +23,7 @@ pub(super) fn hand_over(world: &World) -> (Saved, Renderer) {
     let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
     super::prelude_tests::hand_over_behind(world, &ahead, &prelude).destroy_objects();
     let second = fuzzing::renderer(Arc::new(NoResources));
-    second.rebuild(&comparable(&saved.steps), &saved.files).unwrap();
+    second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
     let again = second.save(&Prelude::default(), Carry::Copied).unwrap();
     assert_eq!(comparable(&again.steps), comparable(&saved.steps));
     assert_eq!(again.files.len(), saved.files.len());
@@ -147,7 +147,7 @@ fn a_buffer_has_the_address_that_the_guest_knows_or_nothing_is_taken_over() {
     assert_eq!(addresses.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [20]);
     addresses[0].1 += 1;
     let second = fuzzing::renderer(Arc::new(NoResources));
-    let refused = second.rebuild(&steps, &saved.files).unwrap_err();
+    let refused = second.rebuild(&steps, &saved.files_here()).unwrap_err();
     assert!(refused.reason().contains("another address"), "{refused}");
 }
 
@@ -158,7 +158,7 @@ fn memory_is_where_it_was_once_it_is_free_there() {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let rebuilt = || {
         let second = fuzzing::renderer(Arc::new(NoResources));
-        second.rebuild(&saved.steps, &saved.files).map(|()| second)
+        second.rebuild(&saved.steps, &saved.files_here()).map(|()| second)
     };
     assert!(rebuilt().is_err(), "the first has the address");
     world.renderer.destroy_objects();
@@ -471,7 +471,7 @@ fn what_cannot_be_made_again_is_named() {
         }
     }
     let second = fuzzing::renderer(Arc::new(NoResources));
-    let lost = second.rebuild(&saved.steps, &saved.files).unwrap_err();
+    let lost = second.rebuild(&saved.steps, &saved.files_here()).unwrap_err();
     assert!(lost.reason().contains("object 99"), "{lost}");
 }
 
@@ -493,7 +493,7 @@ fn steps_that_make_no_sense_end_the_context() {
     ] {
         let second = fuzzing::renderer(Arc::new(NoResources));
         let steps = [saved.steps.clone(), vec![wrong.clone()]].concat();
-        assert!(second.rebuild(&steps, &saved.files).is_err(), "{wrong:?}");
+        assert!(second.rebuild(&steps, &saved.files_here()).is_err(), "{wrong:?}");
     }
 }
 

@@ -1,0 +1,96 @@
+//! This file has questions and accounts wait until descriptors are closed that were given to the [`Closer`]: with the last descriptor of a driver's memory the
+//! kernel frees it, and no process can have it before.
+
+use super::closer::{Closer, Given};
+use protocol::ids::ContextId;
+use std::time::{Duration, Instant};
+
+/// Time that something waits, at most: it is far longer than a driver's kernel takes to free all memory of a GPU.
+const CLOSED_MAX: Duration = Duration::from_secs(2);
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Questions of workers that wait at once, at most; a further one is answered without a wait.
+const QUESTIONS_MAX: usize = 1024;
+
+/// A thing that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum Waits {
+    /// The question of a context's worker, by its number.
+    Worker(ContextId, u32),
+    /// The accounts of the worker with this number, of which nothing is left but what is being closed.
+    Ended(u64),
+}
+
+/// The things that wait, the first first.
+#[derive(Debug, Default)]
+pub(in crate::serve) struct Closing {
+    waiting: Vec<(Waits, Given, Instant)>,
+    next: Option<Instant>,
+}
+
+impl Closing {
+    /// Has something wait until these are closed, or for [`CLOSED_MAX`].
+    pub(in crate::serve) fn await_closed(&mut self, waits: Waits, given: Given, now: Instant) {
+        let is_full = self.waiting.len() >= QUESTIONS_MAX && matches!(waits, Waits::Worker(..));
+        self.waiting.push((waits, given, if is_full { now } else { now + CLOSED_MAX }));
+        self.next = Some(now);
+    }
+
+    /// Takes what need not wait any more.
+    pub(in crate::serve) fn take_done(&mut self, closer: &Closer, now: Instant) -> Vec<Waits> {
+        if self.next.is_none_or(|next| now < next) {
+            return Vec::new();
+        }
+        let is_done =
+            |(_, given, until): &mut (Waits, Given, Instant)| closer.has_closed(*given) || now >= *until;
+        let done = self.waiting.extract_if(.., is_done).map(|(waits, ..)| waits).collect();
+        self.next = (!self.waiting.is_empty()).then_some(now + LOOK_EVERY);
+        done
+    }
+
+    /// The time of the next look; none while nothing waits.
+    pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time after which a test counts as hung.
+    const LONG: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn what_waits_goes_on_when_all_is_closed_that_was_given_before_or_after_a_while() {
+        let (mut closing, mut closer, begun) = (Closing::default(), Closer::default(), Instant::now());
+        let question = |number| Waits::Worker(ContextId(1), number);
+        assert_eq!(closing.next_due(), None);
+        closing.await_closed(question(1), closer.given(), begun);
+        closer.close([std::fs::File::open("/dev/null").unwrap().into()]);
+        closing.await_closed(question(2), closer.given(), begun);
+        closing.await_closed(Waits::Ended(7), closer.given(), begun);
+        let mut done = Vec::new();
+        while done.len() < 3 {
+            assert!(begun.elapsed() < LONG && closing.next_due().is_some());
+            done.extend(closing.take_done(&closer, Instant::now()));
+        }
+        assert_eq!(done, [question(1), question(2), Waits::Ended(7)]);
+        assert_eq!(closing.next_due(), None);
+    }
+
+    #[test]
+    fn nothing_waits_for_ever_and_too_many_questions_do_not_wait() {
+        let (mut closing, closer, now) = (Closing::default(), Closer::default(), Instant::now());
+        let never = Given::of_tests(u64::MAX);
+        for number in 0..=QUESTIONS_MAX as u32 {
+            closing.await_closed(Waits::Worker(ContextId(1), number), never, now);
+        }
+        closing.await_closed(Waits::Ended(7), never, now);
+        let last = Waits::Worker(ContextId(1), QUESTIONS_MAX as u32);
+        assert_eq!(closing.take_done(&closer, now), [last]);
+        assert_eq!(closing.next_due(), Some(now + LOOK_EVERY));
+        assert_eq!(closing.take_done(&closer, now), [], "it is not looked at before");
+        assert_eq!(closing.take_done(&closer, now + CLOSED_MAX).len(), QUESTIONS_MAX + 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! Memory with an address that only the driver uses, in a successor: it is made anew at the same address, and the device fills it out of the memory that it
+//! was before, of which the snapshot has a descriptor.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use crate::backing::memory::Memory;
+use crate::context::allowance::MemoryFile;
+use crate::context::error::ContextLost;
+use crate::driver::memory_fds::OPAQUE_FD;
+use crate::execution::context::Context;
+use crate::logical::device::Device;
+use crate::objects::object::Object;
+use crate::objects::table::Table;
+use crate::programs::alias::Part;
+use crate::programs::copy::record_copies;
+use ash::vk;
+use protocol::venus::generated as venus;
+use std::os::fd::{AsFd as _, AsRawFd as _, IntoRawFd as _};
+use std::sync::Arc;
+
+/// Returns whether a successor can take an allocation that the driver gives away: it is as it was, or can be filled.
+pub(crate) fn is_possible(object: &Object, memory: &Memory) -> bool {
+    let has_queue = || object.device.as_ref().is_some_and(|device| device.own_queue().is_some());
+    !memory.replays || memory.copied_bytes().is_some() && has_queue()
+}
+
+/// Fills all allocations that were made anew out of what they were before.
+///
+/// # Errors
+///
+/// One is not there, or the driver fails.
+pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
+    let all = context.restored.take_refilled();
+    let table = context.objects.read();
+    let mut refills = Vec::with_capacity(all.len());
+    for (id, file) in all {
+        refills.push(Refill::new(&table, id, &file)?);
+    }
+    for of_device in refills.chunk_by(|one, other| Arc::ptr_eq(&one.device, &other.device)) {
+        let device = &of_device[0].device;
+        let copied = device.own_queue().ok_or(vk::Result::ERROR_FEATURE_NOT_PRESENT).and_then(|queue| {
+            let pairs = of_device.iter().map(|refill| (refill.from, refill.to));
+            // SAFETY: the queue and all memory are the device's, which is live; the context is built up, so no other code uses the memory, and what
+            // is copied from is freed behind this.
+            unsafe {
+                queue.run(&device.ash, |commands, aliases| {
+                    record_copies(&device.ash, commands, pairs, aliases)
+                })
+            }
+        });
+        if let Err(why) = copied {
+            // The device may still read it. This process ends.
+            std::mem::forget(refills);
+            return Err(ContextLost::new(format!("the device does not copy memory: {why}")));
+        }
+    }
+    Ok(())
+}
+
+/// An allocation that is to be filled, and what it was before, which is imported for as long as this is there.
+struct Refill {
+    device: Arc<Device>,
+    from: Part,
+    to: Part,
+}
+
+impl Refill {
+    fn new(table: &Table, id: u64, file: &MemoryFile) -> Result<Self, ContextLost> {
+        let object = table.get(venus::DeviceMemory(id)).ok();
+        let found = object.and_then(|object| {
+            let memory = object.get::<venus::DeviceMemory>()?;
+            let (bytes, key) = (memory.copied_bytes()?, memory.key?);
+            let to = Part::whole(object.raw, bytes, key.type_index, memory.made.kinds());
+            Some((Arc::clone(object.device.as_ref()?), to))
+        });
+        let (device, to) = found.ok_or_else(|| {
+            ContextLost::new(format!("a snapshot has what memory {id} was, which is not there"))
+        })?;
+        let memory = import(&device, &to, file)
+            .map_err(|why| ContextLost::new(format!("the driver's memory cannot be imported: {why}")))?;
+        Ok(Self { device, from: Part { memory, kinds: OPAQUE_FD, ..to }, to })
+    }
+}
+
+impl Drop for Refill {
+    fn drop(&mut self) {
+        // SAFETY: the device is live and done with the memory, which no other code knows.
+        unsafe { self.device.ash.free_memory(self.from.memory, None) };
+    }
+}
+
+/// Imports memory that is like this part.
+fn import(device: &Device, like: &Part, file: &MemoryFile) -> Result<vk::DeviceMemory, vk::Result> {
+    let file = file.as_fd().try_clone_to_owned().map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
+    let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(OPAQUE_FD).fd(file.as_raw_fd());
+    let info =
+        vk::MemoryAllocateInfo::default().allocation_size(like.size).memory_type_index(like.type_index);
+    // SAFETY: the device is live; `info` and its chain live until the call returns.
+    let memory = unsafe { device.ash.allocate_memory(&info.push_next(&mut import), None) }?;
+    // With success the descriptor is the driver's.
+    let _ = file.into_raw_fd();
+    Ok(memory)
+}
