@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 use tests::clients::Setup;
 use tests::completion;
-use tests::daemon::{Daemon, Holdings, eventually, is_alive};
+use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, eventually, is_alive};
 use tests::packages::{ClientRoot, Suite};
 use tests::program::{LIMIT, Program, succeed};
 
@@ -226,7 +226,8 @@ fn llama_says_the_same_words_as_on_the_host() -> Result<()> {
 
 #[test]
 fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<()> {
-    let setup = setup()?;
+    // Between two words it would get another worker.
+    let setup = Setup::on(Daemon::start_with(&WITHOUT_CHECKPOINTS)?)?;
     let client = ClientRoot::open(Suite::Testing)?;
     let expected = native_words(&client)?;
     let model = model()?;

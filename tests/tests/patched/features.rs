@@ -167,7 +167,8 @@ fn a_budget_is_that_of_the_context() -> Result<()> {
 fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
     let patched = ClientRoot::patched()?;
     for measure in ["empty 600000\n", "timeline 600000\n", "submissions 64 600000\n"] {
-        let setup = Setup::start()?;
+        // Between two submissions it would get another worker.
+        let setup = Setup::on(Daemon::start_with(&WITHOUT_CHECKPOINTS)?)?;
         let mut command =
             patched.own(Path::new(env!("CARGO_BIN_EXE_gauge")), Device::Venus(setup.socket()))?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

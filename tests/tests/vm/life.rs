@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::completion;
-use tests::daemon::eventually;
+use tests::daemon::{WITHOUT_CHECKPOINTS, eventually};
 use tests::daemon_process::{DaemonProcess, workers};
 use tests::packages::{ClientRoot, HostVulkan, Suite};
 use tests::program::LIMIT;
@@ -242,7 +242,8 @@ fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
 fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     const WORDS: u32 = 200;
     let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
-    let (guest, daemon) = start()?;
+    // Between two words it would get another worker.
+    let (guest, daemon) = start_with(&WITHOUT_CHECKPOINTS)?;
     let generate = completion::arguments("/model.gguf".as_ref(), WORDS + completion::SPARE_WORDS).join(" ");
     let script = format!(
         "generate() {{
@@ -302,7 +303,11 @@ fn live_blobs(daemon: &DaemonProcess) -> Result<usize> {
 }
 
 fn start() -> Result<(Arc<Guest>, DaemonProcess)> {
+    start_with(&[])
+}
+
+fn start_with(options: &[&str]) -> Result<(Arc<Guest>, DaemonProcess)> {
     let guest = Guest::build(Suite::Testing)?;
-    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[]).context("starting the daemon")?;
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, options).context("starting the daemon")?;
     Ok((guest, daemon))
 }
