@@ -90,10 +90,11 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         tests("generator", 30, 2, 2, |test| test.kind == "test" && test.package != "tests")
             .needing(&[&[tools::PIP]]),
         tests("behaviour", 420, 1, 4, |test| test.is("behaviour")).needing(&[tools::CLIENTS]),
-        tests("bridge", 300, 1, 3, |test| test.is("bridge")).needing(&[tools::CLIENTS]),
         tests("patched", 120, 1, 2, |test| test.is("patched")).needing(&[tools::SYSTEMS]),
         // An emulated machine has one processor, so two machines keep two busy; more would starve each other, and take memory.
         tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]),
+        // The last of them has the most programs at once: where other work wants the processors as well, a single machine would get few of them.
+        tests("bridge", 300, 1, 3, |test| test.is("bridge")).needing(&[tools::CLIENTS]),
         tests("package", 600, 1, 2, |test| test.is("package")).needing(package).beside(),
         program("instructions", 300, "instructions", &[]).needing(&[&[tools::VALGRIND]]).beside(),
         Stage { needs_gpu: true, ..tests("gpu", 120, 1, 1, |test| test.is("gpu_smoke")) },

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Parser;
 use tests::clients::crowd::{self, Plan};
-use tests::program::cargo::{build, cargo};
+use tests::program::cargo::sibling;
 
 #[derive(Parser)]
 #[command(about = "Run many clients through the bridge and kill some at random moments")]
@@ -21,9 +21,5 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let Arguments { clients, at_once, seed } = Arguments::parse();
-    let threads = std::env::current_exe()?.with_file_name("many_threads");
-    if !threads.exists() {
-        build(cargo().args(["build", "--quiet", "--bin", "many_threads"]), "many_threads")?;
-    }
-    crowd::run(Plan { clients, at_once, seed, programs: crowd::ALL }, threads).map(|_| ())
+    crowd::run(Plan { clients, at_once, seed, programs: crowd::ALL }, sibling("many_threads")?).map(|_| ())
 }

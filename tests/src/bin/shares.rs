@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use std::path::PathBuf;
 use std::time::Duration;
-use tests::program::cargo::{build, cargo};
+use tests::program::cargo::sibling;
 use tests::shares::{ALONE, Density, Kernels, MIXES, Sharing, compare, density, mix, plot, run, verdicts};
 use tests::stand::Place;
 
@@ -48,10 +48,7 @@ struct Arguments {
 fn main() -> Result<()> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let arguments = Arguments::parse();
-    let tenant = std::env::current_exe()?.with_file_name("tenant");
-    if !tenant.exists() {
-        build(cargo().args(["build", "--quiet", "--bin", "tenant"]), "the tenants' program")?;
-    }
+    let tenant = sibling("tenant")?;
     let place = match (arguments.daemon, arguments.venus) {
         (Some(daemon), Some(venus)) => Place::machine(tenant, daemon, venus),
         _ => Place::packages(tenant, None),

@@ -33,3 +33,19 @@ pub fn target_folder() -> PathBuf {
         None => repository().join("target"),
     }
 }
+
+/// Returns the path of another program of this package, and has cargo make it if it is missing. It lies next to the one that runs, or a folder above if
+/// that is an example.
+///
+/// # Errors
+/// It does not build.
+pub fn sibling(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().context("an executable lies in a folder")?;
+    let folder = if folder.ends_with("examples") { folder.with_file_name("") } else { folder.to_owned() };
+    let program = folder.join(name);
+    if !program.exists() {
+        build(cargo().args(["build", "--quiet", "--bin", name]), name)?;
+    }
+    Ok(program)
+}

@@ -5,7 +5,6 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 use tests::broker::Broker;
 use tests::clients::many_threads;
 use tests::daemon::eventually;
@@ -113,27 +112,4 @@ fn nothing_is_swapped_out_where_there_is_memory_for_all() -> Result<()> {
     }
     ensure!(!broker.log().contains("swapped out"), "{}", broker.log());
     end_well(&broker, [one, other])
-}
-
-/// Prints the work of two VMs in turns, as a part of their work without shortage. Run it with `cargo test --test behaviour turns -- --ignored
-/// --nocapture`.
-#[test]
-#[ignore = "a measurement, for a machine that does nothing else"]
-fn turns_cost_little() -> Result<()> {
-    let time = Duration::from_secs(40);
-    let mut rates = Vec::new();
-    for top in ["", SMALL] {
-        let broker = two(top)?;
-        let (_first, one) = computing(&broker, "a")?;
-        let (_second, other) = computing(&broker, "b")?;
-        goes_on(&broker, "a")?;
-        goes_on(&broker, "b")?;
-        let both = || submissions(&broker, "a") + submissions(&broker, "b");
-        let (begun, before) = (Instant::now(), both());
-        std::thread::sleep(time);
-        rates.push((both() - before) as f64 / begun.elapsed().as_secs_f64());
-        end_well(&broker, [one, other])?;
-    }
-    println!("submissions per second: {rates:.1?}, ratio {:.3}", rates[1] / rates[0]);
-    Ok(())
 }

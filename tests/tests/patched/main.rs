@@ -4,4 +4,3 @@ mod driver;
 mod features;
 mod package;
 mod validation;
-mod waits;
