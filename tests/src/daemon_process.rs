@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::packages::HostVulkan;
-use crate::program::cargo::{build, cargo};
+use crate::program::cargo::{build, cargo, own_profile};
 use crate::program::stat::Stat;
 use crate::sources::repository;
 
@@ -334,15 +334,6 @@ pub fn integration_test(name: &str) -> Result<PathBuf> {
     let path = PathBuf::from(path.with_context(|| format!("cargo said {said}"))?.0);
     // cargo names it relative to the workspace when the target folder lies there.
     Ok(repository().join(path))
-}
-
-/// The folder of the profile this program was built in. Tests lie in a folder below it, programs in it.
-fn own_profile() -> Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let folder = own.parent().context("an executable lies in a folder")?;
-    let profile =
-        if folder.ends_with("deps") { folder.parent().context("deps lies in a folder")? } else { folder };
-    Ok(profile.to_owned())
 }
 
 fn describe(status: ExitStatus) -> String {

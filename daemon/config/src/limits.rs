@@ -50,8 +50,8 @@ pub struct DeviceLimits {
     pub vm_rings: usize,
     /// Pieces that [`Self::host_memory`] is handed out in. Shared. Default 65 536.
     pub memory_pieces: usize,
-    /// Descriptors of memory that only drivers use, which workers have deposited for their successors. A context for which there are no more is lost
-    /// with its worker. Shared. Default 16 384.
+    /// Descriptors that workers have deposited of memory that only drivers use. A context that needs more is lost if its worker dies. Shared.
+    /// Default 16 384.
     pub deposits: usize,
     /// Entries of one scatter list (`nr_entries`). Default 16 384.
     pub backing_entries: u32,

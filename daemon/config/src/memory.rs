@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryId(pub u64);
 
-/// Memory that only a driver uses, of which a worker has deposited a descriptor with the device process; never used again for other memory of that
-/// worker.
+/// The number by which a worker names memory of which it has deposited a descriptor with the device process. A worker uses no number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DepositId(pub u64);
 

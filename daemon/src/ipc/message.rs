@@ -171,7 +171,7 @@ pub enum ToWorker {
     GoOn,
     /// Answer to [`ToDevice::CatchUpWanted`] and [`ToDevice::ClosingWanted`]. Handled ahead of what came before.
     CaughtUp {
-        /// The number of the request, as in these.
+        /// The number of the question.
         request: u32,
     },
     /// The answer to [`ToDevice::MemoryWanted`] comes when other VMs have given memory up, or when the broker has the wait end: it may take long.

@@ -206,11 +206,16 @@ impl World {
         }
     }
 
+    /// The context's worker is another, or none: closes what it had deposited.
+    pub(super) fn forget_deposits(&mut self, ctx_id: ContextId) {
+        self.closer.close(self.deposits.forget(ctx_id));
+    }
+
     /// Tells the broker that a context is over, and the reason if it was lost.
     pub(super) fn tell_end(&mut self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
         self.hand_over_ends(ctx_id);
         self.checkpoints.ends(ctx_id);
-        self.closer.close(self.deposits.forget(ctx_id));
+        self.forget_deposits(ctx_id);
         if let Some(broker) = &self.broker {
             broker.tell(&ToBroker::ContextEnds { ctx_id, lost, hung }, None);
         }

@@ -373,7 +373,7 @@ impl Server {
         let old_number = self.world.workers.successor_number(ctx_id);
         let Some(page) = self.world.workers.succeed(ctx_id) else { return };
         self.world.checkpoints.begins(ctx_id, Instant::now());
-        self.world.closer.close(self.world.deposits.forget(ctx_id));
+        self.world.forget_deposits(ctx_id);
         self.world.hangs.succeeds(ctx_id, page);
         self.device.handed_over(ctx_id, &mut self.world);
         let Some((hand_over, took)) = self.world.handovers.succeeds(ctx_id, Instant::now()) else { return };

@@ -67,6 +67,9 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Writes down what a successor can make before this context rests; see [`Renderer::save_prelude`].
     fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable>;
 
+    /// Deposits what a checkpoint needs, as far as that can be done ahead; see [`Renderer::deposit_all`].
+    fn deposit_all(&self);
+
     /// Writes down what the guest made, beside what is in the prelude; see [`Renderer::save`].
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable>;
 
@@ -189,6 +192,10 @@ impl Backend for Renderer {
 
     fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
         Renderer::save_prelude(self, so_far)
+    }
+
+    fn deposit_all(&self) {
+        Renderer::deposit_all(self);
     }
 
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {

@@ -226,6 +226,11 @@ impl Renderer {
         snapshot::prelude::save(&self.0, so_far)
     }
 
+    /// Deposits what [`Self::save`] with [`Carry::Deposited`] would have to deposit. Commands may be in flight.
+    pub fn deposit_all(&self) {
+        snapshot::deposit_all(&self.0);
+    }
+
     /// Writes the context down, for [`Self::rebuild`] in a process that has built up the `prelude`. No command is in flight, and
     /// [`Self::drain`] has succeeded.
     ///

@@ -34,16 +34,24 @@ pub fn target_folder() -> PathBuf {
     }
 }
 
-/// Returns the path of another program of this package, and has cargo make it if it is missing. It lies next to the one that runs, or a folder above if
-/// that is an example.
+/// Returns the folder of the profile that this program was built in. Tests and examples lie in folders below it, programs in it.
+///
+/// # Errors
+/// The program's own file is unknown.
+pub fn own_profile() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().context("an executable lies in a folder")?;
+    let is_below = ["deps", "examples"].iter().any(|name| folder.ends_with(name));
+    let profile = if is_below { folder.parent().context("it lies in a folder")? } else { folder };
+    Ok(profile.to_owned())
+}
+
+/// Returns the path of another program of this package, and has cargo make it if it is missing.
 ///
 /// # Errors
 /// It does not build.
 pub fn sibling(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let folder = own.parent().context("an executable lies in a folder")?;
-    let folder = if folder.ends_with("examples") { folder.with_file_name("") } else { folder.to_owned() };
-    let program = folder.join(name);
+    let program = own_profile()?.join(name);
     if !program.exists() {
         build(cargo().args(["build", "--quiet", "--bin", name]), name)?;
     }

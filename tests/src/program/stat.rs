@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The fields behind the name, which is field 2 and can hold spaces and parentheses.
+/// The line, and the place behind the name, which is field 2 and can hold spaces and parentheses.
 #[derive(Debug)]
-pub(crate) struct Stat(Vec<String>);
+pub(crate) struct Stat(String, usize);
 
 impl Stat {
     /// Reads the figures of a process; none if it is not there.
@@ -16,17 +16,17 @@ impl Stat {
 
     /// Reads the figures of the process or thread whose folder this is.
     pub(crate) fn in_folder(folder: &Path) -> Option<Self> {
-        Self::parse(&fs::read_to_string(folder.join("stat")).ok()?)
+        Self::parse(fs::read_to_string(folder.join("stat")).ok()?)
     }
 
-    fn parse(line: &str) -> Option<Self> {
-        let (_, fields) = line.rsplit_once(')')?;
-        Some(Self(fields.split_whitespace().map(str::to_owned).collect()))
+    fn parse(line: String) -> Option<Self> {
+        let behind = line.rfind(')')? + 1;
+        Some(Self(line, behind))
     }
 
     /// Returns the field with this number, as the manual counts them from 1.
     fn field<T: FromStr>(&self, number: usize) -> Option<T> {
-        self.0.get(number - 3)?.parse().ok()
+        self.0[self.1..].split_whitespace().nth(number - 3)?.parse().ok()
     }
 
     /// The letter of its state: `Z` and `X` have ended, a signal has stopped `T`.
@@ -61,15 +61,15 @@ mod tests {
     #[test]
     fn names_of_programs_may_have_spaces_and_parentheses() {
         let line = "7 (a) 9 (b) S 5 7 7 0 -1 4194560 100 200 0 0 11 12 13 14 20 0 1 0 99";
-        let stat = Stat::parse(line).unwrap();
+        let stat = Stat::parse(line.into()).unwrap();
         assert_eq!((stat.state(), stat.parent()), (Some('S'), Some(5)));
         assert_eq!((stat.ticks(), stat.ticks_of_children(), stat.started()), (Some(23), Some(27), Some(99)));
     }
 
     #[test]
     fn what_is_not_there_is_not_told() {
-        assert!(Stat::parse("7").is_none());
-        assert_eq!(Stat::parse("7 (a) S").unwrap().ticks(), None);
+        assert!(Stat::parse("7".into()).is_none());
+        assert_eq!(Stat::parse("7 (a) S".into()).unwrap().ticks(), None);
         assert!(Stat::of(u32::MAX).is_none());
     }
 }

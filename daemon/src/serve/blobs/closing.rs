@@ -17,7 +17,7 @@ const QUESTIONS_MAX: usize = 1024;
 pub(in crate::serve) enum Waits {
     /// The question of a context's worker, by its number.
     Worker(ContextId, u32),
-    /// The accounts of the worker with this number, of which nothing is left but what is being closed.
+    /// The accounts of the worker with this number, whose process has ended.
     Ended(u64),
 }
 

@@ -34,6 +34,8 @@ pub(super) fn write<B: Backend>(
     file: Option<OwnedFd>,
 ) -> Result<u64, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
+    // It takes some 0.1 ms for each new allocation, during which nothing has to rest.
+    context.backend.deposit_all();
     let start = Instant::now();
     come_to_rest(context, STOP_MAX, DRAIN_MAX, DRAIN_MAX)?;
     virtqueue.rest();

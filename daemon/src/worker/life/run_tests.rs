@@ -171,6 +171,8 @@ impl Backend for Fake {
         }
     }
 
+    fn deposit_all(&self) {}
+
     fn save(&self, _: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
         *self.carried.lock() = Some(carry);
         let mut steps = vec![Step::Commands(self.calls.load(SeqCst).to_le_bytes().to_vec())];

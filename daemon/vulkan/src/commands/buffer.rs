@@ -9,7 +9,7 @@
 use crate::context::error::{Fault, demand};
 use crate::context::restored;
 use crate::execution::call::Call;
-use crate::logical::device::Device;
+use crate::logical::device::{Addressing, Device};
 use crate::lowering::handle_types::{MAPPABLE_MEMORY, OWN_MEMORY};
 use crate::lowering::lower::raise_pointer;
 use crate::memory::external;
@@ -81,7 +81,7 @@ fn second<'a>(
     }
     let own = described(call, device, info, OWN_MEMORY)?;
     if own.is_none() {
-        device.export_no_more(replays);
+        device.export_no_more(Addressing::of(replays));
     }
     Ok(own)
 }
@@ -128,7 +128,7 @@ pub(crate) fn create_buffer<'a>(
         restored::demand_given(address, result)?;
         if result >= 0 {
             // SAFETY: both were made just now.
-            raw = unsafe { dual.pair(&device, own, raw, replays) };
+            raw = unsafe { dual.pair(&device, own, raw, Addressing::of(replays)) };
         }
     }
     call.bind(c.p_buffer, raw, &device, result, state)?;

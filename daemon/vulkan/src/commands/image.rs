@@ -8,7 +8,7 @@
 
 use crate::context::error::{Fault, demand};
 use crate::execution::call::Call;
-use crate::logical::device::Device;
+use crate::logical::device::{Addressing, Device};
 use crate::lowering::handle_types::{MAPPABLE_MEMORY, OWN_MEMORY};
 use crate::lowering::lower::raise_pointer;
 use crate::memory::external;
@@ -105,7 +105,7 @@ pub(crate) fn create_image<'a>(
             facts.survives = external.is_some();
         }
         if !facts.survives {
-            device.export_no_more(false);
+            device.export_no_more(Addressing::None);
         }
     }
     let lowered = call.lowering().pointer(Some(external.as_ref().unwrap_or(info)))?;

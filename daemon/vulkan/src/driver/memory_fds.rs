@@ -4,13 +4,31 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use ash::vk::{self, Handle as _};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 /// The handle type of memory that others map.
 pub(crate) const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
 
 /// The handle type of memory that another process of the same driver, on the same GPU, can have.
 pub(crate) const OPAQUE_FD: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
+
+/// Has `allocate` make memory of a descriptor of this handle type, by a description that is to be chained to its own. The descriptor stays the caller's:
+/// the driver gets a copy.
+///
+/// # Errors
+///
+/// There is no room for a copy, or `allocate` fails.
+pub(crate) fn import<T, E: From<vk::Result>>(
+    kind: vk::ExternalMemoryHandleTypeFlags,
+    file: impl AsFd,
+    allocate: impl FnOnce(vk::ImportMemoryFdInfoKHR<'_>) -> Result<T, E>,
+) -> Result<T, E> {
+    let copy = file.as_fd().try_clone_to_owned().map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
+    let made = allocate(vk::ImportMemoryFdInfoKHR::default().handle_type(kind).fd(copy.as_raw_fd()))?;
+    // With success the copy is the driver's.
+    let _ = copy.into_raw_fd();
+    Ok(made)
+}
 
 /// The functions, for descriptors of one kind.
 pub struct MemoryFds {

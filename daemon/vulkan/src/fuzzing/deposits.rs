@@ -24,6 +24,19 @@ pub(super) fn make(file: BorrowedFd<'_>) -> Option<Deposit> {
     Some(Deposit::new(id, Lease::new(move || drop(KEPT.lock().remove(&id)))))
 }
 
+static CLOSINGS: AtomicU64 = AtomicU64::new(0);
+
+/// Closes what was taken back, which has happened already.
+pub(super) fn close() {
+    CLOSINGS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The times that someone has waited until everything was closed.
+#[cfg(test)]
+pub(crate) fn closings() -> u64 {
+    CLOSINGS.load(Ordering::Relaxed)
+}
+
 /// The number of deposits.
 #[cfg(test)]
 pub(crate) fn count() -> usize {

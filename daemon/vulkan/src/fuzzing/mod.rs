@@ -36,9 +36,9 @@ use config::{
     Protection, Queues, ShaderLimits,
 };
 #[cfg(test)]
-pub(super) use deposits::{count as deposits, files_of};
+pub(super) use deposits::{closings, count as deposits, files_of};
 #[cfg(test)]
-pub(super) use null_exports::{imports, refuse_exports};
+pub(super) use null_exports::{be_scarce, imports, refuse_exports};
 #[cfg(test)]
 pub(super) use null_memory::{contents, fills};
 #[cfg(test)]
@@ -255,6 +255,7 @@ impl Allowance for Allowed {
 
     fn closed(&self, cancel: &Cancel) -> Asked<()> {
         uninterrupted(cancel)?;
+        deposits::close();
         Ok(Some(()))
     }
 

@@ -364,6 +364,10 @@ unsafe extern "system" fn allocate_memory(
     allocator: usize,
     out: *mut u64,
 ) -> i32 {
+    #[cfg(test)]
+    if !null_exports::finds_memory() {
+        return vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw();
+    }
     // SAFETY: callers pass a description.
     let info = unsafe { &*info };
     let address = match state::is_trusting() {

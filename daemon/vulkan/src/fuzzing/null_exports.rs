@@ -27,6 +27,8 @@ struct State {
     buffers: FxHashSet<u64>,
     /// True if no descriptor is made.
     refuses: bool,
+    /// Allocations that find no memory, those to come.
+    scarce: u32,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
@@ -49,6 +51,17 @@ pub(crate) fn imports() -> usize {
 /// Makes descriptors from now on, or none.
 pub(crate) fn refuse_exports(refuses: bool) {
     STATE.lock().refuses = refuses;
+}
+
+/// Has so many of the next allocations find no memory.
+pub(crate) fn be_scarce(allocations: u32) {
+    STATE.lock().scarce = allocations;
+}
+
+/// Returns whether an allocation finds memory.
+pub(super) fn finds_memory() -> bool {
+    let scarce = &mut STATE.lock().scarce;
+    std::mem::replace(scarce, scarce.saturating_sub(1)) == 0
 }
 
 /// Takes note of memory that was made of what its description says.

@@ -88,6 +88,22 @@ impl std::fmt::Debug for Device {
     }
 }
 
+/// The address of memory that only the driver uses, or of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// There is none, or none that can be had again.
+    None,
+    /// There is one that can be had again.
+    Replayed,
+}
+
+impl Addressing {
+    /// Returns the addressing of something whose address can be had again if it `replays`.
+    pub fn of(replays: bool) -> Self {
+        if replays { Self::Replayed } else { Self::None }
+    }
+}
+
 /// The memory that is not made for a successor any more, once the guest has a buffer or an image that must not be bound to such.
 #[derive(Debug, Default)]
 struct ExportsNoMore {
@@ -163,20 +179,22 @@ impl Device {
         self.own_queue.as_ref()
     }
 
-    /// Returns whether memory that only the driver uses is made so that a successor can have it; if it has an address, that `replays`.
-    pub fn exports_memory(&self, replays: bool) -> bool {
+    /// Returns whether memory that only the driver uses is made so that a successor can have it.
+    pub fn exports_memory(&self, addressing: Addressing) -> bool {
         let ended = &self.exports_no_more;
-        let is_over = ended.all.load(Ordering::Relaxed) || replays && ended.addressed.load(Ordering::Relaxed);
+        let is_over = ended.all.load(Ordering::Relaxed)
+            || addressing == Addressing::Replayed && ended.addressed.load(Ordering::Relaxed);
         self.exports.is_some() && !is_over
     }
 
-    /// Notes that the guest has something that must not be bound to memory which others can have: a buffer whose address `replays`, which is in memory
-    /// with an address only, or something else. What was made before stays as it is: drivers do not ask at binding, as they make no other memory
-    /// of it.
-    pub fn export_no_more(&self, replays: bool) {
-        let ended = if replays { &self.exports_no_more.addressed } else { &self.exports_no_more.all };
+    /// Notes that the guest has a buffer of this addressing, or an image, that must not be bound to memory which others can have. A buffer with an address is
+    /// in memory with an address only. What was made before stays as it is: drivers do not ask at binding, as they make no other memory of it.
+    pub fn export_no_more(&self, addressing: Addressing) {
+        let (ended, which) = match addressing {
+            Addressing::Replayed => (&self.exports_no_more.addressed, " with an address"),
+            Addressing::None => (&self.exports_no_more.all, ""),
+        };
         if self.exports.is_some() && !ended.swap(true, Ordering::Relaxed) {
-            let which = if replays { " with an address" } else { "" };
             log::debug!(
                 "the driver's memory{which} is not made for a successor from now on: an image or buffer may not be in it"
             );

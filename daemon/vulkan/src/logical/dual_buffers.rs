@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::device::Device;
+use super::device::{Addressing, Device};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -28,13 +28,13 @@ impl DualBuffers {
         Self { own, for_imports: Mutex::default() }
     }
 
-    /// Takes note of a pair, whose address can be had again if it `replays`, and returns the buffer that stands for both. If a guest would see a difference, that is the buffer for
+    /// Takes note of a pair of this addressing, and returns the buffer that stands for both. If a guest would see a difference, that is the buffer for
     /// imports, and the other is destroyed.
     ///
     /// # Safety
     ///
     /// Both are fresh buffers of this device.
-    pub unsafe fn pair(&self, device: &Device, own: u64, for_imports: u64, replays: bool) -> u64 {
+    pub unsafe fn pair(&self, device: &Device, own: u64, for_imports: u64, addressing: Addressing) -> u64 {
         let [one, other] = [own, for_imports].map(|raw| {
             // SAFETY: the caller's promise.
             let needs = unsafe { device.ash.get_buffer_memory_requirements(vk::Buffer::from_raw(raw)) };
@@ -44,7 +44,7 @@ impl DualBuffers {
             log::debug!("a buffer for imported memory needs {other:?}, another {one:?}");
             // SAFETY: as above; no other code knows it.
             unsafe { device.destroy(venus::ObjectType::BUFFER, own) };
-            device.export_no_more(replays);
+            device.export_no_more(addressing);
             return for_imports;
         }
         self.for_imports.lock().insert(own, for_imports);

@@ -85,11 +85,11 @@ fn find_or_make(
     Ok((raw, memory))
 }
 
-/// Frees what is kept, and where others hold descriptors of the driver's memory, waits until those of freed memory are closed. Returns whether there may be
-/// more room than before.
+/// Frees what is kept. Where the driver found no memory and others hold descriptors of it, this waits until those of freed memory are closed. Returns whether
+/// there may be more room than before.
 fn makes_room(call: &Call<'_>, device: &Device, request: &Request) -> Result<bool, Fault> {
     let flushed = call.context.pool.flush();
-    if device.exports.is_none() {
+    if device.exports.is_none() || request.is_limited.take() {
         return Ok(flushed);
     }
     let closed = call.context.env.allowance.closed(call.cancel)?.is_some();

@@ -10,12 +10,12 @@ use super::request::{Request, alike, call_driver, clear, lowered};
 use crate::backing::memory::Made;
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
-use crate::driver::memory_fds::{DMA_BUF, MemoryFds};
+use crate::driver::generated::sys;
+use crate::driver::memory_fds::{DMA_BUF, MemoryFds, import};
 use crate::execution::call::Call;
 use crate::logical::device::Device;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
-use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
 
 /// Allocates memory for a guest.
 pub(super) fn allocate(
@@ -46,21 +46,16 @@ pub(super) fn allocate(
     if exportable {
         lowered.p_next = std::ptr::from_ref(&export).cast();
     }
-    let copy = request.import.as_ref().map(|import| import.file.as_fd().try_clone_to_owned()).transpose();
-    let copy = copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
-    let import = vk::ImportMemoryFdInfoKHR {
-        p_next: lowered.p_next,
-        handle_type: DMA_BUF,
-        fd: copy.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-        ..Default::default()
-    };
-    if copy.is_some() {
-        lowered.p_next = std::ptr::from_ref(&import).cast();
-    }
     // SAFETY: `lowered` and its chain live in the arena or in this function, and so does the descriptor.
-    let raw = unsafe { call_driver(device, lowered) }?;
-    // With success the descriptor is the driver's.
-    copy.map(IntoRawFd::into_raw_fd);
+    let call_driver = |lowered: &sys::MemoryAllocateInfo| unsafe { call_driver(device, lowered) };
+    let raw = match &request.import {
+        None => call_driver(lowered),
+        Some(resource) => import(DMA_BUF, &*resource.file, |mut import| {
+            import.p_next = lowered.p_next;
+            lowered.p_next = std::ptr::from_ref(&import).cast();
+            call_driver(lowered)
+        }),
+    }?;
     if request.visible && request.import.is_none() {
         // SAFETY: the driver has just made it, of a type that can be mapped, and no other code knows it.
         unsafe { clear_mapped(&device.ash, raw, lowered.allocation_size) }?;

@@ -11,12 +11,12 @@ use super::request::{Request, call_driver, clear, lowered};
 use crate::backing::memory::{Exported, Made};
 use crate::backing::pages::rounded;
 use crate::context::error::Fault;
-use crate::driver::memory_fds::OPAQUE_FD;
+use crate::driver::generated::sys;
+use crate::driver::memory_fds::{OPAQUE_FD, import};
 use crate::execution::call::Call;
-use crate::logical::device::Device;
+use crate::logical::device::{Addressing, Device};
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
-use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd, OwnedFd};
 
 /// Allocates memory for a guest, of what a snapshot brings along for it if it does.
 pub(super) fn allocate(
@@ -33,24 +33,22 @@ pub(super) fn allocate(
         lowered.allocation_size = rounded(request.size, 1).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
     }
     let exported = exported(call, device, info, request, dedicated);
-    let export = vk::ExportMemoryAllocateInfo::default().handle_types(OPAQUE_FD);
-    let export = vk::ExportMemoryAllocateInfo { p_next: lowered.p_next, ..export };
-    let file = copy(exported.as_ref())?;
-    let import = vk::ImportMemoryFdInfoKHR {
-        p_next: lowered.p_next,
-        handle_type: OPAQUE_FD,
-        fd: file.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-        ..Default::default()
-    };
-    match &exported {
-        Some(Exported::ByDriver) => lowered.p_next = std::ptr::from_ref(&export).cast(),
-        Some(Exported::Imported(_)) => lowered.p_next = std::ptr::from_ref(&import).cast(),
-        None => {}
-    }
     // SAFETY: `lowered` and its chain live in the arena or in this function, and so does the descriptor.
-    let raw = unsafe { call_driver(device, lowered) }?;
-    // With success the descriptor is the driver's.
-    file.map(IntoRawFd::into_raw_fd);
+    let call_driver = |lowered: &sys::MemoryAllocateInfo| unsafe { call_driver(device, lowered) };
+    let raw = match &exported {
+        None => call_driver(lowered),
+        Some(Exported::ByDriver) => {
+            let export = vk::ExportMemoryAllocateInfo::default().handle_types(OPAQUE_FD);
+            let export = vk::ExportMemoryAllocateInfo { p_next: lowered.p_next, ..export };
+            lowered.p_next = std::ptr::from_ref(&export).cast();
+            call_driver(lowered)
+        }
+        Some(Exported::Imported(file)) => import(OPAQUE_FD, file, |mut import| {
+            import.p_next = lowered.p_next;
+            lowered.p_next = std::ptr::from_ref(&import).cast();
+            call_driver(lowered)
+        }),
+    }?;
     let made = Made::private(credit, exported);
     if !dedicated && !request.filled {
         // SAFETY: the driver has just made it, and it is in no use.
@@ -70,7 +68,7 @@ fn exported(
     if let Some(file) = request.predecessor.as_ref().filter(|_| !request.replays) {
         return Some(Exported::Imported(file.clone()));
     }
-    let exports = device.exports_memory(request.replays);
+    let exports = device.exports_memory(Addressing::of(request.replays));
     let survives = request.survives && exports && (!dedicated || is_for_image(call, info));
     survives.then_some(Exported::ByDriver)
 }
@@ -83,15 +81,4 @@ fn is_for_image(call: &Call<'_>, info: &venus::MemoryAllocateInfo<'_>) -> bool {
         }
         _ => false,
     })
-}
-
-/// Returns a descriptor for the driver to keep, of memory that is imported.
-fn copy(exported: Option<&Exported>) -> Result<Option<OwnedFd>, Fault> {
-    match exported {
-        Some(Exported::Imported(file)) => {
-            let copy = file.as_fd().try_clone_to_owned();
-            Ok(Some(copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?))
-        }
-        _ => Ok(None),
-    }
 }

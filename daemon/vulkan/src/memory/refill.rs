@@ -1,12 +1,12 @@
-//! Memory with an address that only the driver uses, in a successor: it is made anew at the same address, and the device fills it out of the memory that it
-//! was before, of which the snapshot has a descriptor.
+//! Memory with an address that only the driver uses: a successor makes it anew at that address. The device then copies the contents out of the old memory,
+//! which the successor imports by its descriptor.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::backing::memory::Memory;
 use crate::context::allowance::MemoryFile;
 use crate::context::error::ContextLost;
-use crate::driver::memory_fds::OPAQUE_FD;
+use crate::driver::memory_fds::{OPAQUE_FD, import};
 use crate::execution::context::Context;
 use crate::logical::device::Device;
 use crate::objects::object::Object;
@@ -15,7 +15,6 @@ use crate::programs::alias::Part;
 use crate::programs::copy::record_copies;
 use ash::vk;
 use protocol::venus::generated as venus;
-use std::os::fd::{AsFd as _, AsRawFd as _, IntoRawFd as _};
 use std::sync::Arc;
 
 /// Returns whether a successor can take an allocation that the driver gives away: it is as it was, or can be filled.
@@ -76,7 +75,7 @@ impl Refill {
         let (device, to) = found.ok_or_else(|| {
             ContextLost::new(format!("a snapshot has what memory {id} was, which is not there"))
         })?;
-        let memory = import(&device, &to, file)
+        let memory = imported(&device, &to, file)
             .map_err(|why| ContextLost::new(format!("the driver's memory cannot be imported: {why}")))?;
         Ok(Self { device, from: Part { memory, kinds: OPAQUE_FD, ..to }, to })
     }
@@ -90,14 +89,11 @@ impl Drop for Refill {
 }
 
 /// Imports memory that is like this part.
-fn import(device: &Device, like: &Part, file: &MemoryFile) -> Result<vk::DeviceMemory, vk::Result> {
-    let file = file.as_fd().try_clone_to_owned().map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
-    let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(OPAQUE_FD).fd(file.as_raw_fd());
+fn imported(device: &Device, like: &Part, file: &MemoryFile) -> Result<vk::DeviceMemory, vk::Result> {
     let info =
         vk::MemoryAllocateInfo::default().allocation_size(like.size).memory_type_index(like.type_index);
-    // SAFETY: the device is live; `info` and its chain live until the call returns.
-    let memory = unsafe { device.ash.allocate_memory(&info.push_next(&mut import), None) }?;
-    // With success the descriptor is the driver's.
-    let _ = file.into_raw_fd();
-    Ok(memory)
+    import(OPAQUE_FD, file, |mut import| {
+        // SAFETY: the device is live; `info` and its chain live until the call returns.
+        unsafe { device.ash.allocate_memory(&info.push_next(&mut import), None) }
+    })
 }

@@ -16,6 +16,7 @@ use crate::programs::alias::Part;
 use ash::vk;
 use config::Heap;
 use protocol::venus::generated::{self as venus, ChainStruct};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// A guest's request for memory, apart from what goes to the driver as it is.
@@ -44,6 +45,8 @@ pub(super) struct Request {
     pub survives: bool,
     /// The descriptor that a snapshot brings along: the memory is made of it, or filled out of it if it has an address.
     pub predecessor: Option<Arc<MemoryFile>>,
+    /// True once a limit of ours has refused it, so that the driver was not asked.
+    pub is_limited: Cell<bool>,
 }
 
 /// The things that a snapshot brings along for one allocation.
@@ -73,8 +76,9 @@ impl Request {
         credit.ok_or_else(|| self.out_of_memory())
     }
 
-    /// Returns the error that says that a limit is reached.
+    /// Returns the error that says that a limit of ours is reached, and takes note of it.
     pub(super) fn out_of_memory(&self) -> Fault {
+        self.is_limited.set(true);
         match self.heap {
             Heap::Device => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
             Heap::Host => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
@@ -113,6 +117,7 @@ impl Request {
             filled: *filled || predecessor.is_some(),
             survives: device.physical.gpu.exported_types() & 1 << info.memory_type_index != 0,
             predecessor: predecessor.clone(),
+            is_limited: Cell::new(false),
         };
         for next in info.p_next {
             match next {

@@ -235,8 +235,10 @@ fn a_descriptor_is_deposited_once_and_taken_back_when_its_memory_is_freed() {
     let save = || world.renderer.save(&Prelude::default(), Carry::Deposited).unwrap();
     let names = |saved: &Saved| saved.files.iter().map(SavedFile::name).collect::<Vec<_>>();
     let kept = fuzzing::deposits();
-    let saved = save();
+    world.renderer.deposit_all();
     assert_eq!(fuzzing::deposits(), kept + 2);
+    let saved = save();
+    assert_eq!(fuzzing::deposits(), kept + 2, "it was done ahead");
     let deposited = |name: &MemoryName| matches!(name, MemoryName::Deposit(_));
     assert_eq!(names(&saved).iter().filter(|name| deposited(name)).count(), 2);
     assert_eq!(names(&save()), names(&saved));
@@ -249,4 +251,21 @@ fn a_descriptor_is_deposited_once_and_taken_back_when_its_memory_is_freed() {
     world.free(12);
     world.renderer.context().pool.flush();
     assert_eq!(fuzzing::deposits(), kept + 3);
+}
+
+#[test]
+fn an_allocation_waits_for_what_is_being_closed_where_the_driver_finds_no_memory_and_not_at_a_limit_of_ours()
+{
+    let world = world();
+    let closings = fuzzing::closings();
+    fuzzing::be_scarce(1);
+    drop(world.allocate_of(13, &[], SIZE, PRIVATE));
+    assert_eq!(fuzzing::closings(), closings + 1);
+    let info =
+        venus::MemoryAllocateInfo { p_next: &[], allocation_size: 2 << 30, memory_type_index: PRIVATE };
+    let (p_allocate_info, p_memory) = (Some(&info), Some(&venus::DeviceMemory(14)));
+    let allocate = venus::AllocateMemory { device: DEVICE, p_allocate_info, p_memory };
+    world.execute(&Command::AllocateMemory(allocate));
+    assert!(world.renderer.context().objects.shared(venus::DeviceMemory(14)).is_err());
+    assert_eq!(fuzzing::closings(), closings + 1);
 }

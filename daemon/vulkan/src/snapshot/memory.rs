@@ -11,6 +11,7 @@ use crate::memory::refill;
 use crate::objects::object::Object;
 use crate::objects::table::Table;
 use ash::vk;
+use config::DepositId;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use rustc_hash::FxHashMap;
 use std::os::fd::AsFd as _;
@@ -42,12 +43,7 @@ pub(super) fn step(
         Some((memory, Made::Private { .. }))
             if is_used && saved.carry.hands_over(memory) && refill::is_possible(object, memory) =>
         {
-            return match exported(context, (id, object), memory, saved) {
-                None if saved.carry == Carry::Deposited => {
-                    Err(NotMovable::for_now("the driver makes no descriptor of its memory now"))
-                }
-                step => Ok(step),
-            };
+            return exported(context, (id, object), memory, saved);
         }
         Some((_, Made::Private { .. })) => return Ok(None),
         _ => return Err(NotMovable::ever("the driver holds memory that cannot be given away")),
@@ -64,31 +60,62 @@ pub(super) fn step(
     Ok(Some(Step::Memory { id, file: index, size, address, shown: context.pool.shown(memory) }))
 }
 
+/// Deposits the descriptors of all memory that a successor takes as it is. Then a snapshot that has them deposited takes little time, as few are missing.
+pub(crate) fn deposit_all(context: &Context) {
+    let is_memory = |object: &Object| object.get::<venus::DeviceMemory>().is_some();
+    let all: Vec<u64> = context
+        .objects
+        .read()
+        .objects()
+        .filter_map(|(id, object, _)| is_memory(object).then_some(id))
+        .collect();
+    for id in all {
+        // Commands go on meanwhile, between two allocations.
+        let table = context.objects.read();
+        let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
+        let memory = object.get::<venus::DeviceMemory>().filter(|memory| refill::is_possible(object, memory));
+        if let Some(memory) = memory.filter(|_| !table.is_only_destroyed(id)) {
+            deposited(context, (id, object), memory);
+        }
+    }
+}
+
 /// Returns the step before an allocation that a successor takes as it is, whose descriptor joins the files; none if the driver makes no
 /// descriptor: the contents are copied then.
+///
+/// # Errors
+///
+/// There is no descriptor, and contents are not copied.
 fn exported(
     context: &Context,
     (id, object): (u64, &Object),
     memory: &Memory,
     saved: &mut Saved,
-) -> Option<Step> {
-    let Made::Private { exported: Some(exported), deposit, .. } = &memory.made else { return None };
-    let file = match saved.carry {
-        Carry::Deposited => {
-            let mut deposit = deposit.lock();
-            if deposit.is_none() {
-                *deposit = context.env.allowance.deposit(descriptor((id, object), exported)?.as_fd());
-            }
-            SavedFile::Deposited(deposit.as_ref()?.id)
-        }
-        Carry::Copied | Carry::HandedOver => SavedFile::Here(descriptor((id, object), exported)?),
+) -> Result<Option<Step>, NotMovable> {
+    let file = if saved.carry == Carry::Deposited {
+        let deposit = deposited(context, (id, object), memory).map(SavedFile::Deposited);
+        Some(deposit.ok_or_else(|| NotMovable::for_now("the driver makes no descriptor of its memory now"))?)
+    } else {
+        descriptor((id, object), memory).map(SavedFile::Here)
     };
+    let Some(file) = file else { return Ok(None) };
     saved.files.push(file);
-    Some(Step::Exported { id, file: saved.files.len() as u32 - 1 })
+    Ok(Some(Step::Exported { id, file: saved.files.len() as u32 - 1 }))
+}
+
+/// Returns the deposit of an allocation, which is made if there is none; none if the driver makes no descriptor.
+fn deposited(context: &Context, (id, object): (u64, &Object), memory: &Memory) -> Option<DepositId> {
+    let Made::Private { exported: Some(_), deposit, .. } = &memory.made else { return None };
+    let mut deposit = deposit.lock();
+    if deposit.is_none() {
+        *deposit = context.env.allowance.deposit(descriptor((id, object), memory)?.as_fd());
+    }
+    deposit.as_ref().map(|deposit| deposit.id)
 }
 
 /// Returns a descriptor of memory that the driver gives away; none if it makes none.
-fn descriptor((id, object): (u64, &Object), exported: &Exported) -> Option<Arc<MemoryFile>> {
+fn descriptor((id, object): (u64, &Object), memory: &Memory) -> Option<Arc<MemoryFile>> {
+    let Made::Private { exported: Some(exported), .. } = &memory.made else { return None };
     if let Exported::Imported(file) = exported {
         return Some(Arc::clone(file));
     }

@@ -53,6 +53,7 @@ mod world_for_tests;
 use crate::execution::context::Context;
 
 pub use contents::Contents;
+pub(crate) use memory::deposit_all;
 pub use prelude::Prelude;
 pub(crate) use rebuild::rebuild;
 pub use saved::{Carry, NotMovable, Saved, SavedFile};
