@@ -302,7 +302,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToWorker::BuildPrelude,
         ToWorker::HandOver { copies: true },
         ToWorker::TakeOver,
-        ToWorker::WriteCheckpoint,
+        ToWorker::WriteCheckpoint { number: 7 },
         ToWorker::GoOn,
     ];
     let reason = || "words".to_owned();

@@ -99,7 +99,8 @@ impl Place {
         // With the target's name the flags do not go to build scripts.
         let target = Architecture::own().context("no fuzz targets are built for this machine")?.triple();
         let status = cargo()
-            .args(["build", "--quiet", "--locked", "--release", "--bins", "--target", target, "--target-dir"])
+            .args(["build", "--quiet", "--locked", "--release", "--bins", "--examples"])
+            .args(["--target", target, "--target-dir"])
             .arg(&self.built)
             .current_dir(&self.folder)
             .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
