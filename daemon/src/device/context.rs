@@ -28,8 +28,6 @@ pub(crate) enum Obstacle {
     Lost,
     /// The worker lends memory, which would be gone with it.
     Lends,
-    /// The worker is exporting memory, which is over soon.
-    Exports,
 }
 
 /// The successor of a context's worker, from when it is shown the context's resources.

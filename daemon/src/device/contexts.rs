@@ -281,9 +281,13 @@ impl<T> Device<T> {
             State::Shell => Some(Obstacle::Shell),
             State::Lost => Some(Obstacle::Lost),
             State::Alive if !context.lending.is_empty() => Some(Obstacle::Lends),
-            State::Alive if !context.exporting.is_empty() => Some(Obstacle::Exports),
             State::Alive => None,
         }
+    }
+
+    /// Returns whether a context's worker has been asked to export memory, and has not answered.
+    pub(crate) fn is_exporting(&self, ctx_id: ContextId) -> bool {
+        self.contexts.get(&ctx_id).is_some_and(|context| !context.exporting.is_empty())
     }
 
     /// The process of this number has a driver, and holds memory of the GPUs for a context whose worker has none.

@@ -246,7 +246,7 @@ pub enum Unmovable {
     BackEnd,
     /// The worker lends memory to the guest.
     Lends,
-    /// The worker is exporting memory, which is over soon.
+    /// The worker is exporting memory, which is over soon. Only device processes of older programs say so.
     Exports,
     /// The context is swapped out, and gets a worker when its program goes on.
     SwappedOut,

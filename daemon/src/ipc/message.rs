@@ -143,7 +143,7 @@ pub enum ToWorker {
     Grants,
     /// The doorbell, sent behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
     Doorbell,
-    /// Write down what a successor can make before this worker rests, and go on. Descriptor: the socket that it reads from, which takes
+    /// Write down what a successor can make before this worker rests, and go on. Handled ahead of what waits for a ring. Descriptor: the socket that it reads from, which takes
     /// [`HandOver::Bytes`] and [`HandOver::End`]. The next [`Self::HandOver`] writes down the rest, unless [`Self::GoOn`] comes before.
     WritePrelude {
         /// The successor has made what was written down before: only what has come since, and what has gone, is to be written.
@@ -153,7 +153,8 @@ pub enum ToWorker {
     /// prelude. Descriptor: the socket to read from.
     /// Answered by [`ToDevice::PreludeBuilt`], or by [`ToDevice::Lost`].
     BuildPrelude,
-    /// Come to rest, and write everything down for a successor. Descriptor: the socket that it reads from, which takes [`HandOver`] messages.
+    /// Come to rest, and write everything down for a successor. Handled ahead of what waits for a ring, and of what came behind that: such submissions and
+    /// exports are written down as well. Descriptor: the socket that it reads from, which takes [`HandOver`] messages.
     /// Answered by [`ToDevice::HandedOver`], or by [`ToDevice::Stays`] when the worker has gone on. Between this message and
     /// [`Self::GoOn`] nothing else is sent but answers to what the worker asks for. Nothing is written before all is at rest and nothing can
     /// be in the way any more: with the first byte the successor begins to read. A worker that stays for now is told again, with the same
@@ -339,7 +340,8 @@ pub enum ToDevice {
         /// The submission cannot even begin: the command is refused.
         is_blocked: bool,
     },
-    /// From a worker that keeps a context which is swapped out ([`WorkerSetup::swapped_out`]): a ring has a command for the driver.
+    /// From a worker that keeps a context which is swapped out ([`WorkerSetup::swapped_out`]): a ring has a command for the driver, or
+    /// messages are left.
     Wakes,
     /// Answer to [`ToWorker::BuildPrelude`]: all of it is made.
     PreludeBuilt {

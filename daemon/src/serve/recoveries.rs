@@ -8,7 +8,7 @@ use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
 use super::effects::World;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
 use super::run::Server;
-use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker, Unmovable};
+use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker};
 use config::{DepositId, MemoryId, MemoryName};
 use outside::Span;
 use protocol::ids::{ContextId, FenceId, RingIdx};
@@ -54,11 +54,10 @@ impl Server {
         // A message that is not executed yet may take the mark away.
         let is_current = || page.checkpoint().current().is_some();
         match self.unmovable(ctx_id) {
-            None if workers.has_successor(ctx_id) => Some(Seen::Busy),
+            None if workers.has_successor(ctx_id) || self.device.is_exporting(ctx_id) => Some(Seen::Busy),
             None if is_current() && !workers.keeps(ctx_id) => Some(Seen::Unnoted),
             None if is_current() && !workers.has_executed_all(ctx_id) => Some(Seen::Noted),
             None => Some(look(page)),
-            Some(Unmovable::Exports) => Some(Seen::Busy),
             Some(_) => None,
         }
     }
@@ -119,7 +118,7 @@ impl Server {
         if self.world.workers.has_successor(ctx_id) {
             return Err("it was being handed over".into());
         }
-        if let Some(why) = self.unmovable(ctx_id).filter(|why| *why != Unmovable::Exports) {
+        if let Some(why) = self.unmovable(ctx_id) {
             return Err(why.to_string());
         }
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();

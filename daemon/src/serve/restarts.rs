@@ -73,7 +73,7 @@ impl Server {
             _ => {}
         }
         if let Some(why) = self.unmovable(ctx_id) {
-            return Err(Failure { reason: why.to_string(), for_now: why == Unmovable::Exports });
+            return Err(why.to_string().into());
         }
         if self.world.workers.owes_answer(ctx_id) {
             let what = "its worker has not yet answered to the restart before: try again in a moment";
@@ -127,7 +127,6 @@ impl Server {
             _ if !of_files => Some(Unmovable::BackEnd),
             Some(Obstacle::Lends) => Some(Unmovable::Lends),
             _ if self.world.lenders.is_anchored(ctx_id) => Some(Unmovable::Lends),
-            Some(Obstacle::Exports) => Some(Unmovable::Exports),
             None => None,
         }
     }
@@ -235,7 +234,6 @@ impl Server {
                 }
                 Err(reason) => self.fail(ctx_id, reason),
             },
-            Some(why @ Unmovable::Exports) => self.put_off(ctx_id, &why.to_string(), now),
             Some(why) => self.fail(ctx_id, why.to_string()),
         }
     }
@@ -271,6 +269,10 @@ impl Server {
     pub(super) fn worker_handed_over(&mut self, ctx_id: ContextId) {
         if !self.world.workers.answers(ctx_id) {
             return self.lose(ctx_id, "an answer to nothing that was asked");
+        }
+        // One that lends was not told to hand over.
+        if self.world.lenders.is_anchored(ctx_id) {
+            return self.lose(ctx_id, "its worker lends memory while it hands over");
         }
         // If it was called off meanwhile, the worker has been told to go on.
         if self.world.workers.holds_back(ctx_id) {

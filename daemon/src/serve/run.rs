@@ -659,9 +659,6 @@ impl Server {
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }
-            // None was due when the worker was told to hand over: it has not been asked yet.
-            ToDevice::BlobExported { .. } | ToDevice::BlobRefused { .. }
-                if self.world.workers.holds_back(ctx_id) => {}
             ToDevice::BlobExported { resource_id, map_info, memory } => {
                 let cache = match map_info {
                     ipc::MapInfo::Cached => MapCache::Cached,

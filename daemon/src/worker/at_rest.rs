@@ -1,11 +1,20 @@
 //! Executors and rings at rest: what another process needs of them to go on.
 
+use super::inbox::Letter;
 use super::reply::{ReplyPlace, ReplyStream};
 use super::resources::Resources;
+use crate::ipc::{Fence, ToWorker};
 use parking_lot::Mutex;
+use protocol::ids::{BlobId, ResourceId};
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use vulkan::ContextLost;
+use vulkan::snapshot::NotMovable;
 
 /// An executor between two commands, to be gone on with by another.
 #[derive(Debug, Default)]
@@ -51,6 +60,124 @@ pub(super) struct RingAtRest {
     pub virtqueue_seqno: u64,
     /// The state of its executor.
     pub executor: AtRest,
+}
+
+/// A message that a worker was sent and has not executed, as another process finds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Left {
+    /// A submission of the virtqueue's.
+    Submission {
+        /// The stream, from the first command that is not executed.
+        bytes: Vec<u8>,
+        /// Passed behind it.
+        fence: Option<Fence>,
+    },
+    /// An export.
+    Export {
+        /// The new resource.
+        resource_id: ResourceId,
+        /// The memory.
+        blob_id: BlobId,
+        /// Bytes that the guest will map.
+        size: u64,
+        /// The guest wants to map it.
+        mappable: bool,
+    },
+}
+
+/// The messages that are left, at most.
+pub(super) const LEFT_MAX: usize = 65_536;
+
+/// The bytes of submissions that are handed over, at most.
+const LEFT_BYTES_MAX: usize = 64 << 20;
+
+impl Left {
+    /// Returns what a successor is given of these messages. The context sees other resources no more; a submission must name none of them. No submission in
+    /// a file has more than `bytes_max` bytes.
+    ///
+    /// # Errors
+    ///
+    /// They have too many bytes, are of other kinds, or name such a resource.
+    pub(super) fn of<'l>(
+        letters: impl IntoIterator<Item = &'l Letter>,
+        bytes_max: usize,
+    ) -> Result<Vec<Self>, NotMovable> {
+        let (mut all, mut room, mut detached) = (Vec::new(), LEFT_BYTES_MAX, FxHashSet::default());
+        for letter in letters {
+            match &letter.message {
+                ToWorker::Submit { size, inline, fence } => {
+                    let left = room.checked_sub(*size as usize);
+                    let too_much = "its worker waits for a ring, and much was submitted since";
+                    room = left.ok_or_else(|| NotMovable::for_now(too_much))?;
+                    let bytes = payload(*size, inline, letter.fd.as_ref(), bytes_max);
+                    let bytes = bytes.map_err(|lost| NotMovable::for_now(lost.reason()))?;
+                    all.push(Self::Submission { bytes: bytes.into_owned(), fence: *fence });
+                }
+                ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
+                    let (resource_id, blob_id, size, mappable) = (*resource_id, *blob_id, *size, *mappable);
+                    all.push(Self::Export { resource_id, blob_id, size, mappable });
+                }
+                ToWorker::DetachResource { resource_id } => _ = detached.insert(resource_id.0),
+                _ => {
+                    return Err(NotMovable::for_now(
+                        "its worker waits for a ring, and has been told other things since",
+                    ));
+                }
+            }
+        }
+        match all.iter().any(|left| left.may_name(&detached)) {
+            true => Err(NotMovable::for_now("what was submitted may name a resource that is gone")),
+            false => Ok(all),
+        }
+    }
+
+    /// Returns whether one of the words of a submission is one of these numbers.
+    fn may_name(&self, resources: &FxHashSet<u32>) -> bool {
+        match self {
+            Self::Submission { bytes, .. } if !resources.is_empty() => {
+                bytes.as_chunks().0.iter().any(|word| resources.contains(&u32::from_le_bytes(*word)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the message.
+    pub(super) fn message(self) -> ToWorker {
+        match self {
+            Self::Submission { bytes, fence } => {
+                ToWorker::Submit { size: bytes.len() as u32, inline: bytes, fence }
+            }
+            Self::Export { resource_id, blob_id, size, mappable } => {
+                ToWorker::ExportBlob { resource_id, blob_id, size, mappable }
+            }
+        }
+    }
+}
+
+/// Returns the bytes of a submission, in private memory: they came in the packet, or in a file beside it.
+///
+/// # Errors
+///
+/// They are more than `limit`, or not there.
+pub(super) fn payload<'b>(
+    size: u32,
+    inline: &'b [u8],
+    file: Option<&OwnedFd>,
+    limit: usize,
+) -> Result<Cow<'b, [u8]>, ContextLost> {
+    let size = size as usize;
+    if inline.len() == size {
+        return Ok(Cow::Borrowed(inline));
+    }
+    let file = file.ok_or_else(|| ContextLost::new("submission without its payload"))?;
+    if size > limit {
+        return Err(ContextLost::new(format!("limit reached: command_bytes ({limit})")));
+    }
+    let mut payload = vec![0; size];
+    let file = File::from(file.try_clone().map_err(|error| ContextLost::new(error.to_string()))?);
+    file.read_exact_at(&mut payload, 0)
+        .map_err(|error| ContextLost::new(format!("payload cannot be read: {error}")))?;
+    Ok(Cow::Owned(payload))
 }
 
 /// The state in which the executor of a ring came to rest: written by the ring's thread, read by others while that rests.

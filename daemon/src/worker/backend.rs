@@ -61,6 +61,12 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Tells when there is something to look at.
     fn watchdog_wake(&self) -> &WatchdogWake;
 
+    /// Returns whether commands can be executed here. If not, the context has to be handed over to a worker with a driver before.
+    fn has_driver(&self) -> bool;
+
+    /// Asks for that, unless it has been asked for.
+    fn want_driver(&self);
+
     /// Waits until everything that was submitted has completed; see [`Renderer::drain`].
     fn drain(&self, patience: Duration) -> Result<(), NotMovable>;
 
@@ -185,6 +191,12 @@ impl Backend for Renderer {
     fn watchdog_wake(&self) -> &WatchdogWake {
         Renderer::watchdog_wake(self)
     }
+
+    fn has_driver(&self) -> bool {
+        true
+    }
+
+    fn want_driver(&self) {}
 
     fn drain(&self, patience: Duration) -> Result<(), NotMovable> {
         Renderer::drain(self, patience)

@@ -40,6 +40,8 @@ pub(super) struct Context<B> {
     pub monitor: Monitor,
     /// Ends waits of the virtqueue's executor inside the driver.
     pub cancel: Cancel,
+    /// Interrupts waits of the virtqueue's executor for rings while the worker is to hand over.
+    pub hand_overs: AwaitedHandOvers,
     /// Hears which rings are awake, if anybody wants to know.
     pub activity: Option<Arc<Activity>>,
     /// Says whether the last checkpoint has all that was executed, if anybody wants to know.
@@ -52,6 +54,14 @@ pub(super) struct Context<B> {
     channel: Arc<Channel>,
     rings: Mutex<FxHashMap<u64, RingEntry>>,
     ended: AtomicBool,
+}
+
+/// The requests to hand over, or to prepare that, which have come and are not handled.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedHandOvers {
+    /// Interrupted while there are some.
+    pub waits: Cancel,
+    count: Mutex<u32>,
 }
 
 /// A ring and its thread.
@@ -84,6 +94,7 @@ impl<B: Backend> Context<B> {
             copies: Budget::new("command_bytes", setup.limits.command_bytes),
             monitor: Monitor::default(),
             cancel: Cancel::default(),
+            hand_overs: AwaitedHandOvers::default(),
             activity: None,
             checkpoint: None,
             progress: None,
@@ -181,6 +192,26 @@ impl<B: Backend> Context<B> {
         let rings: Vec<_> = self.rings.lock().values().map(|entry| Arc::clone(&entry.ring)).collect();
         rings.iter().for_each(|ring| ring.interrupt());
         rings.iter().all(|ring| ring.wait_rested(deadline)) && !self.has_ended()
+    }
+
+    /// A request to hand over, or to prepare that, has come: the virtqueue's executor waits for no ring until that [is handled](Self::hand_over_is_handled).
+    pub(super) fn hand_over_comes(&self) {
+        let AwaitedHandOvers { waits, count } = &self.hand_overs;
+        let mut count = count.lock();
+        *count += 1;
+        waits.interrupt();
+        drop(count);
+        self.rings.lock().values().for_each(|entry| entry.ring.wake_head_waiters());
+    }
+
+    /// The first of these requests is handled.
+    pub(super) fn hand_over_is_handled(&self) {
+        let AwaitedHandOvers { waits, count } = &self.hand_overs;
+        let mut count = count.lock();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            waits.resume();
+        }
     }
 
     /// Lets all rings go on that rest.

@@ -38,6 +38,14 @@ impl Fences {
         }
     }
 
+    /// Takes back that a fence was opened. Returns whether it is open still.
+    pub(super) fn take_back(&self, fence: Fence) -> bool {
+        let mut state = self.state.lock();
+        let Some(timeline) = state.timelines.get_mut(&fence.ring_idx) else { return false };
+        let place = timeline.iter().rposition(|(id, _)| *id == fence.fence_id);
+        place.and_then(|place| timeline.remove(place)).is_some()
+    }
+
     /// The work before this fence is done. It is answered once all before it on its timeline are.
     pub(super) fn pass(&self, fence: Fence) {
         let mut state = self.state.lock();
@@ -103,6 +111,22 @@ mod tests {
         assert_eq!(answered(&peer), [fence(2, 11)]);
         fences.pass(fence(1, 10));
         assert_eq!(answered(&peer), [fence(1, 10), fence(1, 12)]);
+    }
+
+    #[test]
+    fn a_fence_that_was_taken_back_is_answered_when_it_was_opened_again() {
+        let (ours, peer) = Channel::pair().unwrap();
+        let fences = Fences::new(Arc::new(ours));
+        [fence(1, 1), fence(1, 2)].into_iter().for_each(|fence| fences.open(fence));
+        assert!(fences.take_back(fence(1, 2)) && !fences.take_back(fence(1, 2)));
+        fences.pass(fence(1, 1));
+        assert_eq!((answered(&peer), fences.have_passed()), (vec![fence(1, 1)], true));
+        fences.open(fence(1, 2));
+        fences.pass(fence(1, 2));
+        assert_eq!(answered(&peer), [fence(1, 2)]);
+        fences.open(fence(1, 3));
+        fences.release();
+        assert!(!fences.take_back(fence(1, 3)), "it is answered");
     }
 
     #[test]

@@ -68,6 +68,8 @@ struct Gate {
 pub(super) enum HeadWait {
     /// The ring is being destroyed, or its context ends.
     Cancelled,
+    /// The virtqueue's executor is to rest.
+    Interrupted,
     /// The driver has not even written up to that position.
     Unreachable,
     /// The ring itself waits for a thread that waits for it.
@@ -344,8 +346,9 @@ impl Ring {
         Ok(reached)
     }
 
-    /// Does its long part: sleeps until everything before `seqno` is executed.
-    pub(super) fn wait_head(&self, seqno: u32) -> Result<(), HeadWait> {
+    /// Does its long part: sleeps until everything before `seqno` is executed, or until `waits` says otherwise; who changes that
+    /// [wakes](Self::wake_head_waiters) this.
+    pub(super) fn wait_head(&self, seqno: u32, waits: &Cancel) -> Result<(), HeadWait> {
         let mut gate = self.gate.lock();
         gate.awaited_head = Some(seqno);
         self.head_waiters.fetch_add(1, Ordering::SeqCst);
@@ -356,6 +359,9 @@ impl Ring {
             if self.cancel.is_cancelled() {
                 break Err(HeadWait::Cancelled);
             }
+            if waits.is_interrupted() {
+                break Err(HeadWait::Interrupted);
+            }
             if self.waits_for_itself(&gate) {
                 break Err(HeadWait::Circle);
             }
@@ -364,6 +370,12 @@ impl Ring {
         self.head_waiters.fetch_sub(1, Ordering::SeqCst);
         gate.awaited_head = None;
         waited
+    }
+
+    /// Has those who wait for the head look whether they may.
+    pub(super) fn wake_head_waiters(&self) {
+        let _gate = self.gate.lock();
+        self.moved.notify_all();
     }
 
     /// Returns whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits

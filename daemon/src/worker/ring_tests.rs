@@ -334,7 +334,7 @@ fn a_wait_for_the_head_ends_when_it_is_reached() {
             // Published without notifying: the wait itself has to wake the ring.
             ring.tail.store(4, SeqCst);
             if !ring.poll_head(4).unwrap() {
-                ring.wait_head(4).unwrap();
+                ring.wait_head(4, &Cancel::default()).unwrap();
             }
             assert!(reached.load(SeqCst));
             ring.end();
@@ -357,7 +357,9 @@ fn a_thread_that_takes_its_time_learns_what_else_it_is_needed_for() {
                 assert!(ring.is_pressed());
             }
             2 => std::thread::scope(|scope| {
-                scope.spawn(|| assert!(ring.poll_head(8).is_ok() && ring.wait_head(8).is_err()));
+                scope.spawn(|| {
+                    assert!(ring.poll_head(8).is_ok() && ring.wait_head(8, &Cancel::default()).is_err())
+                });
                 while !ring.is_pressed() {
                     std::thread::yield_now();
                 }
@@ -555,7 +557,7 @@ fn ending_a_ring_ends_every_wait() {
     let (ring, other) = (ring(Duration::ZERO), ring(Duration::ZERO));
     ring.tail.store(4, Release);
     std::thread::scope(|scope| {
-        let head = scope.spawn(|| ring.wait_head(4));
+        let head = scope.spawn(|| ring.wait_head(4, &Cancel::default()));
         let seqno = scope.spawn(|| other.wait_virtqueue_seqno(1));
         let idle = scope.spawn(|| {
             let idle = Ring::new(private(4096), layout(), Duration::ZERO).unwrap();
@@ -585,10 +587,10 @@ fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
         while ring.gate.lock().awaited_seqno.is_none() {
             std::thread::yield_now();
         }
-        assert_eq!(ring.wait_head(8), Err(HeadWait::Circle));
+        assert_eq!(ring.wait_head(8, &Cancel::default()), Err(HeadWait::Circle));
         ring.publish_virtqueue_seqno(1);
         assert_eq!(thread.join().unwrap(), Ok(()));
-        let virtqueue = scope.spawn(|| ring.wait_head(4));
+        let virtqueue = scope.spawn(|| ring.wait_head(4, &Cancel::default()));
         while ring.gate.lock().awaited_head.is_none() {
             std::thread::yield_now();
         }
@@ -597,7 +599,7 @@ fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
         assert_eq!(virtqueue.join().unwrap(), Ok(()));
         // A ring that has not woken up yet to what it waits for.
         ring.gate.lock().awaited_seqno = Some(1);
-        let virtqueue = scope.spawn(|| ring.wait_head(8));
+        let virtqueue = scope.spawn(|| ring.wait_head(8, &Cancel::default()));
         while ring.gate.lock().awaited_head.is_none() && !virtqueue.is_finished() {
             std::thread::yield_now();
         }

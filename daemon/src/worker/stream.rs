@@ -84,13 +84,8 @@ impl<B: Backend> Executor<B> {
         self.notes.batches(&self.state.context)
     }
 
-    /// Executes a whole stream.
-    pub(super) fn run(&mut self, bytes: &[u8]) -> Result<(), ContextLost> {
-        self.run_from(bytes, &mut 0)
-    }
-
-    /// Executes what is left of a stream of which `done` bytes are executed.
-    fn run_from(&mut self, bytes: &[u8], done: &mut usize) -> Result<(), ContextLost> {
+    /// Executes what is left of a stream of which `done` bytes are executed. After an interruption, `done` says how many are.
+    pub(super) fn run_from(&mut self, bytes: &[u8], done: &mut usize) -> Result<(), ContextLost> {
         loop {
             let rest = bytes.get(*done..).ok_or_else(|| ContextLost::new("a stream has become shorter"))?;
             if rest.is_empty() {

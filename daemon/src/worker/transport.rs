@@ -127,10 +127,11 @@ fn wait_ring_seqno<B: Backend>(state: &State<B>, id: u64, seqno: u64) -> Result<
     let seqno = seqno as u32;
     let reached = ring.poll_head(seqno).and_then(|reached| match reached {
         true => Ok(()),
-        false => away(state, || ring.wait_head(seqno)),
+        false => away(state, || ring.wait_head(seqno, &state.context.hand_overs.waits)),
     });
     reached.map_err(|why| match why {
         HeadWait::Cancelled => ContextLost::new("ring has ended"),
+        HeadWait::Interrupted => Interrupted.into(),
         HeadWait::Unreachable => ContextLost::new(format!("seqno {seqno} is not in the ring")),
         HeadWait::Circle => circle(),
     })

@@ -69,7 +69,7 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     let ring = Ring::new(Arc::clone(&pages), layout, Duration::ZERO).map_err(failed)?;
     let ring = Arc::new(ring.named(1));
     let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)), Begin::default());
-    executor.run(workload.prepare)?;
+    executor.run_from(workload.prepare, &mut 0)?;
     if null::has_failed(&context.backend) {
         return Err(ContextLost::new("an object was refused"));
     }

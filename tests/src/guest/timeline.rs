@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::gpu::Gpu;
-use super::ring::{ASYNC, REPLY};
+use super::ring::{ASYNC, REPLY, Ring};
 use anyhow::Result;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
@@ -60,11 +60,11 @@ pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
     Ok(semaphore)
 }
 
-/// Has the device's ring wait for a value of a semaphore that is never signalled. Returns the commands by which the virtqueue waits for the ring.
+/// Has the device's ring wait until a semaphore is 1, which is 0.
 ///
 /// # Errors
 /// The device refuses it.
-pub fn wait_on_ring(guest: &mut Device) -> Result<Vec<u8>> {
+pub fn wait_on_ring(guest: &mut Device) -> Result<venus::Semaphore> {
     let (device, semaphore) = (guest.device, semaphore(guest)?);
     let info = venus::SemaphoreWaitInfo {
         semaphore_count: 1,
@@ -74,7 +74,17 @@ pub fn wait_on_ring(guest: &mut Device) -> Result<Vec<u8>> {
     };
     let wait = venus::WaitSemaphores { device, p_wait_info: Some(&info), timeout: u64::MAX };
     guest.ring.command(|w| wait.encode(ASYNC, w))?;
-    Ok(guest.wait_for_ring_on_virtqueue())
+    Ok(semaphore)
+}
+
+/// Signals the semaphore of [`wait_on_ring`] by another ring.
+///
+/// # Errors
+/// There is no room in the ring.
+pub fn signal_by(ring: &mut Ring, device: venus::Device, semaphore: venus::Semaphore) -> Result<()> {
+    let info = venus::SemaphoreSignalInfo { semaphore, value: 1, ..Default::default() };
+    let signal = venus::SignalSemaphore { device, p_signal_info: Some(&info) };
+    ring.command(|w| signal.encode(ASYNC, w)).map(drop)
 }
 
 /// Signals the semaphore that [`wait_before_signal`] made.

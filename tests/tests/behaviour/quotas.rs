@@ -544,7 +544,8 @@ fn a_program_whose_requests_fill_the_queue_is_ended_before_it_is_full() -> Resul
         let mut hog = timeline::device(&guest, "hog")?;
         let descriptors = if vmm == Vmm::Qemu { 1 } else { 2 };
         // Its ring waits for a value that is never signalled, and the virtqueue's stream for the ring.
-        let wait = timeline::wait_on_ring(&mut hog)?;
+        timeline::wait_on_ring(&mut hog)?;
+        let wait = hog.wait_for_ring_on_virtqueue();
         let submit = |_| guest.submit_fenced(hog.context, RingIdx(0), &wait);
         let most = 7 * 256 / 8 / descriptors;
         let open: Vec<_> = (0..most).map(submit).collect();

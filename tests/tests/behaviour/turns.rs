@@ -1,15 +1,23 @@
 //! VMs that are promised more memory of a GPU than there is take turns, wait for memory no longer than they may, and compute the same results as
 //! alone.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use protocol::ids::BlobId;
+use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 use tests::broker::Broker;
 use tests::clients::many_threads;
 use tests::daemon::eventually;
-use tests::guest::PATIENCE;
+use tests::frontend::{Options, Session};
+use tests::guest::device::{Device, Source, ensure_filled};
+use tests::guest::ring::{Ring, RingOptions};
+use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::program::{LIMIT, Program};
+use vm_memory::{Bytes as _, VolatileMemory as _};
 
 /// A program of each VM needs more than half of this: it has two lanes with 16 KiB each.
 const SMALL: &str = "gpu-memory = \"48KiB\"";
@@ -112,4 +120,48 @@ fn nothing_is_swapped_out_where_there_is_memory_for_all() -> Result<()> {
     }
     ensure!(!broker.log().contains("swapped out"), "{}", broker.log());
     end_well(&broker, [one, other])
+}
+
+/// A program of a VM, with timelines.
+fn program(broker: &Broker, vm: &str) -> Result<(Arc<Gpu>, Device)> {
+    let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
+    let program = timeline::device(&gpu, vm)?;
+    Ok((gpu, program))
+}
+
+#[test]
+fn a_program_that_is_about_to_map_what_it_waits_for_gives_up_what_it_has() -> Result<()> {
+    const WORD: u32 = 0x5eed;
+    const HAD: u64 = 8 << 10;
+    const WANTED: u64 = 48 << 10;
+    let broker = two("gpu-memory = \"96KiB\"")?;
+    let ((gpu, mut waits), (_other, mut holds)) = (program(&broker, "a")?, program(&broker, "b")?);
+    let memory = waits.allocate(HAD, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+    let had = waits.blob(memory, HAD)?.mapping.context("it is mapped")?.1.map()?;
+    had.as_volatile_slice().write_slice(&WORD.to_le_bytes().repeat(HAD as usize / 4), 0)?;
+    holds.allocate(48 << 10, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+    // The virtqueue waits for an allocation before it makes a blob of it, as Mesa's driver has it do.
+    let mut second = Ring::create(&gpu, waits.context, RingOptions::default())?;
+    let semaphore = timeline::wait_on_ring(&mut waits)?;
+    let blob_id = BlobId(waits.allocate_unheard(WANTED)?.0);
+    gpu.submit(waits.context, &waits.wait_for_ring_on_virtqueue());
+    let (resource_id, blob_mem, blob_flags) = (gpu.new_resource_id(), BlobMem::Host3d, BlobFlags::MAPPABLE);
+    let create = Command::ResourceCreateBlob {
+        resource_id,
+        blob_mem,
+        blob_flags,
+        blob_id,
+        size: WANTED,
+        entries: &[],
+    };
+    let created = gpu.start(&create, Some(waits.context), None);
+    gpu.capset()?;
+    let more = holds.allocate(40 << 10, Source::New)?;
+    more.map_err(|result| anyhow!("{result:?}: {}", broker.log()))?;
+    ensure!(!created.arrives_within(Duration::ZERO), "nothing is allocated yet");
+    timeline::signal_by(&mut second, waits.device, semaphore)?;
+    created.wait(PATIENCE).with_context(|| broker.log())?;
+    let mut bytes = vec![0; HAD as usize];
+    had.as_volatile_slice().read_slice(&mut bytes, 0)?;
+    ensure_filled(&bytes, WORD)
 }

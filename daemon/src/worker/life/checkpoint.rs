@@ -52,7 +52,7 @@ pub(super) fn write<B: Backend>(
     if saved.files.iter().any(|file| file.name() == MemoryName::Unnamed) {
         return Err(NotMovable::ever("memory that nobody counts"));
     }
-    let (bytes, _) = written(context, virtqueue, allowances, saved)?;
+    let (bytes, _) = written(context, (virtqueue, Vec::new()), allowances, saved)?;
     let size = bytes.len() as u64;
     if rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64) < size {
         return Err(NotMovable::ever("limit checkpoint_bytes reached"));

@@ -5,6 +5,7 @@ use super::*;
 use crate::ipc::HandOver;
 use config::{DepositId, MemoryName};
 use shm::journal::Journal;
+use std::fs::File;
 
 /// The number of the next checkpoint.
 static NUMBERS: AtomicU32 = AtomicU32::new(1);

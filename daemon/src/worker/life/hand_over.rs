@@ -5,13 +5,15 @@ use super::link::{Link, LinkError};
 use super::snapshot::{FILES_MAX, Snapshot};
 use crate::ipc::{HandOver, INLINE_SUBMIT_MAX};
 use crate::worker::allowance::Allowances;
-use crate::worker::at_rest::AtRest;
+use crate::worker::at_rest::{AtRest, Left};
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
+use crate::worker::inbox::Letter;
 use crate::worker::patience::patience;
 use crate::worker::reply::UNREAD_MAX;
 use crate::worker::stream::Executor;
 use config::MemoryName;
+use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved, SavedFile};
@@ -25,8 +27,8 @@ const FENCES_MAX: Duration = patience(10);
 /// Bytes of one message.
 const CHUNK: usize = INLINE_SUBMIT_MAX;
 
-/// Hands a context over to a successor that has built up the `prelude`. Waits up to `drain_max` for submissions. To be called between two commands of
-/// the virtqueue's stream, whose executor is `virtqueue`. If this worker stays, all rings have to be told to go on later ([`Context::go_on`]),
+/// Hands a context over to a successor that has built up the `prelude`, with what is `left` of the messages to this worker. Waits up to `drain_max` for
+/// submissions. To be called between two commands of the virtqueue's stream, whose executor is `virtqueue`. If this worker stays, all rings have to be told to go on later ([`Context::go_on`]),
 /// whether the hand-over has failed or not.
 ///
 /// # Errors
@@ -34,20 +36,21 @@ const CHUNK: usize = INLINE_SUBMIT_MAX;
 /// The context stays with this worker.
 pub(super) fn hand_over<B: Backend>(
     context: &Context<B>,
-    virtqueue: &Executor<B>,
+    (virtqueue, left): (&Executor<B>, &VecDeque<Letter>),
     (prelude, carry): (&Prelude, Carry),
     allowances: &Allowances,
     drain_max: Duration,
     link: &Link,
 ) -> Result<(), NotMovable> {
     let start = Instant::now();
+    let left = Left::of(left, context.limits.command_bytes)?;
     come_to_rest(context, REST_MAX, drain_max, FENCES_MAX)?;
     let drained = start.elapsed();
     let saved = context.backend.save(prelude, carry)?;
     let contents = context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.reason()))?;
     let outgoing =
         contents.map(|contents| Outgoing::new(contents, allowances, &context.cancel)).transpose()?;
-    let (bytes, files) = written(context, virtqueue, allowances, saved)?;
+    let (bytes, files) = written(context, (virtqueue, left), allowances, saved)?;
     let written = start.elapsed();
     send(link, &files, &bytes, outgoing)?;
     let stay = files.iter().filter(|file| file.name() == MemoryName::Unnamed).count();
@@ -88,7 +91,7 @@ pub(super) fn come_to_rest<B: Backend>(
 /// A successor could not go on with its rings or streams, or there would be too many bytes.
 pub(super) fn written<B: Backend>(
     context: &Context<B>,
-    virtqueue: &Executor<B>,
+    (virtqueue, left): (&Executor<B>, Vec<Left>),
     allowances: &Allowances,
     saved: Saved,
 ) -> Result<(Vec<u8>, Vec<SavedFile>), NotMovable> {
@@ -101,7 +104,8 @@ pub(super) fn written<B: Backend>(
     }
     let Saved { steps, files, .. } = saved;
     let memories = files.iter().map(SavedFile::name).collect();
-    let bytes = Snapshot::new(steps, memories, (virtqueue, rings), allowances.credit_granted()).encode();
+    let bytes =
+        Snapshot::new(steps, memories, (virtqueue, rings), allowances.credit_granted(), left).encode();
     Ok((bytes.map_err(NotMovable::ever)?, files))
 }
 

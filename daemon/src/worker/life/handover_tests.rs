@@ -602,3 +602,98 @@ fn a_worker_ends_with_its_channel_while_it_rests_or_hands_over_or_takes_over() {
     std::thread::sleep(Duration::from_millis(50));
     hands_over.end();
 }
+
+/// A worker whose virtqueue waits for a ring that is blocked in the driver, and has been told to export memory behind that.
+pub(super) fn waiting_for_a_ring(peer: &Peer, memory: Arc<Mapping>) -> GuestRing {
+    peer.submit_and_wait(&create_ring(1, 10));
+    let mut ring = GuestRing { memory, tail: 0 };
+    let head = ring.push(&BLOCK);
+    peer.is_blocked();
+    let stream = [&VERSION[..], &wait_ring(1, head), &VERSION].concat();
+    peer.submit(&stream, Some(fence(0, 1)));
+    let (resource_id, blob_id) = (ResourceId(31), BlobId(7));
+    let export = ToWorker::ExportBlob { resource_id, blob_id, size: 4096, mappable: true };
+    peer.channel.send(&export, None).unwrap();
+    ring
+}
+
+#[test]
+fn a_wait_for_a_ring_is_handed_over_with_what_comes_behind_it() {
+    let (old, new) = (Peer::start(), Peer::start());
+    let mut ring = waiting_for_a_ring(&old, shared(10, &[&old, &new]));
+    let (from, to) = Channel::pair().unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
+    new.takes_over_from(&to);
+    drop((from, to));
+    assert_eq!(old.answer(), ToDevice::HandedOver);
+    assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
+    let calls = new.calls();
+    assert!(old.silent() && new.silent());
+    old.end();
+    new.goes_on();
+    new.is_blocked();
+    assert!(new.silent(), "the export waits");
+    new.fake.set.store(true, SeqCst);
+    assert_eq!(new.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    assert!(matches!(new.answer(), ToDevice::BlobExported { resource_id: ResourceId(31), .. }));
+    // The command that was blocked, and the one behind the wait. That ahead of the wait was executed by the predecessor.
+    assert_eq!(new.calls(), calls + 2);
+    let head = ring.push(&VERSION);
+    ring.wait(head);
+    new.end();
+}
+
+#[test]
+fn a_worker_that_stays_goes_on_with_the_wait_and_with_what_comes_behind_it_in_its_order() {
+    let peer = Peer::start();
+    let _ring = waiting_for_a_ring(&peer, shared(10, &[&peer]));
+    for _ in 0..3 {
+        peer.hands_over_to_nobody();
+        assert!(matches!(peer.answer(), ToDevice::Stays { .. }));
+        peer.is_blocked();
+        // It can be called off as well when it is done.
+        peer.rests();
+        peer.goes_on();
+        peer.is_blocked();
+    }
+    // One that no submission names, and then one that may be named: its number is a word of the wait.
+    for (resource_id, why) in [(77, "the other worker is gone"), (1, "may name a resource that is gone")] {
+        let resource_id = ResourceId(resource_id);
+        peer.channel.send(&ToWorker::DetachResource { resource_id }, None).unwrap();
+        peer.hands_over_to_nobody();
+        peer.expect_stays(why, true);
+    }
+    peer.submit(&VERSION, Some(fence(0, 2)));
+    let calls = peer.calls();
+    assert!(peer.silent());
+    peer.fake.set.store(true, SeqCst);
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    assert!(matches!(peer.answer(), ToDevice::BlobExported { .. }));
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, 2)));
+    assert!((calls + 2..=calls + 3).contains(&peer.calls()), "{calls}, {}", peer.calls());
+    peer.end();
+}
+
+#[test]
+fn a_prelude_is_written_and_a_checkpoint_put_off_while_the_virtqueue_waits_for_a_ring() {
+    let (old, new) = (Peer::start(), Peer::start());
+    let _ring = waiting_for_a_ring(&old, shared(10, &[&old, &new]));
+    old.prepares(&new);
+    assert_eq!(new.answer(), ToDevice::PreludeBuilt { is_at_home: true });
+    let file = shm::create("test", 4096).unwrap();
+    old.channel.send(&ToWorker::WriteCheckpoint { number: 1 }, Some(file.as_fd())).unwrap();
+    assert!(old.silent());
+    let (from, to) = Channel::pair().unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: false }, Some(from.as_fd())).unwrap();
+    new.takes_over_from(&to);
+    drop((from, to));
+    assert!(matches!(old.answer(), ToDevice::NoCheckpoint { for_now: true, .. }));
+    assert_eq!(old.answer(), ToDevice::HandedOver);
+    assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
+    old.end();
+    new.goes_on();
+    new.fake.set.store(true, SeqCst);
+    assert_eq!(new.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    assert!(matches!(new.answer(), ToDevice::BlobExported { .. }));
+    new.end();
+}

@@ -139,7 +139,7 @@ pub(in crate::worker) fn fuzz_read(bytes: &[u8]) -> usize {
     let (created_by, executor) = (Vec::new(), AtRest::default());
     let ring = RingAtRest { id: 5, created_by, head: 0, virtqueue_seqno: 0, executor };
     let parts = (AtRest::default(), vec![ring]);
-    let mut snapshot = Snapshot::new(Vec::new(), Vec::new(), parts, config::PerHeap::default());
+    let mut snapshot = Snapshot::new(Vec::new(), Vec::new(), parts, config::PerHeap::default(), Vec::new());
     let Ok(journal) = Journal::read(fill, 1, &mut snapshot) else { return 0 };
     assert!(journal.bytes.len() as u64 <= JOURNAL_BYTES);
     assert_eq!(journal.entries().concat(), journal.bytes);

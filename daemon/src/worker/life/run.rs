@@ -1,4 +1,6 @@
-//! The life of a worker process: set-up, messages strictly in order, orderly end.
+//! The life of a worker process: set-up, messages in order, orderly end.
+//!
+//! A worker that is to hand over does not end a wait for a ring before: the wait is interrupted, and what is left of the messages goes to the successor.
 
 use super::checkpoint;
 use super::hand_over::hand_over;
@@ -9,7 +11,7 @@ use super::take_over::{Taken, take_over};
 use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::worker::allowance::Allowances;
-use crate::worker::at_rest::Begin;
+use crate::worker::at_rest::{Begin, LEFT_MAX, Left, payload};
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::inbox::{Inbox, Letter};
@@ -20,9 +22,8 @@ use config::GPUS_MAX;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use shm::journal::Journal;
 use shm::{Doorbell, GateSide, StatusPage};
-use std::fs::File;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -151,10 +152,8 @@ pub(in crate::worker) fn serve<B: Backend>(
     let executor = virtqueue(&context, &inbox, Begin::default());
     let prelude = Prelude::default();
     let handed_over = HandOvers { inbox: Arc::clone(&inbox), allowances, gates, longest, prelude };
-    let mut worker = Worker { context, executor, handed_over, stage: Stage::Begins };
-    while let Some(letter) = inbox.next() {
-        worker.handle(letter);
-    }
+    let mut worker = Worker { context, executor, handed_over, left: VecDeque::new(), stage: Stage::Begins };
+    while worker.takes_turn() {}
     (end.begins)();
     end_context(&worker.context, end.kill);
     worker.context.join();
@@ -187,6 +186,8 @@ struct Worker<B> {
     context: Arc<Context<B>>,
     executor: Executor<B>,
     handed_over: HandOvers,
+    /// The messages that are not executed, here or by the predecessor, since a wait of the first of them was interrupted, of which this is what is left.
+    left: VecDeque<Letter>,
     stage: Stage,
 }
 
@@ -213,6 +214,65 @@ enum Stage {
 }
 
 impl<B: Backend> Worker<B> {
+    /// Handles the next message, or goes on with what is left of those before. Returns false when there comes no more.
+    fn takes_turn(&mut self) -> bool {
+        let has_driver = self.context.backend.has_driver();
+        let is_serving = self.stage == Stage::Serves;
+        let may_wait = !self.context.hand_overs.waits.is_interrupted();
+        if is_serving
+            && may_wait
+            && has_driver
+            && let Some(letter) = self.left.pop_front()
+        {
+            self.handle(letter);
+            return true;
+        }
+        let Some(letter) = self.handed_over.inbox.next() else { return false };
+        let is_ahead = match letter.message {
+            ToWorker::HandOver { .. } | ToWorker::GoOn | ToWorker::WritePrelude { .. } => true,
+            // A successor is shown what the context sees then.
+            ToWorker::DetachResource { .. } => !has_driver,
+            _ => false,
+        };
+        match is_serving && !is_ahead && !self.left.is_empty() {
+            true => self.comes_later(letter),
+            false => self.handle(letter),
+        }
+        true
+    }
+
+    /// Keeps a message until those before it are executed.
+    fn comes_later(&mut self, letter: Letter) {
+        match self.left.len() < LEFT_MAX {
+            true => self.left.push_back(letter),
+            false => {
+                let reason = format!("limit reached: messages behind a wait for a ring ({LEFT_MAX})");
+                self.context.lose(&ContextLost::new(reason));
+            }
+        }
+    }
+
+    /// Does what a successor cannot do of the messages that are left.
+    fn settle_left(&mut self) {
+        let is_own = |letter: &Letter| {
+            matches!(letter.message, ToWorker::WriteCheckpoint { .. } | ToWorker::KeepJournal)
+        };
+        let (own, left): (VecDeque<_>, _) = std::mem::take(&mut self.left).into_iter().partition(is_own);
+        self.left = left;
+        for Letter { message, fd, .. } in own {
+            match message {
+                ToWorker::KeepJournal => self.keep_journal(fd),
+                _ => {
+                    let reason = "its worker is to hand over".to_owned();
+                    self.context.answer(&ToDevice::NoCheckpoint { reason, for_now: true }, None);
+                    if let Some(mark) = &self.context.checkpoint {
+                        mark.gives_up();
+                    }
+                }
+            }
+        }
+    }
+
     fn handle(&mut self, letter: Letter) {
         let Letter { message, fd, number } = letter;
         match (self.stage, &message) {
@@ -222,7 +282,7 @@ impl<B: Backend> Worker<B> {
                 return self.context.lose(&ContextLost::new("a message to a worker that rests"));
             }
             (Stage::Begins, ToWorker::BuildPrelude) => return self.build_prelude(fd),
-            (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd),
+            (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd, number),
             // What the context sees comes and goes until there is something to take over.
             (Stage::Begins, message) if is_about_resources(message) => {}
             // They change nothing that is in a checkpoint, or what they have executed notes itself.
@@ -241,6 +301,7 @@ impl<B: Backend> Worker<B> {
             }
             ToWorker::WritePrelude { goes_on } => self.write_prelude(goes_on, fd),
             ToWorker::HandOver { copies } => {
+                self.settle_left();
                 self.hand_over(fd, if copies { Carry::Copied } else { Carry::HandedOver });
             }
             ToWorker::WriteCheckpoint { number: checkpoint } => {
@@ -259,7 +320,7 @@ impl<B: Backend> Worker<B> {
             | ToWorker::CaughtUp { .. }
             | ToWorker::BlobGone { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
-            ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
+            ToWorker::Submit { size, inline, fence } => self.submit((size, inline, fd), fence, number),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
                 let exported = self.export(blob_id, size, mappable);
                 self.answer_export(resource_id, exported, (size, mappable), number);
@@ -268,9 +329,11 @@ impl<B: Backend> Worker<B> {
         self.has_executed(number);
     }
 
-    /// All messages up to this one are executed.
+    /// The message of this number is executed.
     fn has_executed(&self, number: u64) {
-        if let Some(progress) = &self.context.progress {
+        // What is told is that all before are as well.
+        let are_all = self.left.front().is_none_or(|left| left.number > number);
+        if let Some(progress) = self.context.progress.as_ref().filter(|_| are_all) {
             progress.executed(number as u32);
         }
     }
@@ -278,6 +341,7 @@ impl<B: Backend> Worker<B> {
     /// Writes down what a successor can make already.
     fn write_prelude(&mut self, goes_on: bool, socket: Option<OwnedFd>) {
         let Self { context, handed_over: HandOvers { inbox, prelude, .. }, .. } = self;
+        context.hand_over_is_handled();
         let so_far = if goes_on { std::mem::take(prelude) } else { Prelude::default() };
         let written = |link| inbox.while_away(|| prelude::write(context, so_far, &link));
         *prelude = open(context, socket, link::PATIENCE).map(written).unwrap_or_default();
@@ -301,13 +365,15 @@ impl<B: Backend> Worker<B> {
 
     /// Comes to rest and hands over, or goes on.
     fn hand_over(&mut self, socket: Option<OwnedFd>, carry: Carry) {
-        let Self { context, executor, handed_over, .. } = self;
+        let Self { context, executor, handed_over, left, .. } = self;
         let HandOvers { inbox, allowances, longest, prelude, .. } = handed_over;
+        context.hand_over_is_handled();
         // Nothing is sent before everything has completed.
         let patience = longest.saturating_add(link::PATIENCE);
         let handed = match open(context, socket, patience) {
-            Some(link) => inbox
-                .while_away(|| hand_over(context, executor, (prelude, carry), allowances, *longest, &link)),
+            Some(link) => inbox.while_away(|| {
+                hand_over(context, (executor, left), (prelude, carry), allowances, *longest, &link)
+            }),
             None => Err(NotMovable::ever("a hand-over to nobody")),
         };
         match handed {
@@ -358,16 +424,17 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Takes over the context of another worker, and rests, or is over.
-    fn take_over(&mut self, socket: Option<OwnedFd>) {
+    /// Takes over the context of another worker, and rests, or is over. The number of the message is `number`.
+    fn take_over(&mut self, socket: Option<OwnedFd>, number: u64) {
         let Self { context, handed_over: HandOvers { inbox, allowances, gates, .. }, .. } = self;
         let taken = match open(context, socket, link::PATIENCE) {
             Some(link) => inbox.while_away(|| take_over(context, allowances, gates, &link)),
             None => Err(ContextLost::new("a context to take over from nobody")),
         };
         match taken {
-            Ok(Taken { begin, said, files }) => {
+            Ok(Taken { begin, said, files, left }) => {
                 self.executor = virtqueue(context, inbox, begin);
+                self.left = left.into_iter().map(|left| arrived(context, left, number)).collect();
                 self.stage = Stage::Rests;
                 said.iter().for_each(|message| self.context.answer(message, None));
                 // Those that nothing is made of go back only now that they count as taken over.
@@ -384,22 +451,55 @@ impl<B: Backend> Worker<B> {
         self.stage = Stage::Serves;
         self.handed_over.prelude = Prelude::default();
         self.context.go_on();
+        if !self.left.is_empty() {
+            self.context.backend.want_driver();
+        }
     }
 
-    fn submit(&mut self, size: u32, inline: Vec<u8>, file: Option<OwnedFd>, fence: Option<Fence>) {
+    /// Executes a submission. If a wait of it is interrupted, what is left of it is kept.
+    fn submit(
+        &mut self,
+        (size, inline, file): (u32, Vec<u8>, Option<OwnedFd>),
+        fence: Option<Fence>,
+        number: u64,
+    ) {
         if let Some(fence) = fence {
             self.context.fences.open(fence);
         }
-        if !self.context.has_ended() {
-            let limit = self.context.limits.command_bytes;
-            let executed = payload(size, inline, file, limit).and_then(|payload| self.executor.run(&payload));
-            if let Err(lost) = executed {
-                self.context.lose(&lost);
+        match self.execute(size, &inline, file.as_ref()) {
+            Ok(None) => {}
+            Ok(Some(rest)) => {
+                return self.leave(rest, fence, number);
             }
+            Err(lost) => self.context.lose(&lost),
         }
         if let Some(fence) = fence {
             self.fence(fence);
         }
+    }
+
+    /// Executes the stream of a submission. Returns what is left of it if a wait of it was interrupted.
+    fn execute(
+        &mut self,
+        size: u32,
+        inline: &[u8],
+        file: Option<&OwnedFd>,
+    ) -> Result<Option<Vec<u8>>, ContextLost> {
+        if self.context.has_ended() {
+            return Ok(None);
+        }
+        let (payload, mut done) = (payload(size, inline, file, self.context.limits.command_bytes)?, 0);
+        match self.executor.run_from(&payload, &mut done) {
+            Err(lost) if lost.is_interruption() => Ok(payload.get(done..).map(<[u8]>::to_vec)),
+            executed => executed.map(|()| None),
+        }
+    }
+
+    /// Keeps what is left of a submission. If the context is lost, its fence was answered.
+    fn leave(&mut self, bytes: Vec<u8>, fence: Option<Fence>, number: u64) {
+        let fence = fence.filter(|fence| self.context.fences.take_back(*fence));
+        let message = Left::Submission { bytes, fence }.message();
+        self.left.push_front(Letter { message, fd: None, number });
     }
 
     /// Passes a fence once everything before it on its timeline is done.
@@ -510,6 +610,10 @@ fn handle_on_arrival<B: Backend>(
             };
             (resource_id, context.resources.attach(resource_id, what, size, number))
         }
+        ToWorker::HandOver { .. } | ToWorker::WritePrelude { .. } => {
+            context.hand_over_comes();
+            return Some(letter);
+        }
         ToWorker::ExportBlob { resource_id, size, .. } => {
             let attached = context.resources.attach(resource_id, Arriving::Expected, size, number);
             debug_assert!(attached.is_ok(), "there is nothing to map");
@@ -523,20 +627,13 @@ fn handle_on_arrival<B: Backend>(
     None
 }
 
-/// The bytes of a submission, in private memory: they came in the packet, or in a file beside it.
-fn payload(size: u32, inline: Vec<u8>, file: Option<OwnedFd>, limit: usize) -> Result<Vec<u8>, ContextLost> {
-    let size = size as usize;
-    if inline.len() == size {
-        return Ok(inline);
+/// A message that a predecessor has left, as if it had just come.
+fn arrived<B: Backend>(context: &Context<B>, left: Left, number: u64) -> Letter {
+    if let Left::Export { resource_id, size, .. } = left {
+        let attached = context.resources.attach(resource_id, Arriving::Expected, size, number);
+        debug_assert!(attached.is_ok(), "there is nothing to map");
     }
-    let file = File::from(file.ok_or_else(|| ContextLost::new("submission without its payload"))?);
-    if size > limit {
-        return Err(ContextLost::new(format!("limit reached: command_bytes ({limit})")));
-    }
-    let mut payload = vec![0; size];
-    file.read_exact_at(&mut payload, 0)
-        .map_err(|error| ContextLost::new(format!("payload cannot be read: {error}")))?;
-    Ok(payload)
+    Letter { message: left.message(), fd: None, number }
 }
 
 /// The time that the orderly end of a worker may take.

@@ -13,8 +13,9 @@ use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
 use protocol::venus::generated::Command;
 use shm::{self, Mapping};
-use std::collections::VecDeque;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -156,6 +157,12 @@ impl Backend for Fake {
     fn watchdog_wake(&self) -> &WatchdogWake {
         &self.watchdog_wake
     }
+
+    fn has_driver(&self) -> bool {
+        true
+    }
+
+    fn want_driver(&self) {}
 
     fn drain(&self, _: Duration) -> Result<(), NotMovable> {
         match &*self.stays.lock() {

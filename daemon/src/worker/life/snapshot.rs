@@ -3,16 +3,17 @@
 //! Written and read by the same version of the daemon, as the successor is started by the process that started the old worker; the number
 //! is there to notice if not.
 
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::ipc::Fence;
 use crate::ipc::{decode, decode_first, encode};
-use crate::worker::at_rest::AtRest;
-use crate::worker::at_rest::RingAtRest;
+use crate::worker::at_rest::{AtRest, LEFT_MAX, Left, RingAtRest};
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::worker::reply::ReplyPlace;
 #[cfg(any(test, feature = "fuzzing"))]
 use config::{DepositId, MemoryId};
 use config::{MemoryName, PerHeap};
 #[cfg(any(test, feature = "fuzzing"))]
-use protocol::ids::ResourceId;
+use protocol::ids::{BlobId, FenceId, ResourceId, RingIdx};
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -29,7 +30,7 @@ const STEPS_MAX: usize = 4 << 20;
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// A worker at rest.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +49,9 @@ pub(super) struct Snapshot {
     pub rings: Vec<RingAtRest>,
     /// Bytes that the device process has granted for memory that only the driver uses.
     pub credit: PerHeap<u64>,
+    /// The messages that the worker was sent and has not executed, the first of them perhaps in part.
+    #[serde(deserialize_with = "at_most::<_, _, LEFT_MAX>")]
+    pub left: Vec<Left>,
 }
 
 /// The part of a prelude that a successor makes before the worker rests.
@@ -110,8 +114,9 @@ impl Snapshot {
         memories: Vec<MemoryName>,
         (virtqueue, rings): (AtRest, Vec<RingAtRest>),
         credit: PerHeap<u64>,
+        left: Vec<Left>,
     ) -> Self {
-        Self { version: VERSION, steps, memories, virtqueue, rings, credit }
+        Self { version: VERSION, steps, memories, virtqueue, rings, credit, left }
     }
 
     /// Returns the bytes of the snapshot.
@@ -155,6 +160,11 @@ pub(in crate::worker) fn seeds() -> Vec<Vec<u8>> {
     let ring = RingAtRest { id: 8, created_by: vec![1, 2, 3], head: u32::MAX, virtqueue_seqno: 9, executor };
     let steps = vec![Step::Commands(vec![5; 100]), Step::Signalled { id: 6 }];
     let credit = PerHeap { device: 1 << 30, host: 5 };
+    let fence = Some(Fence { ring_idx: RingIdx(1), fence_id: FenceId(1 << 50) });
+    let left = vec![
+        Left::Submission { bytes: vec![9; 8], fence },
+        Left::Export { resource_id: ResourceId(3), blob_id: BlobId(4), size: 4096, mappable: true },
+    ];
     let snapshots = [
         Snapshot::new(
             steps,
@@ -165,8 +175,9 @@ pub(in crate::worker) fn seeds() -> Vec<Vec<u8>> {
             ],
             (AtRest::default(), vec![ring.clone(), ring]),
             credit,
+            left,
         ),
-        Snapshot::new(Vec::new(), Vec::new(), (executor, Vec::new()), PerHeap::default()),
+        Snapshot::new(Vec::new(), Vec::new(), (executor, Vec::new()), PerHeap::default(), Vec::new()),
     ];
     snapshots.iter().filter_map(|snapshot| snapshot.encode().ok()).collect()
 }

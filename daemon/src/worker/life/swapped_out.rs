@@ -2,7 +2,7 @@
 //! goes on.
 //!
 //! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
-//! else than resources, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
+//! else than resources, or messages are left, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
 
 use crate::ipc::{Channel, ToDevice};
 use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
@@ -56,10 +56,7 @@ impl SwappedOut {
 
     /// Has the context handed over to a worker with a driver, which executes what cannot be executed here, and waits for that.
     fn wait_for_driver(&self, cancel: &Cancel) -> ContextLost {
-        if !self.has_told.swap(true, Ordering::SeqCst) {
-            // If it is gone, this process ends.
-            let _ = self.channel.send(&ToDevice::Wakes, None);
-        }
+        self.want_driver();
         let mut pause = LOOK_FIRST;
         loop {
             match cancel.stop() {
@@ -121,6 +118,17 @@ impl Backend for SwappedOut {
 
     fn watchdog_wake(&self) -> &WatchdogWake {
         &self.watchdog_wake
+    }
+
+    fn has_driver(&self) -> bool {
+        false
+    }
+
+    fn want_driver(&self) {
+        if !self.has_told.swap(true, Ordering::SeqCst) {
+            // If it is gone, this process ends.
+            let _ = self.channel.send(&ToDevice::Wakes, None);
+        }
     }
 
     fn drain(&self, _: Duration) -> Result<(), NotMovable> {

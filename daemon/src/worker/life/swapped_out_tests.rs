@@ -1,6 +1,6 @@
 //! Contexts that are swapped out to a worker without a driver, and in again.
 
-use super::handover::{contents, shared};
+use super::handover::{contents, shared, waiting_for_a_ring};
 use super::*;
 use crate::worker::life::swapped_out::SwappedOut;
 
@@ -128,4 +128,23 @@ fn a_context_that_ends_asleep_leaves_nobody_waiting() {
     ring.push(&VERSION);
     assert_eq!(asleep.answer(), ToDevice::Wakes);
     ends(asleep);
+}
+
+#[test]
+fn what_was_left_when_a_context_fell_asleep_waits_for_a_driver_and_detached_resources_do_not_join_it() {
+    let (old, asleep, new) = (Peer::start(), without_driver(0), Peer::start());
+    let _ring = waiting_for_a_ring(&old, shared(10, &[&old, &asleep, &new]));
+    hand_over(&old, &asleep, false);
+    is_taken_over(&asleep);
+    old.end();
+    assert_eq!(asleep.answer(), ToDevice::Wakes);
+    let detach = ToWorker::DetachResource { resource_id: ResourceId(1) };
+    asleep.channel.send(&detach, None).unwrap();
+    hand_over(&asleep, &new, false);
+    is_taken_over(&new);
+    ends(asleep);
+    new.fake.set.store(true, SeqCst);
+    assert_eq!(new.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    assert!(matches!(new.answer(), ToDevice::BlobExported { .. }));
+    new.end();
 }

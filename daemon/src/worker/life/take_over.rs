@@ -6,7 +6,7 @@ use super::link::Link;
 use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot};
 use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, ToDevice};
 use crate::worker::allowance::Allowances;
-use crate::worker::at_rest::Begin;
+use crate::worker::at_rest::{Begin, Left};
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
 use crate::worker::ring_thread::take_ring_over;
@@ -38,6 +38,8 @@ pub(super) struct Taken {
     pub said: Vec<ToDevice>,
     /// All files that came, to be kept until these were sent.
     pub files: Vec<Arc<MemoryFile>>,
+    /// The messages that its predecessor has not executed.
+    pub left: Vec<Left>,
 }
 
 /// The most pieces of memory that one message names: each has ten bytes at most.
@@ -96,7 +98,7 @@ pub(super) fn take_over<B: Backend>(
         start.elapsed()
     );
     let begin = snapshot.virtqueue.begin(&context.resources)?;
-    Ok(Taken { begin, said: said(&pieces, snapshot.credit), files })
+    Ok(Taken { begin, said: said(&pieces, snapshot.credit), files, left: snapshot.left })
 }
 
 /// Returns the files of the memory that a snapshot names, in its order; `memories` says what each file is. A file that came twice is used twice, as
