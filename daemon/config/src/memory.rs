@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryId(pub u64);
 
-/// The number by which a worker names memory of which it has deposited a descriptor with the device process. A worker uses no number twice.
+/// A worker deposits a descriptor of memory with the device process under this number, and uses each number once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DepositId(pub u64);
 

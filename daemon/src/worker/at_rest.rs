@@ -7,11 +7,10 @@ use crate::ipc::{Fence, ToWorker};
 use parking_lot::Mutex;
 use protocol::ids::{BlobId, ResourceId};
 use rustc_hash::FxHashSet;
+use rustix::io::{Errno, pread};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use vulkan::ContextLost;
 use vulkan::snapshot::NotMovable;
@@ -174,9 +173,15 @@ pub(super) fn payload<'b>(
         return Err(ContextLost::new(format!("limit reached: command_bytes ({limit})")));
     }
     let mut payload = vec![0; size];
-    let file = File::from(file.try_clone().map_err(|error| ContextLost::new(error.to_string()))?);
-    file.read_exact_at(&mut payload, 0)
-        .map_err(|error| ContextLost::new(format!("payload cannot be read: {error}")))?;
+    let mut done = 0;
+    while let Some(rest) = payload.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match pread(file, rest, done as u64) {
+            Ok(0) => return Err(ContextLost::new("payload cannot be read: its file is too short")),
+            Ok(read) => done += read,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(ContextLost::new(format!("payload cannot be read: {error}"))),
+        }
+    }
     Ok(Cow::Owned(payload))
 }
 

@@ -84,7 +84,7 @@ impl<B: Backend> Executor<B> {
         self.notes.batches(&self.state.context)
     }
 
-    /// Executes what is left of a stream of which `done` bytes are executed. After an interruption, `done` says how many are.
+    /// Executes a stream from byte `done` on, and advances `done` behind each command, also if a wait is interrupted.
     pub(super) fn run_from(&mut self, bytes: &[u8], done: &mut usize) -> Result<(), ContextLost> {
         loop {
             let rest = bytes.get(*done..).ok_or_else(|| ContextLost::new("a stream has become shorter"))?;

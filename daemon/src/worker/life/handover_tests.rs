@@ -70,6 +70,26 @@ impl Peer {
     }
 }
 
+/// One worker hands over to another.
+pub(super) fn hand_over(old: &Peer, new: &Peer, has_contents: bool) {
+    let (from, to) = Channel::pair().unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
+    if has_contents {
+        old.grants();
+    }
+    new.takes_over_from(&to);
+    drop((from, to));
+    if has_contents {
+        assert_eq!(old.answer(), ToDevice::MemoryReturned { memory: MemoryId(77) });
+    }
+    assert_eq!(old.answer(), ToDevice::HandedOver);
+}
+
+pub(super) fn is_taken_over(new: &Peer) {
+    assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
+    new.goes_on();
+}
+
 #[test]
 fn a_worker_that_handed_over_rests_alive_and_goes_on_as_if_nothing_had_been() {
     let peer = Peer::start();
@@ -222,11 +242,7 @@ fn a_successor_goes_on_at_the_right_byte_and_replies_in_the_right_place() {
     ring.push(&execute_streams(&[[20, 0, 4 * stream.len() as u32]]));
     old.is_blocked();
 
-    let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
-    new.takes_over_from(&to);
-    drop((from, to));
-    assert_eq!(old.answer(), ToDevice::HandedOver);
+    hand_over(&old, &new, false);
     let pieces = vec![MemoryId(3), MemoryId(3)];
     assert_eq!(new.answer(), ToDevice::TakenOver { pieces, credit: PerHeap::default() });
     assert_eq!(new.calls(), old.calls());
@@ -424,11 +440,7 @@ fn a_successor_takes_over_whatever_it_was_shown_before_and_sees_no_more() {
     new.channel.send(&ToWorker::DetachResource { resource_id: ResourceId(20) }, None).unwrap();
     shared(21, &[&new]);
     new.channel.send(&ToWorker::BlobGone { memory: MemoryId(1) }, None).unwrap();
-    let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
-    new.takes_over_from(&to);
-    drop((from, to));
-    assert_eq!(old.answer(), ToDevice::HandedOver);
+    hand_over(&old, &new, false);
     assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
     old.end();
     new.goes_on();
@@ -621,11 +633,7 @@ pub(super) fn waiting_for_a_ring(peer: &Peer, memory: Arc<Mapping>) -> GuestRing
 fn a_wait_for_a_ring_is_handed_over_with_what_comes_behind_it() {
     let (old, new) = (Peer::start(), Peer::start());
     let mut ring = waiting_for_a_ring(&old, shared(10, &[&old, &new]));
-    let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
-    new.takes_over_from(&to);
-    drop((from, to));
-    assert_eq!(old.answer(), ToDevice::HandedOver);
+    hand_over(&old, &new, false);
     assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
     let calls = new.calls();
     assert!(old.silent() && new.silent());

@@ -186,7 +186,7 @@ struct Worker<B> {
     context: Arc<Context<B>>,
     executor: Executor<B>,
     handed_over: HandOvers,
-    /// The messages that are not executed, here or by the predecessor, since a wait of the first of them was interrupted, of which this is what is left.
+    /// Messages that this worker, or its predecessor, has not executed. The first may be the rest of a submission in which a wait was interrupted.
     left: VecDeque<Letter>,
     stage: Stage,
 }
@@ -230,7 +230,7 @@ impl<B: Backend> Worker<B> {
         let Some(letter) = self.handed_over.inbox.next() else { return false };
         let is_ahead = match letter.message {
             ToWorker::HandOver { .. } | ToWorker::GoOn | ToWorker::WritePrelude { .. } => true,
-            // A successor is shown what the context sees then.
+            // The device process shows the next worker which resources are attached.
             ToWorker::DetachResource { .. } => !has_driver,
             _ => false,
         };
@@ -262,13 +262,7 @@ impl<B: Backend> Worker<B> {
         for Letter { message, fd, .. } in own {
             match message {
                 ToWorker::KeepJournal => self.keep_journal(fd),
-                _ => {
-                    let reason = "its worker is to hand over".to_owned();
-                    self.context.answer(&ToDevice::NoCheckpoint { reason, for_now: true }, None);
-                    if let Some(mark) = &self.context.checkpoint {
-                        mark.gives_up();
-                    }
-                }
+                _ => self.write_no_checkpoint(NotMovable::for_now("its worker is to hand over")),
             }
         }
     }
@@ -393,26 +387,30 @@ impl<B: Backend> Worker<B> {
         let Self { context, executor, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
         let start = Instant::now();
         let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, file));
-        let answer = match written {
-            Ok(bytes) => ToDevice::CheckpointWritten { bytes, took: start.elapsed() },
-            Err(NotMovable { reason, for_now }) => ToDevice::NoCheckpoint { reason, for_now },
-        };
-        let is_written = matches!(answer, ToDevice::CheckpointWritten { .. });
-        // Before the mark: with it the device process believes what it has heard.
-        context.answer(&answer, None);
-        self.has_executed(message);
-        match &self.context.checkpoint {
-            Some(mark) if is_written => {
+        match written {
+            Ok(bytes) => {
+                // Before the mark: with it the device process believes what it has heard.
+                context.answer(&ToDevice::CheckpointWritten { bytes, took: start.elapsed() }, None);
+                self.has_executed(message);
                 // It follows the older checkpoint until something is written into it.
                 if self.context.journal.get().is_some_and(|journal| !journal.begins(number)) {
                     log::debug!("no journal behind this checkpoint: the last one is in use");
                 }
-                mark.ends(number);
+                if let Some(mark) = &self.context.checkpoint {
+                    mark.ends(number);
+                }
             }
-            Some(mark) => mark.gives_up(),
-            None => {}
+            Err(why) => self.write_no_checkpoint(why),
         }
         self.context.go_on();
+    }
+
+    /// The last checkpoint stays the context's, with what is noted behind it.
+    fn write_no_checkpoint(&self, NotMovable { reason, for_now }: NotMovable) {
+        self.context.answer(&ToDevice::NoCheckpoint { reason, for_now }, None);
+        if let Some(mark) = &self.context.checkpoint {
+            mark.gives_up();
+        }
     }
 
     /// Notes from now on what is executed behind a checkpoint.
@@ -434,7 +432,9 @@ impl<B: Backend> Worker<B> {
         match taken {
             Ok(Taken { begin, said, files, left }) => {
                 self.executor = virtqueue(context, inbox, begin);
-                self.left = left.into_iter().map(|left| arrived(context, left, number)).collect();
+                let letter = |left: Left| Letter { message: left.message(), fd: None, number };
+                let letters = left.into_iter().map(letter);
+                self.left = letters.filter_map(|left| handle_on_arrival(context, allowances, left)).collect();
                 self.stage = Stage::Rests;
                 said.iter().for_each(|message| self.context.answer(message, None));
                 // Those that nothing is made of go back only now that they count as taken over.
@@ -625,15 +625,6 @@ fn handle_on_arrival<B: Backend>(
         log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
     }
     None
-}
-
-/// A message that a predecessor has left, as if it had just come.
-fn arrived<B: Backend>(context: &Context<B>, left: Left, number: u64) -> Letter {
-    if let Left::Export { resource_id, size, .. } = left {
-        let attached = context.resources.attach(resource_id, Arriving::Expected, size, number);
-        debug_assert!(attached.is_ok(), "there is nothing to map");
-    }
-    Letter { message: left.message(), fd: None, number }
 }
 
 /// The time that the orderly end of a worker may take.

@@ -1,6 +1,6 @@
 //! Contexts that are swapped out to a worker without a driver, and in again.
 
-use super::handover::{contents, shared, waiting_for_a_ring};
+use super::handover::{contents, hand_over, is_taken_over, shared, waiting_for_a_ring};
 use super::*;
 use crate::worker::life::swapped_out::SwappedOut;
 
@@ -16,26 +16,6 @@ fn without_driver(contents_max: u64) -> Peer {
 fn ends(Peer { channel, thread, .. }: Peer) {
     drop(channel);
     thread.join().unwrap();
-}
-
-/// One worker hands over to another.
-fn hand_over(old: &Peer, new: &Peer, has_contents: bool) {
-    let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
-    if has_contents {
-        old.grants();
-    }
-    new.takes_over_from(&to);
-    drop((from, to));
-    if has_contents {
-        assert_eq!(old.answer(), ToDevice::MemoryReturned { memory: MemoryId(77) });
-    }
-    assert_eq!(old.answer(), ToDevice::HandedOver);
-}
-
-fn is_taken_over(new: &Peer) {
-    assert!(matches!(new.answer(), ToDevice::TakenOver { .. }));
-    new.goes_on();
 }
 
 #[test]

@@ -24,9 +24,11 @@ pub(super) fn make(file: BorrowedFd<'_>) -> Option<Deposit> {
     Some(Deposit::new(id, Lease::new(move || drop(KEPT.lock().remove(&id)))))
 }
 
+#[cfg(test)]
 static CLOSINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Closes what was taken back, which has happened already.
+#[cfg(test)]
 pub(super) fn close() {
     CLOSINGS.fetch_add(1, Ordering::Relaxed);
 }

@@ -255,6 +255,7 @@ impl Allowance for Allowed {
 
     fn closed(&self, cancel: &Cancel) -> Asked<()> {
         uninterrupted(cancel)?;
+        #[cfg(test)]
         deposits::close();
         Ok(Some(()))
     }

@@ -62,14 +62,13 @@ pub(super) fn step(
 
 /// Deposits the descriptors of all memory that a successor takes as it is. Then a snapshot that has them deposited takes little time, as few are missing.
 pub(crate) fn deposit_all(context: &Context) {
-    let is_memory = |object: &Object| object.get::<venus::DeviceMemory>().is_some();
-    let all: Vec<u64> = context
-        .objects
-        .read()
-        .objects()
-        .filter_map(|(id, object, _)| is_memory(object).then_some(id))
-        .collect();
-    for id in all {
+    let is_new = |object: &Object| match object.get::<venus::DeviceMemory>().map(|memory| &memory.made) {
+        Some(Made::Private { exported: Some(_), deposit, .. }) => deposit.lock().is_none(),
+        _ => false,
+    };
+    let new: Vec<u64> =
+        context.objects.read().objects().filter_map(|(id, object, _)| is_new(object).then_some(id)).collect();
+    for id in new {
         // Commands go on meanwhile, between two allocations.
         let table = context.objects.read();
         let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
