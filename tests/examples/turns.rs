@@ -1,42 +1,32 @@
 //! `cargo turns`: measures what two VMs compute that take turns for a GPU's memory, as a part of what they compute where there is memory for both.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tests::broker::Broker;
-use tests::clients::many_threads;
+use tests::clients::turns::{SMALL, computing, end_well, submissions, two};
+use tests::daemon::eventually;
+use tests::guest::PATIENCE;
 use tests::program::cargo::sibling;
-use tests::program::{LIMIT, Program};
 
-/// A program of each VM needs more than half of this: it has two lanes with 16 KiB each.
-const SMALL: &str = "gpu-memory = \"48KiB\"";
-
-/// The time for which both VMs compute.
+/// The length of a measurement, in which the programs of both VMs submit.
 const LENGTH: Duration = Duration::from_secs(40);
 
-fn submissions(broker: &Broker) -> Result<u64> {
-    let of = |vm| broker.vm(vm)?["used"]["submissions"].as_u64().context("no number of submissions");
-    Ok(of("a")? + of("b")?)
+fn of_both(broker: &Broker) -> u64 {
+    submissions(broker, "a") + submissions(broker, "b")
 }
 
-/// Returns the submissions per second of two VMs below a broker with this setting.
+/// Returns the submissions per second of two VMs below a broker with these settings.
 fn rate(threads: &Path, top: &str) -> Result<f64> {
-    let broker = Broker::start(top, &[("a", ""), ("b", "")])?;
-    let start = |vm| {
-        let (bridge, socket) = broker.bridge(vm)?;
-        let mut command = many_threads(threads, &socket, "0")?;
-        command.arg("--until").arg(broker.path("end"));
-        Ok::<_, anyhow::Error>((bridge, Program::start(command)?))
-    };
-    let programs = [start("a")?, start("b")?];
-    let (begun, before) = (Instant::now(), submissions(&broker)?);
+    let broker = two(top)?;
+    let (_first, one) = computing(threads, &broker, "a")?;
+    let (_second, other) = computing(threads, &broker, "b")?;
+    let have_begun = || ["a", "b"].iter().all(|vm| submissions(&broker, vm) > 0);
+    ensure!(eventually(PATIENCE, have_begun), "not both have begun\n{}", broker.log());
+    let (begun, before) = (Instant::now(), of_both(&broker));
     std::thread::sleep(LENGTH);
-    let rate = (submissions(&broker)? - before) as f64 / begun.elapsed().as_secs_f64();
-    std::fs::write(broker.path("end"), "")?;
-    for (_bridge, program) in programs {
-        let ended = program.wait(LIMIT).context("a program does not end")?;
-        ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
-    }
+    let rate = (of_both(&broker) - before) as f64 / begun.elapsed().as_secs_f64();
+    end_well(&broker, [one, other])?;
     Ok(rate)
 }
 

@@ -1,11 +1,12 @@
 //! Independent Vulkan programs as clients: their list, the task of each, and the part of its output that is its result.
 //!
 //! `place` says where a client runs: on the host's driver, behind the bridge, or on a machine prepared by hand. `setup` is a daemon with a bridge,
-//! `crowd` runs many clients at once and kills some. `docs/clients.md` lists the findings.
+//! `crowd` runs many clients at once and kills some, `turns` has two VMs share too little memory. `docs/clients.md` lists the findings.
 
 pub mod crowd;
 mod place;
 mod setup;
+pub mod turns;
 mod whisper_model;
 
 use std::fs;

@@ -5,12 +5,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::BlobId;
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tests::bridge::Bridge;
 use tests::broker::Broker;
-use tests::clients::many_threads;
+use tests::clients::turns::{self, SMALL, end_well, submissions, two};
 use tests::daemon::eventually;
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
@@ -19,25 +19,9 @@ use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::program::{LIMIT, Program};
 use vm_memory::{Bytes as _, VolatileMemory as _};
 
-/// A program of each VM needs more than half of this: it has two lanes with 16 KiB each.
-const SMALL: &str = "gpu-memory = \"48KiB\"";
-
-/// A broker with two VMs that are promised all of a GPU of so much memory, and these settings.
-fn two(top: &str) -> Result<Broker> {
-    Broker::start(top, &[("a", ""), ("b", "")])
-}
-
-/// A program of a VM that computes until the file `end` is there.
-fn computing(broker: &Broker, vm: &str) -> Result<(impl Sized + use<>, Program)> {
-    let (bridge, socket) = broker.bridge(vm)?;
-    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
-    let mut command = many_threads(executable, &socket, "0")?;
-    command.arg("--until").arg(broker.path("end"));
-    Ok((bridge, Program::start(command)?))
-}
-
-fn submissions(broker: &Broker, vm: &str) -> u64 {
-    broker.vm(vm).ok().and_then(|vm| vm["used"]["submissions"].as_u64()).unwrap_or(0)
+/// Starts a program of a VM that computes until `end_well`.
+fn computing(broker: &Broker, vm: &str) -> Result<(Bridge, Program)> {
+    turns::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), broker, vm)
 }
 
 fn state(broker: &Broker, vm: &str) -> String {
@@ -50,16 +34,6 @@ fn goes_on(broker: &Broker, vm: &str) -> Result<()> {
     let before = submissions(broker, vm);
     let done = eventually(PATIENCE, || submissions(broker, vm) > before);
     ensure!(done, "{vm} does not go on: {}\n{}", broker.status()?, broker.log());
-    Ok(())
-}
-
-/// The programs have computed for long enough, and all that they did was right.
-fn end_well(broker: &Broker, programs: impl IntoIterator<Item = Program>) -> Result<()> {
-    fs::write(broker.path("end"), "")?;
-    for program in programs {
-        let ended = program.wait(LIMIT).context("the program does not end")?;
-        ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
-    }
     Ok(())
 }
 
