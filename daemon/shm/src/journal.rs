@@ -4,13 +4,14 @@
 //! are that another worker has to execute again. So commands are copied once, as without a journal. The device process neither reads
 //! nor writes a journal: it gives the file to the worker that follows ([`read()`]).
 //!
-//! The file begins with blocks of logs, and the rest is for commands. Each executor has logs of its own, one block after the other. A log ends
+//! The file begins with blocks of logs. Behind them there is room for commands, and behind that for the data of pipeline caches, which belong to no
+//! checkpoint. Each executor has logs of its own, one block after the other. A log ends
 //! with its *commit word*, which has the number of its entries and the place where its executor is: one store makes both known. Entries have tickets,
 //! which say in which order commands of several executors began.
 
 mod read;
 
-pub use read::{Entry, Logged, NoJournal, read};
+pub use read::{Entry, Logged, NoJournal, read, read_cache_data};
 
 use super::{MapError, Mapping, create};
 use std::io;
@@ -19,10 +20,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-/// Bytes of a journal. Those that were never used take no memory.
+/// Bytes of logs and commands. Those that were never used take no memory.
 pub const JOURNAL_BYTES: u64 = 32 << 20;
+/// Bytes behind the journal for the data of pipeline caches: their number in eight bytes, and these.
+const CACHE_DATA_BYTES: u64 = 64 << 20;
+/// Bytes of the data of pipeline caches, at most.
+pub const CACHE_DATA_MAX: u64 = CACHE_DATA_BYTES - 8;
 /// Bytes of one block of a log.
 const BLOCK: u64 = 64 << 10;
 /// The number of blocks.
@@ -126,7 +131,7 @@ impl Journal {
     ///
     /// The system is out of descriptors or memory.
     pub fn create() -> io::Result<OwnedFd> {
-        create("journal", JOURNAL_BYTES)
+        create("journal", JOURNAL_BYTES + CACHE_DATA_BYTES)
     }
 
     /// Opens the journal in a file that no other process writes to. Nothing is kept in it before [`Self::begins`].
@@ -135,7 +140,7 @@ impl Journal {
     ///
     /// The file is none of [`Self::create`], or the system refuses.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
-        let pages = Mapping::new(file, JOURNAL_BYTES)?;
+        let pages = Mapping::new(file, JOURNAL_BYTES + CACHE_DATA_BYTES)?;
         let (number, taken, blocks, tickets, lent, is_told) = Default::default();
         Ok(Self { pages, number, taken, blocks, tickets, lent, is_told })
     }
@@ -151,6 +156,19 @@ impl Journal {
         self.is_told.store(false, Relaxed);
         self.number.store(number, Release);
         true
+    }
+
+    /// Keeps the data of pipeline caches in place of those before; none if they are more than [`CACHE_DATA_MAX`]. If this worker dies meanwhile,
+    /// none are kept.
+    pub fn keep_cache_data(&self, bytes: &[u8]) {
+        let length = if bytes.len() as u64 <= CACHE_DATA_MAX { bytes.len() as u64 } else { 0 };
+        let parts =
+            [(0, &0u64.to_le_bytes()[..]), (8, &bytes[..length as usize]), (0, &length.to_le_bytes())];
+        for (at, part) in parts {
+            let copied = self.pages.copy_in(JOURNAL_BYTES + at, part);
+            debug_assert!(copied.is_ok(), "there is room");
+            fence(Release);
+        }
     }
 
     /// Returns the number of the checkpoint that the journal follows; 0 before the first.
@@ -358,6 +376,24 @@ mod tests {
         file.read_exact_at(&mut text, at.into()).unwrap();
         assert_eq!(&text, b"mmands");
         assert!(logged(&file, 8).is_empty(), "it follows another checkpoint");
+    }
+
+    #[test]
+    fn data_of_pipeline_caches_are_kept_whole_or_not_at_all() {
+        let (journal, file) = journal();
+        let kept = || read_cache_data(|at, into| file.read_exact_at(into, at)).map_err(drop);
+        assert_eq!(kept(), Ok(Vec::new()));
+        let most = vec![7; CACHE_DATA_MAX as usize];
+        for bytes in [&b"data"[..], b"", &most, b"again"] {
+            journal.keep_cache_data(bytes);
+            assert_eq!(kept().as_deref(), Ok(bytes));
+            assert!(journal.begins(3), "it is of no checkpoint");
+            assert_eq!(kept().as_deref(), Ok(bytes));
+        }
+        journal.keep_cache_data(&[&most[..], &[7]].concat());
+        assert_eq!(kept(), Ok(Vec::new()), "there is no room");
+        file.write_all_at(&(CACHE_DATA_MAX + 1).to_le_bytes(), JOURNAL_BYTES).unwrap();
+        assert_eq!(kept(), Err(()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use protocol::venus::generated::Command;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use vulkan::snapshot::step::Step;
+use vulkan::snapshot::step::{CacheData, Step};
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
 use vulkan::{Cancel, ContextLost, Exported, Look, MemoryFile, Renderer, StateQuery, WatchdogWake};
 
@@ -75,6 +75,9 @@ pub(super) trait Backend: Send + Sync + 'static {
 
     /// Deposits what a checkpoint needs, as far as that can be done ahead; see [`Renderer::deposit_all`].
     fn deposit_all(&self);
+
+    /// Returns the data of pipeline caches, if there are new ones; see [`Renderer::save_cache_data`].
+    fn save_cache_data(&self) -> Option<Vec<CacheData>>;
 
     /// Writes down what the guest made, beside what is in the prelude; see [`Renderer::save`].
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable>;
@@ -208,6 +211,10 @@ impl Backend for Renderer {
 
     fn deposit_all(&self) {
         Renderer::deposit_all(self);
+    }
+
+    fn save_cache_data(&self) -> Option<Vec<CacheData>> {
+        Renderer::save_cache_data(self)
     }
 
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {

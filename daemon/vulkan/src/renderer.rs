@@ -1,5 +1,6 @@
 //! The Vulkan side of one context, shared by all its rings.
 
+use super::commands::pipeline_cache;
 use super::context::allowance::{Allowance, MemoryFile};
 use super::context::cancel::Cancel;
 use super::context::error::ContextLost;
@@ -14,7 +15,7 @@ use super::logical::timeline::{Done, Look};
 use super::memory::export::{self, Exported};
 use super::record::recorder;
 use super::replay;
-use super::snapshot::step::Step;
+use super::snapshot::step::{CacheData, Step};
 use super::snapshot::{self, Carry, Contents, NotMovable, Prelude, Saved, drain};
 use super::submit::state_query::{self, StateQuery};
 use config::{CacheKey, ContextLimits, GpuChoice, MemoryId};
@@ -229,6 +230,12 @@ impl Renderer {
     /// Deposits what [`Self::save`] with [`Carry::Deposited`] would have to deposit. Commands may be in flight.
     pub fn deposit_all(&self) {
         snapshot::deposit_all(&self.0);
+    }
+
+    /// Returns the data of pipeline caches, if there are more than when this was last asked; a successor executes them, as [`Step::CacheData`], ahead
+    /// of all other steps. Commands may be in flight.
+    pub fn save_cache_data(&self) -> Option<Vec<CacheData>> {
+        pipeline_cache::new_data_of_all(&self.0)
     }
 
     /// Writes the context down, for [`Self::rebuild`] in a process that has built up the `prelude`. No command is in flight, and

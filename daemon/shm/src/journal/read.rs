@@ -3,8 +3,8 @@
 //! The one that wrote it may have been taken over: its bytes are no more trusted than a guest's.
 
 use super::{
-    BEGUN_FLAG, BLOCK, BLOCKS, COMMANDS, COMMIT, COUNT_AT, ENTRIES, ENTRIES_MAX, JOURNAL_BYTES, NUMBER, OF,
-    OUTER, POSITION_FLAG, POSITIONS, Place, STREAM_FLAG, STREAMS, Stream,
+    BEGUN_FLAG, BLOCK, BLOCKS, CACHE_DATA_MAX, COMMANDS, COMMIT, COUNT_AT, ENTRIES, ENTRIES_MAX,
+    JOURNAL_BYTES, NUMBER, OF, OUTER, POSITION_FLAG, POSITIONS, Place, STREAM_FLAG, STREAMS, Stream,
 };
 use std::io;
 
@@ -75,6 +75,23 @@ pub fn read(
         all.push(Logged { of: head[OF], before, place: place(&head), entries });
     }
     Ok(all)
+}
+
+/// Reads the data of pipeline caches; empty if there are none. `read` fills a buffer from an offset of the file.
+///
+/// # Errors
+///
+/// The file cannot be read, or is no journal.
+pub fn read_cache_data(mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>) -> Result<Vec<u8>, NoJournal> {
+    let mut length = [0; 8];
+    read(JOURNAL_BYTES, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > CACHE_DATA_MAX {
+        return Err(NoJournal::Nonsense);
+    }
+    let mut bytes = vec![0; length as usize];
+    read(JOURNAL_BYTES + 8, &mut bytes)?;
+    Ok(bytes)
 }
 
 fn words(bytes: &[u8]) -> Vec<u64> {

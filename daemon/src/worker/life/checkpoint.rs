@@ -4,6 +4,7 @@
 //! It has the same bytes as what a worker hands over. The context goes on at once.
 
 use super::hand_over::{come_to_rest, written};
+use super::snapshot::CacheParts;
 use crate::worker::allowance::Allowances;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
@@ -21,7 +22,8 @@ const STOP_MAX: Duration = Duration::from_millis(200);
 /// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
 const DRAIN_MAX: Duration = Duration::from_millis(20);
 
-/// Writes a checkpoint into a file, and returns its bytes. To be called between two commands of the virtqueue's stream, whose executor is
+/// Writes a checkpoint into a file. Returns its bytes, and the time for which rings had to rest. To be called between two commands of the virtqueue's
+/// stream, whose executor is
 /// `virtqueue`; all rings have to be told to go on later.
 ///
 /// # Errors
@@ -30,12 +32,13 @@ const DRAIN_MAX: Duration = Duration::from_millis(20);
 pub(super) fn write<B: Backend>(
     context: &Context<B>,
     virtqueue: &mut Executor<B>,
-    allowances: &Allowances,
+    (allowances, caches): (&Allowances, &mut CacheDataKept),
     file: Option<OwnedFd>,
-) -> Result<u64, NotMovable> {
+) -> Result<(u64, Duration), NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     // It takes some 0.1 ms for each new allocation, during which nothing has to rest.
     context.backend.deposit_all();
+    caches.keep(context);
     let start = Instant::now();
     come_to_rest(context, STOP_MAX, DRAIN_MAX, DRAIN_MAX)?;
     virtqueue.rest();
@@ -64,5 +67,32 @@ pub(super) fn write<B: Backend>(
         "a checkpoint is written: {size} bytes, at rest after {rested:.1?}, written after {:.1?}",
         start.elapsed()
     );
-    Ok(size)
+    Ok((size, start.elapsed()))
+}
+
+/// The worker keeps the data of pipeline caches beside the journal.
+#[derive(Debug, Default)]
+pub(super) struct CacheDataKept {
+    /// The worker looks no sooner whether there is more.
+    next: Option<Instant>,
+}
+
+/// The worker then leaves it alone for so many times as long as that took.
+const CACHE_PAUSE: u32 = 100;
+
+impl CacheDataKept {
+    /// Keeps what there is by now, if there is a journal and something new. Commands go on meanwhile.
+    fn keep<B: Backend>(&mut self, context: &Context<B>) {
+        let start = Instant::now();
+        let Some(journal) = context.journal.get().filter(|_| self.next.is_none_or(|next| start >= next))
+        else {
+            return;
+        };
+        let Some(all) = context.backend.save_cache_data() else { return };
+        match CacheParts::new(all).encode() {
+            Ok(bytes) => journal.keep_cache_data(&bytes),
+            Err(why) => log::debug!("the data of pipeline caches are not kept: {why}"),
+        }
+        self.next = Some(Instant::now() + start.elapsed() * CACHE_PAUSE);
+    }
 }

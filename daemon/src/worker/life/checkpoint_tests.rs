@@ -156,6 +156,43 @@ fn a_successor_gets_the_drivers_memory_by_its_deposits() {
 }
 
 #[test]
+fn a_successor_is_brought_the_data_of_pipeline_caches() {
+    let data = |byte: u8| CacheData { id: byte.into(), sealed: vec![byte; 3 << 20] };
+    for kept in [vec![data(1), data(2)], Vec::new()] {
+        let (old, new) = (Peer::start(), Peer::start());
+        let journal = old.keeps_journal();
+        *old.fake.caches.lock() = Some(kept.clone());
+        let first = old.checkpoint();
+        // What has not changed since stays.
+        *old.fake.caches.lock() = None;
+        let second = old.checkpoint();
+        assert_ne!(first.0, second.0);
+        old.end();
+        new.follows(second, &journal);
+        new.has_taken_over();
+        assert_eq!(*new.fake.brought.lock(), kept.into_iter().map(Step::CacheData).collect::<Vec<_>>());
+        new.end();
+    }
+}
+
+#[test]
+fn a_successor_goes_on_without_data_of_pipeline_caches_that_make_no_sense() {
+    for (length, bytes) in [(5, &b"bytes"[..]), (u64::MAX, b"")] {
+        let (old, new) = (Peer::start(), Peer::start());
+        let journal = old.keeps_journal();
+        let checkpoint = old.checkpoint();
+        old.end();
+        let left = [&u64::to_le_bytes(length), bytes].concat();
+        let file = File::from(journal.try_clone().unwrap());
+        file.write_all_at(&left, shm::journal::JOURNAL_BYTES).unwrap();
+        new.follows(checkpoint, &journal);
+        new.has_taken_over();
+        assert!(new.fake.brought.lock().is_empty());
+        new.end();
+    }
+}
+
+#[test]
 fn whatever_is_executed_takes_the_mark_away() {
     let peer = Peer::start();
     let mut ring = GuestRing::create(&peer, 1, 10);

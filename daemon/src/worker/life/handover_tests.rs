@@ -357,7 +357,7 @@ fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     let memory = HandOver::File { memory: MemoryName::Piece(MemoryId(1)) };
     for (message, fd, part) in [
         (None, None, "gone"),
-        (Some(HandOver::Bytes(vec![9; 100])), None, "version"),
+        (Some(HandOver::Bytes(vec![99; 100])), None, "version"),
         (Some(memory), Some(file.as_fd()), "too large"),
         (Some(HandOver::Slots { count: 1, bytes: 4096 }), Some(file.as_fd()), "contents ahead"),
         (Some(HandOver::Filled), None, "contents ahead"),
@@ -391,7 +391,7 @@ fn what_is_no_snapshot_is_not_taken_over() {
         (vec![], "gone"),
         (vec![(HandOver::End, None)], "no snapshot"),
         (vec![(bytes(&snapshot[..snapshot.len() - 1]), None), (HandOver::End, None)], "no snapshot"),
-        (vec![(bytes(&[9; 100]), None), (HandOver::End, None)], "version"),
+        (vec![(bytes(&[99; 100]), None), (HandOver::End, None)], "version"),
         (vec![(bytes(snapshot), None)], "gone"),
         (vec![(bytes(snapshot), file)], "file of no memory"),
         (vec![(memory, None)], "without its file"),

@@ -4,7 +4,7 @@
 //! The dead worker may have been taken over, so this is as hostile as a guest's stream: commands pass the decoder and all checks when they are executed
 //! again.
 
-use super::snapshot::Snapshot;
+use super::snapshot::{CacheParts, Snapshot};
 use crate::worker::at_rest::{AtRest, RingAtRest};
 use crate::worker::journal::VIRTQUEUE;
 use crate::worker::reply::ReplyPlace;
@@ -14,11 +14,12 @@ use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
 #[cfg(any(test, feature = "fuzzing"))]
 use shm::journal::{COMMANDS, JOURNAL_BYTES};
-use shm::journal::{Entry, Logged, Place, Stream, read};
+use shm::journal::{Entry, Logged, NoJournal, Place, Stream, read, read_cache_data};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use vulkan::ContextLost;
+use vulkan::snapshot::step::Step;
 
 /// The commands that are to be executed again, in their order. Each of them is one or several.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,7 @@ impl Journal {
         number: u32,
         snapshot: &mut Snapshot,
     ) -> Result<Self, ContextLost> {
+        bring_along(read_cache_data(&fill), snapshot);
         let logs = read(number, &fill).map_err(|error| ContextLost::new(error.to_string()))?;
         let mut entries: Vec<&Entry> = Vec::new();
         for log in &logs {
@@ -67,6 +69,18 @@ impl Journal {
     pub(super) fn entries(&self) -> Vec<&[u8]> {
         let starts = [0].into_iter().chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect()
+    }
+}
+
+/// Puts the data of pipeline caches ahead of the steps of the snapshot. Without them the driver compiles pipelines again.
+fn bring_along(data: Result<Vec<u8>, NoJournal>, snapshot: &mut Snapshot) {
+    let decoded = data.map_err(|error| error.to_string()).and_then(|bytes| match bytes[..] {
+        [] => Ok(Vec::new()),
+        _ => CacheParts::decode(&bytes).map(|parts| parts.all).map_err(str::to_owned),
+    });
+    match decoded {
+        Ok(all) => _ = snapshot.steps.splice(0..0, all.into_iter().map(Step::CacheData)),
+        Err(why) => log::debug!("pipelines are compiled again: {why}"),
     }
 }
 
@@ -129,7 +143,12 @@ pub(in crate::worker) fn fuzz_read(bytes: &[u8]) -> usize {
     let (log, commands) = bytes.split_at(bytes.len().min(LOG_BYTES));
     let fill = |at: u64, into: &mut [u8]| {
         // What the fuzzer does not say is zero.
-        let (part, at) = if at < COMMANDS { (log, at) } else { (commands, at - COMMANDS) };
+        let (part, at) = match at {
+            ..COMMANDS => (log, at),
+            COMMANDS..JOURNAL_BYTES => (commands, at - COMMANDS),
+            // The same bytes, as the data of pipeline caches.
+            _ => (commands, at - JOURNAL_BYTES),
+        };
         let rest = usize::try_from(at).ok().and_then(|at| part.get(at..)).unwrap_or_default();
         let (some, zero) = into.split_at_mut(rest.len().min(into.len()));
         some.copy_from_slice(&rest[..some.len()]);

@@ -2,7 +2,7 @@
 //!
 //! A worker that is to hand over does not end a wait for a ring before: the wait is interrupted, and what is left of the messages goes to the successor.
 
-use super::checkpoint;
+use super::checkpoint::{self, CacheDataKept};
 use super::hand_over::hand_over;
 use super::link::{self, Link};
 use super::prelude;
@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vulkan::snapshot::{Carry, NotMovable, Prelude};
 use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 
@@ -151,7 +151,8 @@ pub(in crate::worker) fn serve<B: Backend>(
     context.answer(&ToDevice::Ready, None);
     let executor = virtqueue(&context, &inbox, Begin::default());
     let prelude = Prelude::default();
-    let handed_over = HandOvers { inbox: Arc::clone(&inbox), allowances, gates, longest, prelude };
+    let (inbox, caches) = (Arc::clone(&inbox), CacheDataKept::default());
+    let handed_over = HandOvers { inbox, allowances, gates, longest, prelude, caches };
     let mut worker = Worker { context, executor, handed_over, left: VecDeque::new(), stage: Stage::Begins };
     while worker.takes_turn() {}
     (end.begins)();
@@ -200,6 +201,8 @@ struct HandOvers {
     longest: Duration,
     /// The objects that a successor has made already.
     prelude: Prelude,
+    /// The part that keeps the data of pipeline caches.
+    caches: CacheDataKept,
 }
 
 /// The stage of a worker, which decides what it may be told.
@@ -384,13 +387,13 @@ impl<B: Backend> Worker<B> {
 
     /// Writes the checkpoint of a number, and goes on. The number of the message is `message`.
     fn write_checkpoint(&mut self, (number, message): (u32, u64), file: Option<OwnedFd>) {
-        let Self { context, executor, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
-        let start = Instant::now();
-        let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, file));
+        let Self { context, executor, handed_over: HandOvers { inbox, allowances, caches, .. }, .. } = self;
+        let kept = (&**allowances, caches);
+        let written = inbox.while_away(|| checkpoint::write(context, executor, kept, file));
         match written {
-            Ok(bytes) => {
+            Ok((bytes, took)) => {
                 // Before the mark: with it the device process believes what it has heard.
-                context.answer(&ToDevice::CheckpointWritten { bytes, took: start.elapsed() }, None);
+                context.answer(&ToDevice::CheckpointWritten { bytes, took }, None);
                 self.has_executed(message);
                 // It follows the older checkpoint until something is written into it.
                 if self.context.journal.get().is_some_and(|journal| !journal.begins(number)) {

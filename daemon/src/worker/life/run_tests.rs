@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use vulkan::snapshot::step::Step;
+use vulkan::snapshot::step::{CacheData, Step};
 use vulkan::snapshot::{Saved, SavedFile};
 use vulkan::{Cancel, Exported, Interrupted, Lease, Look, Piece, StateQuery, Stop, WatchdogWake};
 
@@ -36,6 +36,10 @@ struct Fake {
     /// Memory is lent, and what came back.
     lending: Arc<AtomicBool>,
     gone: Arc<Mutex<Vec<MemoryId>>>,
+    /// The data of pipeline caches, if there are new ones.
+    caches: Arc<Mutex<Option<Vec<CacheData>>>>,
+    /// The steps that have brought such along.
+    brought: Arc<Mutex<Vec<Step>>>,
     /// The reason why it cannot be handed over.
     stays: Arc<Mutex<Option<NotMovable>>>,
     /// The number of preludes that it has built up.
@@ -180,6 +184,10 @@ impl Backend for Fake {
 
     fn deposit_all(&self) {}
 
+    fn save_cache_data(&self) -> Option<Vec<CacheData>> {
+        self.caches.lock().clone()
+    }
+
     fn save(&self, _: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
         *self.carried.lock() = Some(carry);
         let mut steps = vec![Step::Commands(self.calls.load(SeqCst).to_le_bytes().to_vec())];
@@ -197,6 +205,9 @@ impl Backend for Fake {
             self.preludes.fetch_add(1, SeqCst);
             return Ok(());
         }
+        let is_data = |step: &&Step| matches!(step, Step::CacheData(_));
+        let (brought, steps) = steps.split_at(steps.iter().take_while(is_data).count());
+        self.brought.lock().extend_from_slice(brought);
         let ([Step::Commands(calls)] | [Step::Commands(calls), Step::Contents(_)]) = steps else {
             return Err(ContextLost::new("not these steps"));
         };

@@ -18,7 +18,7 @@ use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::marker::PhantomData;
-use vulkan::snapshot::step::Step;
+use vulkan::snapshot::step::{CacheData, Step};
 
 /// The bytes of a snapshot, at most.
 pub(super) const BYTES_MAX: usize = 512 << 20;
@@ -30,7 +30,7 @@ const STEPS_MAX: usize = 4 << 20;
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 /// A worker at rest.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,40 @@ pub(super) struct PreludeSteps {
     /// The steps of the renderer.
     #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
     pub steps: Vec<Step>,
+}
+
+/// The data of pipeline caches, as they are beside a journal.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CacheParts {
+    version: u32,
+    /// The parts, each of one cache.
+    #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
+    pub all: Vec<CacheData>,
+}
+
+impl CacheParts {
+    /// Returns these parts as they are kept.
+    pub(super) fn new(all: Vec<CacheData>) -> Self {
+        Self { version: VERSION, all }
+    }
+
+    /// Returns their bytes.
+    ///
+    /// # Errors
+    ///
+    /// There would be too many.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, &'static str> {
+        encoded(self, self.all.len())
+    }
+
+    /// Returns the parts of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are none.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        decoded(bytes)
+    }
 }
 
 impl PreludeSteps {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use vulkan::snapshot::step::Step;
+use vulkan::snapshot::step::{CacheData, Step};
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved, SavedFile};
 use vulkan::{
     Budget, Cancel, ContextLost, Exported, Interrupted, Look, MemoryFile, StateQuery, Stop, WatchdogWake,
@@ -141,6 +141,10 @@ impl Backend for SwappedOut {
     }
 
     fn deposit_all(&self) {}
+
+    fn save_cache_data(&self) -> Option<Vec<CacheData>> {
+        None
+    }
 
     fn save(&self, _: &Prelude, _: Carry) -> Result<Saved, NotMovable> {
         let parts = self.parts.lock();

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+use super::pipeline_cache;
 use crate::context::cancel::Cancel;
 use crate::context::error::{ContextLost, Fault};
 use crate::driver::generated::sys;
@@ -28,7 +29,10 @@ pub(crate) fn create_device<'a>(
     let physical = call.physical_device(c.physical_device)?;
     let Some(id) = c.p_device else { return Err(Fault::lost("vkCreateDevice without an id")) };
     let device = match open(call, &physical, c) {
-        Ok(device) => Arc::new(device),
+        Ok(device) => {
+            begin_own_cache(call, &device, id.id());
+            Arc::new(device)
+        }
         Err(Fault::Failed(result)) => {
             call.not_created(Some(id), result)?;
             return Ok(venus::CreateDeviceReply { result: venus::VkResult(result), p_device: c.p_device });
@@ -38,6 +42,15 @@ pub(crate) fn create_device<'a>(
     let object = Object::new::<venus::Device>(device.raw(), None, StateOf::shared(device), call.encoding());
     call.context.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     Ok(venus::CreateDeviceReply { result: venus::VkResult::SUCCESS, p_device: c.p_device })
+}
+
+/// Begins our cache of a device with its data from a predecessor of this worker, if there are some.
+fn begin_own_cache(call: &Call<'_>, device: &Device, id: u64) {
+    let Some(sealed) = call.context.restored.take_cache_data(id) else { return };
+    match pipeline_cache::opened(&call.context.env.cache_key, device, &sealed) {
+        Some(data) => device.own_cache.begin(&device.ash, data),
+        None => log::debug!("pipelines are compiled again: they were compiled for another GPU or driver"),
+    }
 }
 
 fn open(

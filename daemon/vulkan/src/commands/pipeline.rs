@@ -11,7 +11,7 @@ use crate::objects::object::StateOf;
 use crate::objects::origin::Names;
 use crate::shape::harden;
 use crate::validity::pipelines;
-use ash::vk;
+use ash::vk::{self, Handle as _};
 use protocol::venus::chain::Chain;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
@@ -39,11 +39,11 @@ pub(crate) fn create_compute_pipelines<'a>(
         })
     };
     let infos = prepared(call, c.p_create_infos, stages);
-    let result =
-        create(call, &device, c.pipeline_cache, infos, c.p_pipelines, check, |cache, infos, raws| {
-            // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
-            unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
-        })?;
+    let cache = (c.pipeline_cache, tells_of_cache(c.p_create_infos, |info| info.p_next));
+    let result = create(call, &device, cache, infos, c.p_pipelines, check, |cache, infos, raws| {
+        // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
+        unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
+    })?;
     Ok(venus::CreateComputePipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
@@ -75,11 +75,11 @@ pub(crate) fn create_graphics_pipelines<'a>(
         })
     };
     let infos = prepared(call, c.p_create_infos, stages);
-    let result =
-        create(call, &device, c.pipeline_cache, infos, c.p_pipelines, check, |cache, infos, raws| {
-            // SAFETY: as for compute pipelines.
-            unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
-        })?;
+    let cache = (c.pipeline_cache, tells_of_cache(c.p_create_infos, |info| info.p_next));
+    let result = create(call, &device, cache, infos, c.p_pipelines, check, |cache, infos, raws| {
+        // SAFETY: as for compute pipelines.
+        unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
+    })?;
     Ok(venus::CreateGraphicsPipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
@@ -94,6 +94,12 @@ fn breaks_if_it_relies_on_cache(call: &Call<'_>, flags: venus::PipelineCreateFla
     if relies {
         call.context.journal.breaks("a pipeline is made only if it needs no compilation");
     }
+}
+
+/// Returns whether the guest is told which of the pipelines its cache had: they are made with no other.
+fn tells_of_cache<'a, I>(infos: Option<&'a [I]>, chain: impl Fn(&'a I) -> Chain<'a>) -> bool {
+    let tells = |next: &ChainStruct<'_>| matches!(next, ChainStruct::PipelineCreationFeedbackCreateInfo(_));
+    infos.is_some_and(|infos| infos.iter().any(|info| chain(info).iter().any(tells)))
 }
 
 /// Returns the descriptions with their shaders checked.
@@ -120,11 +126,12 @@ fn chain<'a>(call: &Call<'a>, device: &Device, chain: Chain<'a>) -> Result<Chain
     if device.physical.is_robust() { harden::robust_chain(call.arena, chain) } else { Ok(chain) }
 }
 
-/// Creates pipelines of one kind: each id is bound on its own, since some may fail.
+/// Creates pipelines of one kind: each id is bound on its own, since some may fail. They are made with the guest's cache, or with ours if it names none and is
+/// not told about it.
 fn create<'a, I: Lower>(
     call: &Call<'a>,
     device: &Arc<Device>,
-    cache: venus::PipelineCache,
+    (cache, tells_of_cache): (venus::PipelineCache, bool),
     infos: Result<Option<&'a [I]>, Fault>,
     ids: Option<&'a [venus::Pipeline]>,
     check: impl FnOnce(&Lowering<'_>) -> Result<Vec<StateOf<venus::Pipeline>>, Fault>,
@@ -145,10 +152,13 @@ fn create<'a, I: Lower>(
         lowered => lowered?,
     };
     let raws = call.arena.slice_fill(ids.len(), 0u64)?;
+    let cache =
+        if cache == 0 && !tells_of_cache { device.own_cache.cache(&device.ash).as_raw() } else { cache };
     let compilation = call.context.compilations.begin();
     call.context.watchdog_wake.wake();
     let result = invoke(cache, infos, raws.as_mut_ptr());
     drop(compilation);
+    device.own_cache.has_made(&device.ash);
     bind_pipelines(call, device, ids, raws.iter().zip(states), names, result)?;
     Ok(venus::VkResult(result))
 }

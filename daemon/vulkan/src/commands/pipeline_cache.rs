@@ -3,15 +3,22 @@
 //!
 //! What a guest gets is the driver's data and behind it 32 bytes, a keyed hash of the data, of the device and of the driver's
 //! version. Everything else that a guest sends is dropped: it gets an empty cache, as it does from a driver that was updated.
+//!
+//! A successor of this worker gets the data of all caches, in the same form, so that its driver does not compile pipelines again. They are no part of what a
+//! context is: a successor that does not get them, or cannot use them, takes longer.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::context::error::Fault;
+use crate::context::error::{Fault, demand};
 use crate::execution::call::Call;
+use crate::execution::context::Context;
 use crate::logical::device::Device;
-use ash::vk;
+use crate::logical::own_cache::{CACHE_DATA_MAX, CacheData};
+use ash::vk::{self, Handle as _};
 use config::CacheKey;
 use protocol::venus::generated as venus;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes behind the driver's data.
 const TAG_BYTES: usize = blake3::OUT_LEN;
@@ -42,7 +49,19 @@ fn authentic<'a>(key: &CacheKey, origin: &Origin, sealed: &'a [u8]) -> Option<&'
     (tag(key, origin, data) == blake3::Hash::from_bytes(*found)).then_some(data)
 }
 
-/// `vkCreatePipelineCache`: initial data is passed if it is authentic.
+/// Returns the driver's data with its tag, as only a worker of the same VM on the same GPU and driver accepts it.
+pub(crate) fn sealed(key: &CacheKey, device: &Device, mut data: Vec<u8>) -> Vec<u8> {
+    let tag = tag(key, &origin(device), &data);
+    data.extend_from_slice(tag.as_bytes());
+    data
+}
+
+/// Returns the driver's data in what [`sealed`] has made for such a device; none in anything else.
+pub(crate) fn opened<'a>(key: &CacheKey, device: &Device, sealed: &'a [u8]) -> Option<&'a [u8]> {
+    authentic(key, &origin(device), sealed)
+}
+
+/// `vkCreatePipelineCache`: initial data is passed if it is authentic. A cache that a predecessor of this worker had begins with what it had there.
 ///
 /// `VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT` is dropped: it is the guest's promise, and a broken one would let two
 /// rings into the driver's cache at once.
@@ -57,10 +76,13 @@ pub(crate) fn create_pipeline_cache<'a>(
     let Some(function) = device.table.create_pipeline_cache else {
         return Err(Fault::missing("vkCreatePipelineCache"));
     };
+    let restored = c.p_pipeline_cache.and_then(|id| call.context.restored.take_cache_data(id.0));
+    let restored = restored.as_deref().and_then(|data| opened(&call.context.env.cache_key, &device, data));
     let sent = info.p_initial_data.unwrap_or(&[]);
     let data = match sent {
+        _ if restored.is_some() => restored,
         [] => None,
-        sent => authentic(&call.context.env.cache_key, &origin(&device), sent),
+        sent => opened(&call.context.env.cache_key, &device, sent),
     };
     if !sent.is_empty() {
         log::debug!(bytes = sent.len(), authentic = data.is_some(); "pipeline cache with initial data");
@@ -74,10 +96,36 @@ pub(crate) fn create_pipeline_cache<'a>(
     // SAFETY: the device is live, `lowered` lives in the arena and its data in the command.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
     call.created(c.p_pipeline_cache, raw, &device, result)?;
+    device.own_cache.has_more();
     Ok(venus::CreatePipelineCacheReply {
         result: venus::VkResult(result),
         p_pipeline_cache: c.p_pipeline_cache,
     })
+}
+
+/// `vkMergePipelineCaches`: drivers lock the target, then each source.
+pub(crate) fn merge_pipeline_caches(
+    call: &Call<'_>,
+    c: &venus::MergePipelineCaches<'_>,
+) -> Result<venus::MergePipelineCachesReply, Fault> {
+    let device = call.device(c.device)?;
+    let Some(function) = device.table.merge_pipeline_caches else {
+        return Err(Fault::missing("vkMergePipelineCaches"));
+    };
+    let sources = c.p_src_caches.unwrap_or(&[]);
+    demand(c.dst_cache.0 != 0 && sources.iter().all(|cache| cache.0 != 0), "a pipeline cache is missing")?;
+    demand(!sources.contains(&c.dst_cache), "a pipeline cache is merged into itself")?;
+    let (into, from) = {
+        let l = call.lowering();
+        (l.handle(c.dst_cache)?, l.handles(c.p_src_caches)?)
+    };
+    let merge = || {
+        // SAFETY: device and caches are live, and `from` has as many as were decoded.
+        unsafe { function(device.raw(), into, sources.len() as u32, from) }
+    };
+    let result = device.own_cache.merges(merge);
+    device.own_cache.has_more();
+    Ok(venus::MergePipelineCachesReply { result: venus::VkResult(result) })
 }
 
 /// `vkGetPipelineCacheData`: the driver's data, or as much of it as there is room for, and its tag.
@@ -113,6 +161,83 @@ pub(crate) fn get_pipeline_cache_data<'a>(
     let tag = tag(&call.context.env.cache_key, &origin(&device), &data[..size]);
     data[size..size + TAG_BYTES].copy_from_slice(tag.as_bytes());
     reply(result, size + TAG_BYTES, Some(&data[..size + TAG_BYTES]))
+}
+
+/// Returns the data of all caches of a context, as far as there is room. Commands may be in flight.
+pub(crate) fn data_of_all(context: &Context) -> Vec<CacheData> {
+    data_of(context, &devices(context))
+}
+
+/// Returns the same data, if there is more than when this was last asked. Commands may be in flight.
+pub(crate) fn new_data_of_all(context: &Context) -> Option<Vec<CacheData>> {
+    let devices = devices(context);
+    let new = devices.iter().filter(|(_, device)| device.own_cache.take_new()).count();
+    (new > 0).then(|| data_of(context, &devices))
+}
+
+fn devices(context: &Context) -> Vec<(u64, Arc<Device>)> {
+    let table = context.objects.read();
+    table.objects().filter_map(|(id, object, _)| Some((id, object.get_shared::<venus::Device>()?))).collect()
+}
+
+/// Returns the data of all caches of these devices, ours first, as far as there is room.
+fn data_of(context: &Context, devices: &[(u64, Arc<Device>)]) -> Vec<CacheData> {
+    let (start, mut all) = (Instant::now(), All::default());
+    for (id, device) in devices {
+        all.add(context, (*id, device), |room| device.own_cache.data(&device.ash, room));
+    }
+    for id in guests(context) {
+        // A cache that the guest destroys from here on is destroyed only after this.
+        let _in_flight = context.retired.enter();
+        let Some((raw, device)) = find(context, id) else { continue };
+        // SAFETY: the guest's id stands for this cache of this device, and a command is in flight.
+        let data = |room| unsafe { device.own_cache.data_of_guests(&device.ash, raw, room) };
+        all.add(context, (id, &device), data);
+    }
+    let All { all, bytes } = all;
+    if bytes > 0 {
+        let took = start.elapsed();
+        log::debug!("data of {} pipeline caches: {bytes} bytes, in {took:.1?}", all.len());
+    }
+    all
+}
+
+/// The data of several caches, of no more than [`CACHE_DATA_MAX`] bytes with all that belongs to each.
+#[derive(Default)]
+struct All {
+    all: Vec<CacheData>,
+    bytes: usize,
+}
+
+impl All {
+    /// Adds the data of a cache, if there is some within the bytes that it may have.
+    fn add(
+        &mut self,
+        context: &Context,
+        (id, device): (u64, &Device),
+        data: impl FnOnce(usize) -> Option<Vec<u8>>,
+    ) {
+        let room = CACHE_DATA_MAX.saturating_sub(self.bytes + TAG_BYTES + OVERHEAD);
+        let Some(data) = data(room) else { return };
+        self.bytes += data.len() + TAG_BYTES + OVERHEAD;
+        self.all.push(CacheData { id, sealed: sealed(&context.env.cache_key, device, data) });
+    }
+}
+
+/// Bytes beside each cache's data and tag in what is encoded, at most.
+const OVERHEAD: usize = 20;
+
+/// Returns the ids of the guest's caches.
+fn guests(context: &Context) -> Vec<u64> {
+    let table = context.objects.read();
+    let is_cache = |kind| kind == venus::ObjectType::PIPELINE_CACHE;
+    table.objects().filter(|(_, object, _)| is_cache(object.kind())).map(|(id, ..)| id).collect()
+}
+
+fn find(context: &Context, id: u64) -> Option<(vk::PipelineCache, Arc<Device>)> {
+    let table = context.objects.read();
+    let object = table.get(venus::PipelineCache(id)).ok()?;
+    Some((vk::PipelineCache::from_raw(object.raw), Arc::clone(object.device.as_ref()?)))
 }
 
 #[cfg(test)]

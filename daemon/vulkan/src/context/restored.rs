@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The memory files of allocations that are still to be made, and descriptors of the driver's memory, the opaque addresses of memory and buffers,
-/// allocations whose contents come later, and those that are to be filled out of the driver's memory, by the guest's ids. There are some only while a
-/// snapshot is rebuilt.
+/// allocations whose contents come later, and those that are to be filled out of the driver's memory, by the guest's ids; and the data of
+/// pipeline caches. There are some only while a snapshot is rebuilt.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// False while there are none, which costs every creation next to nothing.
@@ -20,6 +20,7 @@ pub struct Restored {
     filled: Mutex<FilledLater>,
     exported: Mutex<FxHashMap<u64, Arc<MemoryFile>>>,
     refilled: Mutex<Vec<(u64, Arc<MemoryFile>)>>,
+    caches: Mutex<FxHashMap<u64, Box<[u8]>>>,
     /// True once a GPU was seen, and once one was seen that is not the one that the predecessor had, or is served by another driver.
     has_seen_gpus: AtomicBool,
     is_elsewhere: AtomicBool,
@@ -127,6 +128,20 @@ impl Restored {
         std::mem::take(&mut self.refilled.lock())
     }
 
+    /// Adds the data of the cache of an id, or of our cache of a device. Returns false if there are `limit` such already.
+    pub fn add_cache_data(&self, id: u64, sealed: &[u8], limit: usize) -> bool {
+        let mut caches = self.caches.lock();
+        self.any.store(true, Ordering::Relaxed);
+        caches.insert(id, sealed.into());
+        caches.len() <= limit
+    }
+
+    /// Removes and returns the data of the cache that is made now, or of our cache of the device that is.
+    #[inline]
+    pub fn take_cache_data(&self, id: u64) -> Option<Box<[u8]>> {
+        if self.any.load(Ordering::Relaxed) { self.caches.lock().remove(&id) } else { None }
+    }
+
     /// Notes whether a GPU is the predecessor's, and has the same driver: else memory of the one cannot be given to the other.
     pub fn see_gpu(&self, is_same: bool) {
         self.has_seen_gpus.store(true, Ordering::Relaxed);
@@ -144,11 +159,12 @@ impl Restored {
         ids.for_each(|id| _ = filled.made.remove(&id));
     }
 
-    /// Forgets what is left. Returns whether there was nothing.
+    /// Forgets what is left. Returns whether all of it was used, but for the data of pipeline caches, which need not be.
     pub fn clear(&self) -> bool {
         let (mut all, mut addresses, mut filled) =
             (self.all.lock(), self.addresses.lock(), self.filled.lock());
         self.any.store(false, Ordering::Relaxed);
+        self.caches.lock().clear();
         let none_filled = filled.awaited.is_empty() && filled.made.is_empty();
         let mut exported = self.exported.lock();
         let mut refilled = self.refilled.lock();

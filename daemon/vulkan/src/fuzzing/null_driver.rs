@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::null_addresses as addresses;
+use super::null_caches as caches;
 use super::null_external as external;
 use super::null_queue as queue;
 use super::null_state::{self as state, Kind};
@@ -80,7 +81,7 @@ fn find(name: &str) -> Option<Function> {
         "BufferView" => BufferView, "CommandPool" => CommandPool, "DescriptorPool" => DescriptorPool,
         "DescriptorSetLayout" => DescriptorSetLayout, "DescriptorUpdateTemplate" => DescriptorUpdateTemplate,
         "Event" => Event, "Fence" => Fence, "Framebuffer" => Framebuffer, "Image" => Image, "ImageView" => ImageView,
-        "PipelineCache" => PipelineCache, "PipelineLayout" => PipelineLayout, "PrivateDataSlot" => PrivateDataSlot,
+        "PipelineLayout" => PipelineLayout, "PrivateDataSlot" => PrivateDataSlot,
         "QueryPool" => QueryPool, "RenderPass" => RenderPass, "Sampler" => Sampler,
         "SamplerYcbcrConversion" => SamplerYcbcrConversion, "ShaderModule" => ShaderModule,
     }
@@ -136,7 +137,13 @@ fn find(name: &str) -> Option<Function> {
         "vkGetBufferMemoryRequirements" | "vkGetImageMemoryRequirements" => {
             untyped!(memory_requirements, u64, u64, *mut vk::MemoryRequirements)
         }
-        "vkGetPipelineCacheData" => untyped!(cache_data, u64, u64, *mut usize, *mut u8),
+        "vkCreatePipelineCache" => {
+            untyped!(caches::create, u64, *const vk::PipelineCacheCreateInfo<'static>, usize, *mut u64)
+        }
+        "vkDestroyPipelineCache" => {
+            untyped!(destroy::<{ Kind::PipelineCache as u8 }>, u64, u64, usize)
+        }
+        "vkGetPipelineCacheData" => untyped!(caches::data, u64, u64, *mut usize, *mut u8),
         "vkMapMemory" | "vkMapMemory2" => untyped!(refuse_to_map, u64),
         "vkGetFenceStatus" => untyped!(fence_status, u64, u64),
         "vkWaitForFences" => untyped!(wait_for_fences, u64, u32, *const u64, u32, u64),
@@ -462,9 +469,7 @@ unsafe extern "system" fn create_pipelines(
     out: *mut u64,
 ) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
-    if cache != 0 {
-        state::assert_of(device, cache, Kind::PipelineCache);
-    }
+    caches::uses(device, cache);
     let mut result = 0;
     for at in 0..count as usize {
         let failure = state::failure();
@@ -936,24 +941,6 @@ unsafe fn results_and_availability(
     }
     let all = u64::from(first) + u64::from(count) <= u64::from(available);
     if all { 0 } else { vk::Result::NOT_READY.as_raw() }
-}
-
-unsafe extern "system" fn cache_data(device: u64, cache: u64, size: *mut usize, out: *mut u8) -> i32 {
-    const BYTES: usize = 64;
-    state::assert_live(device, Some(Kind::Device as u8));
-    state::assert_of(device, cache, Kind::PipelineCache);
-    if out.is_null() {
-        // SAFETY: callers pass a size.
-        unsafe { *size = BYTES };
-        return 0;
-    }
-    // SAFETY: as above.
-    let filled = unsafe { *size }.min(BYTES);
-    // SAFETY: callers pass as many bytes as they say.
-    unsafe { out.write_bytes(0x5a, filled) };
-    // SAFETY: as above.
-    unsafe { *size = filled };
-    if filled < BYTES { vk::Result::INCOMPLETE.as_raw() } else { 0 }
 }
 
 unsafe extern "system" fn refuse_to_map(device: u64) -> i32 {

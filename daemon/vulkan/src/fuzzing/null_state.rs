@@ -139,6 +139,7 @@ pub struct Exclusive(MutexGuard<'static, ()>);
 pub(super) fn begin(seed: u64) -> Exclusive {
     let exclusive = Exclusive(TAKEN.lock());
     *AT_BARRIERS.lock() = None;
+    super::null_caches::forget();
     #[cfg(test)]
     {
         RESULTS.lock().clear();

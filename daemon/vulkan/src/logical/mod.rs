@@ -2,6 +2,7 @@
 
 pub(crate) mod device;
 pub(crate) mod dual_buffers;
+pub(crate) mod own_cache;
 pub(crate) mod shaders;
 pub(crate) mod submitted;
 pub(crate) mod timeline;

@@ -25,6 +25,8 @@
 mod addresses;
 #[cfg(test)]
 mod addresses_tests;
+#[cfg(test)]
+mod cache_data_tests;
 mod contents;
 mod descriptors;
 pub(crate) mod drain;

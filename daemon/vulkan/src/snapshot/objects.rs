@@ -4,10 +4,11 @@
 //! any time of a rebuilding that was not there at the same time of the context's life.
 
 use super::prelude::{Prelude, Split, destroy};
-use super::saved::{NotMovable, Saved};
+use super::saved::{Carry, NotMovable, Saved};
 use super::step::{Step, push_commands};
 use super::synthesis::{decoded, destruction, ids, undone};
 use super::{addresses, contents, likeness, memory};
+use crate::commands::pipeline_cache::data_of_all;
 use crate::execution::context::Context;
 use crate::logical::device::Device;
 use crate::objects::object::Object;
@@ -53,6 +54,9 @@ enum Does {
 ///
 /// Something cannot be made again.
 pub(super) fn save(context: &Context, prelude: &Prelude, saved: &mut Saved) -> Result<(), NotMovable> {
+    if saved.carry != Carry::Deposited && !prelude.has_device() {
+        saved.steps.extend(data_of_all(context).into_iter().map(Step::CacheData));
+    }
     let table = context.objects.read();
     let Split { there, gone, missing, .. } = prelude.split(alive(&table)?);
     destroy(&gone, saved)?;

@@ -10,6 +10,7 @@ use super::objects::{There, Wanted, alive, save_these, with_lineage};
 use super::saved::{NotMovable, Saved};
 use super::step::{Step, push_commands};
 use super::synthesis::destruction;
+use crate::commands::pipeline_cache::data_of_all;
 use crate::execution::context::Context;
 use crate::objects::table::Table;
 use protocol::venus::generated::ObjectType;
@@ -65,8 +66,9 @@ pub(super) struct Split<'t> {
 ///
 /// The successor has to make everything later that it has not made so far.
 pub(crate) fn save(context: &Context, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+    let caches = if so_far.has_device() { Vec::new() } else { data_of_all(context) };
     let table = context.objects.read();
-    let mut saved = Saved::default();
+    let mut saved = Saved { steps: caches.into_iter().map(Step::CacheData).collect(), ..Saved::default() };
     let Split { there, mut made, gone, missing } = so_far.split(alive(&table)?);
     destroy(&gone, &mut saved)?;
     let objects = made_ahead(&table, missing, &there)?;
@@ -117,6 +119,11 @@ impl From<&Wanted<'_>> for Made {
 }
 
 impl Prelude {
+    /// Returns whether a successor has made a device, with the data of its caches.
+    pub(super) fn has_device(&self) -> bool {
+        self.made.values().any(|made| made.kind == ObjectType::DEVICE)
+    }
+
     /// Tells apart what a successor has made of these objects, which are all that are alive.
     pub(super) fn split<'t>(&self, alive: Vec<Wanted<'t>>) -> Split<'t> {
         let is_made = |one: &Wanted<'_>| self.made.contains_key(&one.usage.serial());

@@ -6,6 +6,7 @@ use super::{Carry, Prelude};
 use crate::Renderer;
 use crate::fuzzing::world_for_tests::{DEVICE, INSTANCE, PAGES, SIZE, World};
 use crate::fuzzing::{self, NoResources, comparable};
+use protocol::venus::chain::Chain;
 use protocol::venus::generated::{self as venus, Command, ObjectType};
 use std::sync::Arc;
 
@@ -129,7 +130,8 @@ const SHADER: [u32; 34] = [
     1 << 16 | 253, // OpReturn
 ];
 
-fn pipelines(world: &World, ids: [u64; 2], layout: u64) {
+/// Makes two pipelines of which nothing is known but their layout, with a cache or none (0).
+pub(super) fn pipelines_with(world: &World, ids: [u64; 2], layout: u64, (cache, chain): (u64, Chain<'_>)) {
     let code = [&SHADER[..], &[1 << 16 | 56]].concat(); // OpFunctionEnd
     let info = venus::ShaderModuleCreateInfo {
         code_size: 4 * code.len() as u64,
@@ -150,17 +152,21 @@ fn pipelines(world: &World, ids: [u64; 2], layout: u64) {
         ..Default::default()
     };
     let layout = venus::PipelineLayout(layout);
-    let info = venus::ComputePipelineCreateInfo { stage, layout, ..Default::default() };
+    let info = venus::ComputePipelineCreateInfo { p_next: chain, stage, layout, ..Default::default() };
     let ids = ids.map(venus::Pipeline);
     world.execute(&Command::CreateComputePipelines(venus::CreateComputePipelines {
         device: DEVICE,
+        pipeline_cache: venus::PipelineCache(cache),
         create_info_count: 2,
         p_create_infos: Some(&[info, info]),
         p_pipelines: Some(&ids),
-        ..Default::default()
     }));
     let destroy = venus::DestroyShaderModule { device: DEVICE, shader_module: module };
     world.execute(&Command::DestroyShaderModule(destroy));
+}
+
+pub(super) fn pipelines(world: &World, ids: [u64; 2], layout: u64) {
+    pipelines_with(world, ids, layout, (0, &[]));
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use config::Likeness;
 use serde::{Deserialize, Serialize};
 
+pub use crate::logical::own_cache::CacheData;
+
 /// One step on the way to the context as it was. Ids are the guest's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
@@ -104,6 +106,8 @@ pub enum Step {
         /// The index of its descriptor among the files of the snapshot.
         file: u32,
     },
+    /// The data with which a cache begins that a later step makes. The driver compiles pipelines again if it cannot use it.
+    CacheData(CacheData),
 }
 
 /// `VkPhysicalDeviceIDProperties::deviceUUID` and `driverUUID`: where both are the same, memory of one process can be given to another.

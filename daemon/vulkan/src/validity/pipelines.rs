@@ -2,23 +2,9 @@
 
 use crate::context::error::{Fault, demand};
 use crate::kinds::pipeline::PipelineFacts;
-use crate::logical::device::Device;
 use crate::lowering::lower::Lowering;
 use crate::objects::object::StateOf;
 use protocol::venus::generated as venus;
-use std::sync::Arc;
-
-/// `vkMergePipelineCaches`: drivers lock the target, then each source.
-pub(crate) fn merge_pipeline_caches(
-    l: &Lowering<'_>,
-    _: &Arc<Device>,
-    c: &venus::MergePipelineCaches<'_>,
-) -> Result<(), Fault> {
-    let sources = c.p_src_caches.unwrap_or(&[]);
-    demand(c.dst_cache.0 != 0 && sources.iter().all(|cache| cache.0 != 0), "a pipeline cache is missing")?;
-    l.handle(c.dst_cache)?;
-    demand(!sources.contains(&c.dst_cache), "a pipeline cache is merged into itself")
-}
 
 /// Returns what is known of a pipeline of this kind.
 pub(crate) fn facts(

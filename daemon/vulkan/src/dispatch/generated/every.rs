@@ -688,7 +688,11 @@ pub(crate) fn execute<'a>(
         }
         Command::MergePipelineCaches(c) => {
             let value = settle(
-                call.tell(|| super::pipeline::merge_pipeline_caches(call, c)),
+                call
+                    .tell(|| crate::commands::pipeline_cache::merge_pipeline_caches(
+                        call,
+                        c,
+                    )),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
             call.heed(value.result);

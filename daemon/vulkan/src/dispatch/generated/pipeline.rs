@@ -21,26 +21,6 @@ pub(crate) fn destroy_pipeline_cache<'a>(
     Ok(venus::DestroyPipelineCacheReply {
     })
 }
-///`vkMergePipelineCaches`.
-pub(crate) fn merge_pipeline_caches<'a>(
-    call: &Call<'a>,
-    c: &venus::MergePipelineCaches<'a>,
-) -> Result<venus::MergePipelineCachesReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.merge_pipeline_caches else {
-        return Err(Fault::missing("vkMergePipelineCaches"))
-    };
-    let (dst_cache, src_cache_count, p_src_caches) = {
-        let l = call.lowering();
-        crate::validity::pipelines::merge_pipeline_caches(&l, &device, c)?;
-        (l.handle(c.dst_cache)?, c.src_cache_count, l.handles(c.p_src_caches)?)
-    };
-    let result = unsafe { function(handle, dst_cache, src_cache_count, p_src_caches) };
-    Ok(venus::MergePipelineCachesReply {
-        result: venus::VkResult(result),
-    })
-}
 ///`vkDestroyPipeline`.
 pub(crate) fn destroy_pipeline<'a>(
     call: &Call<'a>,

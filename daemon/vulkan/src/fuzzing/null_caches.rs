@@ -1,0 +1,86 @@
+//! Pipeline caches of the null driver. Each has the data that it began with.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::null_state::{self as state, Kind};
+use ash::vk;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
+
+/// The data of a cache that began without any.
+pub(crate) const EMPTY: &[u8] = &[0x5a; 64];
+
+static DATA: LazyLock<Mutex<FxHashMap<u64, Vec<u8>>>> = LazyLock::new(Mutex::default);
+
+/// The cache that pipelines were made with last; 0 if it was none.
+#[cfg(test)]
+static USED: Mutex<u64> = Mutex::new(0);
+
+/// Forgets everything: handles are given out anew.
+pub(super) fn forget() {
+    DATA.lock().clear();
+}
+
+/// Returns the data of a cache.
+pub(crate) fn data_of(cache: u64) -> Vec<u8> {
+    DATA.lock().get(&cache).cloned().unwrap_or_else(|| EMPTY.to_vec())
+}
+
+/// Pipelines are made with this cache.
+pub(super) fn uses(device: u64, cache: u64) {
+    if cache != 0 {
+        state::assert_of(device, cache, Kind::PipelineCache);
+    }
+    #[cfg(test)]
+    {
+        *USED.lock() = cache;
+    }
+}
+
+/// Returns the cache that pipelines were made with last; 0 if it was none.
+#[cfg(test)]
+pub(crate) fn used() -> u64 {
+    *USED.lock()
+}
+
+pub(super) unsafe extern "system" fn create(
+    device: u64,
+    info: *const vk::PipelineCacheCreateInfo<'static>,
+    _: usize,
+    out: *mut u64,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    if let Some(failure) = state::failure() {
+        return failure;
+    }
+    let cache = state::add(Kind::PipelineCache as u8, device);
+    // SAFETY: callers pass a description.
+    let vk::PipelineCacheCreateInfo { initial_data_size, p_initial_data, .. } = unsafe { *info };
+    if initial_data_size > 0 && !state::is_trusting() {
+        // SAFETY: as above, with as many bytes as it says.
+        let data = unsafe { std::slice::from_raw_parts(p_initial_data.cast::<u8>(), initial_data_size) };
+        DATA.lock().insert(cache, data.to_vec());
+    }
+    // SAFETY: callers pass a place for the handle.
+    unsafe { *out = cache };
+    0
+}
+
+pub(super) unsafe extern "system" fn data(device: u64, cache: u64, size: *mut usize, out: *mut u8) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, cache, Kind::PipelineCache);
+    let data = data_of(cache);
+    if out.is_null() {
+        // SAFETY: callers pass a size.
+        unsafe { *size = data.len() };
+        return 0;
+    }
+    // SAFETY: as above.
+    let filled = unsafe { *size }.min(data.len());
+    // SAFETY: callers pass room for as many bytes as they say.
+    unsafe { out.copy_from_nonoverlapping(data.as_ptr(), filled) };
+    // SAFETY: as above.
+    unsafe { *size = filled };
+    if filled < data.len() { vk::Result::INCOMPLETE.as_raw() } else { 0 }
+}

@@ -1,0 +1,167 @@
+//! Tests on the null driver of the data of pipeline caches: which caches of a successor begin with them, and that they are only ever a help.
+
+use super::prelude_tests::{pipelines, pipelines_with};
+use super::step::{CacheData, Step};
+use super::tests::{pipeline_layout, set_layout};
+use super::{Carry, Prelude};
+use crate::Renderer;
+use crate::commands::pipeline_cache::{opened, sealed};
+use crate::fuzzing::world_for_tests::{DEVICE, World};
+use crate::fuzzing::{self, EMPTY, NoResources, data_of, used};
+use crate::logical::device::Device;
+use crate::logical::own_cache::CACHE_DATA_MAX;
+use ash::vk;
+use protocol::venus::generated::{self as venus, ChainStruct, Command};
+use std::sync::Arc;
+
+/// A context with a layout for pipelines.
+fn world() -> World {
+    let world = World::reliable();
+    set_layout(&world, 30);
+    pipeline_layout(&world, 31, 30);
+    world
+}
+
+/// Creates a cache of the guest's.
+fn cache(world: &World, id: u64) {
+    let (info, id) = (venus::PipelineCacheCreateInfo::default(), venus::PipelineCache(id));
+    world.execute(&Command::CreatePipelineCache(venus::CreatePipelineCache {
+        device: DEVICE,
+        p_create_info: Some(&info),
+        p_pipeline_cache: Some(&id),
+    }));
+}
+
+fn raw(renderer: &Renderer, id: u64) -> u64 {
+    renderer.context().objects.read().get(venus::PipelineCache(id)).unwrap().raw
+}
+
+fn device(renderer: &Renderer) -> Arc<Device> {
+    renderer.context().objects.read().get(DEVICE).unwrap().get_shared::<venus::Device>().unwrap()
+}
+
+/// Returns the data that steps bring along, each with its id.
+fn data(renderer: &Renderer, steps: impl IntoIterator<Item = Step>) -> Vec<(u64, Vec<u8>)> {
+    let (key, of) = (&renderer.context().env.cache_key, device(renderer));
+    let opened = |step: Step| match step {
+        Step::CacheData(CacheData { id, sealed }) => Some((id, opened(key, &of, &sealed)?.to_vec())),
+        _ => None,
+    };
+    steps.into_iter().filter_map(opened).collect()
+}
+
+/// Returns what there is new.
+fn new(renderer: &Renderer) -> Option<Vec<(u64, Vec<u8>)>> {
+    Some(data(renderer, renderer.save_cache_data()?.into_iter().map(Step::CacheData)))
+}
+
+/// Writes a context down with this data in place of what there is of each cache, changed by `change`, and builds it up elsewhere.
+fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> Renderer {
+    let mut saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
+    let mut with = with.iter();
+    for step in &mut saved.steps {
+        if let Step::CacheData(CacheData { sealed: bytes, .. }) = step {
+            let data = with.next().unwrap().to_vec();
+            *bytes = sealed(&world.renderer.context().env.cache_key, &device(&world.renderer), data);
+            change(bytes);
+        }
+    }
+    assert!(with.next().is_none());
+    let successor = fuzzing::renderer(Arc::new(NoResources));
+    successor.rebuild(&saved.steps, &saved.files_here()).unwrap();
+    successor
+}
+
+#[test]
+fn a_successor_begins_each_cache_with_what_it_had() {
+    let world = world();
+    cache(&world, 60);
+    pipelines(&world, [40, 41], 31);
+    assert_ne!(used(), 0, "the guest has named none, so it was ours");
+    let successor = handed_over(&world, &[b"ours", b"guest's"], |_| ());
+    assert_eq!(data_of(used()), b"ours", "the pipelines were made with it");
+    assert_eq!(data_of(raw(&successor, 60)), b"guest's");
+    assert_eq!(new(&successor).unwrap(), [(DEVICE.0, b"ours".to_vec()), (60, b"guest's".to_vec())]);
+}
+
+#[test]
+fn data_that_is_not_what_left_the_driver_is_not_used_and_prevents_nothing() {
+    let world = world();
+    cache(&world, 60);
+    pipelines(&world, [40, 41], 31);
+    let changes: [fn(&mut Vec<u8>); 3] = [|bytes| bytes[0] ^= 1, |bytes| bytes.truncate(5), Vec::clear];
+    for change in changes {
+        let successor = handed_over(&world, &[b"ours", b"guest's"], change);
+        assert_eq!(data_of(used()), EMPTY);
+        assert_eq!(data_of(raw(&successor, 60)), EMPTY);
+        successor.destroy_objects();
+    }
+}
+
+#[test]
+fn pipelines_of_the_guests_cache_are_made_with_that() {
+    let world = world();
+    cache(&world, 60);
+    pipelines_with(&world, [40, 41], 31, (60, &[]));
+    assert_eq!(used(), raw(&world.renderer, 60));
+    let successor = handed_over(&world, &[b"guest's"], |_| ());
+    assert_eq!((used(), data_of(used())), (raw(&successor, 60), b"guest's".to_vec()));
+}
+
+#[test]
+fn caches_are_left_behind_that_are_too_large_for_all_together() {
+    let world = world();
+    cache(&world, 60);
+    cache(&world, 61);
+    pipelines(&world, [40, 41], 31);
+    let large = vec![7; CACHE_DATA_MAX - 1000];
+    let successor = handed_over(&world, &[b"ours", &large, b"other"], |_| ());
+    let sizes = |all: Vec<(u64, Vec<u8>)>| all.iter().map(|(_, data)| data.len()).sum::<usize>();
+    assert_eq!(sizes(new(&successor).unwrap()), large.len() + 9);
+    let successor = handed_over(&world, &[&large, &large, &large], |_| ());
+    assert_eq!(sizes(new(&successor).unwrap()), large.len(), "ours before those of the guest's");
+    // With so much in it, it gets no more.
+    for _ in 0..200 {
+        device(&successor).own_cache.has_made(&device(&successor).ash);
+    }
+    assert_ne!(device(&successor).own_cache.cache(&device(&successor).ash), vk::PipelineCache::null());
+    let successor = handed_over(&world, &[&[7; CACHE_DATA_MAX + 1], b"", b""], |_| ());
+    (0..200).for_each(|_| device(&successor).own_cache.has_made(&device(&successor).ash));
+    assert_eq!(device(&successor).own_cache.cache(&device(&successor).ash), vk::PipelineCache::null());
+}
+
+#[test]
+fn there_is_something_new_once_after_pipelines_were_made() {
+    let world = world();
+    assert!(new(&world.renderer).is_none(), "nothing was compiled");
+    pipelines(&world, [40, 41], 31);
+    assert_eq!(new(&world.renderer).unwrap(), [(DEVICE.0, EMPTY.to_vec())]);
+    assert!(new(&world.renderer).is_none());
+    pipelines(&world, [42, 43], 31);
+    assert!(new(&world.renderer).is_some());
+    cache(&world, 60);
+    assert_eq!(new(&world.renderer).unwrap().len(), 2, "a cache of the guest's may begin with something");
+}
+
+#[test]
+fn a_prelude_brings_it_along_with_its_device_and_a_checkpoint_does_not() {
+    let world = world();
+    pipelines(&world, [40, 41], 31);
+    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    assert_eq!(data(&world.renderer, ahead).len(), 1);
+    let (more, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
+    let checkpoint = world.renderer.save(&Prelude::default(), Carry::Deposited).unwrap();
+    for steps in [&more, &rest.steps, &checkpoint.steps] {
+        assert!(!steps.iter().any(|step| matches!(step, Step::CacheData(_))));
+    }
+}
+
+#[test]
+fn a_guest_that_asks_what_its_cache_had_is_not_told_of_ours() {
+    let world = world();
+    let feedback = venus::PipelineCreationFeedbackCreateInfo::default();
+    let chain = [ChainStruct::PipelineCreationFeedbackCreateInfo(&feedback)];
+    pipelines_with(&world, [40, 41], 31, (0, &chain));
+    assert_eq!(used(), 0);
+}
