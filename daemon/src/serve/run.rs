@@ -118,11 +118,13 @@ const TOKENS: Tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
 
 /// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
+/// The time after which no more requests are taken from a queue in this turn. A frontend may need some for each mapping, and workers wait meanwhile.
+const TURN_MAX: Duration = Duration::from_millis(100);
 /// Workers' questions that wait for the end of the guest's requests; one more, and all are answered at once.
 const CATCHING_UP_MAX: usize = 1024;
-/// Turns in which all requests are done that the largest queue can hold. What a guest has sent before a question is done then, though its other programs may
-/// go on sending.
-const TURNS_OF_A_QUEUE: usize = (1 << 15) / REQUESTS_PER_TURN + 1;
+/// The requests that all queues can hold. When so many are done, what a guest has sent before a question is done, though its other programs may go on
+/// sending.
+const REQUESTS_OF_QUEUES: usize = QUEUES << 15;
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -158,8 +160,8 @@ pub(super) struct Server {
     request: Vec<u8>,
     /// Workers that wait until the guest's requests are done, and the numbers of their questions.
     catching_up: Vec<(ContextId, u32)>,
-    /// Turns since the first of them asked.
-    catching_up_turns: usize,
+    /// Requests that were done since the first of them asked.
+    requests_since_asked: usize,
     /// The things that wait for descriptors to be closed.
     pub(super) closing: Closing,
     done: bool,
@@ -256,7 +258,7 @@ impl Server {
             broken: [false; QUEUES],
             request: Vec::new(),
             catching_up: Vec::new(),
-            catching_up_turns: 0,
+            requests_since_asked: 0,
             closing: Closing::default(),
             done: false,
             end_request,
@@ -532,14 +534,14 @@ impl Server {
 
     /// Tells the workers that wait for it when the requests are done that the guest had sent when they asked.
     fn tell_caught_up_due(&mut self) {
-        self.catching_up_turns += 1;
-        if self.catching_up.is_empty() || !self.has_requests() || self.catching_up_turns > TURNS_OF_A_QUEUE {
+        let are_done = self.requests_since_asked > REQUESTS_OF_QUEUES;
+        if self.catching_up.is_empty() || !self.has_requests() || are_done {
             self.tell_caught_up();
         }
     }
 
     fn tell_caught_up(&mut self) {
-        self.catching_up_turns = 0;
+        self.requests_since_asked = 0;
         for (ctx_id, request) in std::mem::take(&mut self.catching_up) {
             self.world.tell_caught_up(ctx_id, request);
         }
@@ -550,7 +552,11 @@ impl Server {
         let mut request = std::mem::take(&mut self.request);
         // Before the look at the queue, which tells of a reset.
         let can_unmap_owed = index == CONTROLQ && self.world.can_unmap_owed();
+        let start = Instant::now();
         for _ in 0..REQUESTS_PER_TURN {
+            if start.elapsed() > TURN_MAX {
+                break;
+            }
             let popped = vring.pop(self.generations[index], limit, &mut request);
             if can_unmap_owed && !matches!(popped, Err(NoRequest::Reset(_))) {
                 self.world.unmap_owed();
@@ -563,7 +569,10 @@ impl Server {
                     break;
                 }
                 Err(NoRequest::Reset(generation)) => self.reset(index, generation),
-                Ok(pending) => self.handle(&request, pending),
+                Ok(pending) => {
+                    self.requests_since_asked += 1;
+                    self.handle(&request, pending);
+                }
             }
             if vring.is_crowded() {
                 self.make_room();

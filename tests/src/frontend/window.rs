@@ -13,6 +13,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use vhost::VhostUserMemoryRegionInfo;
 use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{Frontend, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandler};
@@ -61,6 +62,8 @@ pub struct Window {
     mapping: Mutex<()>,
     /// The lock whose holder delays each request to unmap.
     unmapping: Mutex<()>,
+    /// Milliseconds that each request to unmap takes.
+    unmaps_take: AtomicU64,
     /// The vhost-user frontend that announces every mapping as a memory region, as QEMU does; `None` if none is announced.
     announce: Option<Frontend>,
     /// Changes of the memory table that are not announced yet. QEMU does so behind the acknowledgement.
@@ -88,6 +91,7 @@ impl Window {
             duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
             mapping: Mutex::default(),
             unmapping: Mutex::default(),
+            unmaps_take: AtomicU64::new(0),
             announce,
             changes: Mutex::default(),
             announcing: Mutex::default(),
@@ -122,6 +126,11 @@ impl Window {
     /// Delays unmaps: nothing is unmapped, and so acknowledged, until the returned guard is dropped.
     pub fn hold_unmaps(&self) -> MutexGuard<'_, ()> {
         self.unmapping.lock()
+    }
+
+    /// Has each unmap take so long from now on, as in a VMM on a busy host.
+    pub fn slow_unmaps(&self, each: Duration) {
+        self.unmaps_take.store(each.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Delays the announcement of maps and unmaps, until the returned guard is dropped.
@@ -217,6 +226,7 @@ impl Window {
     fn remove(&self, request: &VhostUserMMap) -> Result<()> {
         self.unmaps_asked.fetch_add(1, Ordering::Relaxed);
         let _held = self.unmapping.lock();
+        std::thread::sleep(Duration::from_millis(self.unmaps_take.load(Ordering::Relaxed)));
         self.check(request)?;
         let VhostUserMMap { shm_offset, len, .. } = *request;
         let mut changes = self.changes.lock();

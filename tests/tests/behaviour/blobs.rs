@@ -1,6 +1,6 @@
 //! Host blobs in the window: made, mapped, shared between contexts, unmapped, refused.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::{BlobId, ContextId, ResourceId, RingIdx};
 use protocol::venus::generated as venus;
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Response, ResponseType};
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, eventually};
 use tests::frontend::{Options, Vmm};
+use tests::guest::device::Source;
 use tests::guest::ring::{REPLY, Ring, RingOptions};
-use tests::guest::{Gpu, GpuError, PATIENCE, is_refusal};
+use tests::guest::{Gpu, GpuError, PATIENCE, is_refusal, timeline};
 use vm_memory::{Bytes, VolatileMemory};
 
 fn create(guest: &Gpu, context: ContextId, size: u64) -> Result<ResourceId, GpuError> {
@@ -102,6 +103,25 @@ fn a_program_hears_of_its_end_when_all_that_it_freed_is_unmapped() -> Result<()>
     drop(held);
     ring.wait(end, PATIENCE)?;
     assert_eq!(guest.session.window.live(), kept);
+    Ok(())
+}
+
+/// A program gets what it asks its device process for within a time, however many mappings of other programs end before.
+#[test]
+fn a_program_gets_memory_while_a_slow_frontend_ends_many_mappings() -> Result<()> {
+    const BLOBS: usize = 200;
+    let daemon = Daemon::start()?;
+    let guest = Arc::new(daemon.guest_with(Options::of(Vmm::Crosvm))?);
+    let mut program = timeline::device(&guest, "allocates")?;
+    let other = guest.create_context("frees")?;
+    let blobs: Vec<_> = (0..BLOBS).map(|_| guest.create_shmem(other, 4096)).collect::<Result<_>>()?;
+    let window = &guest.session.window;
+    let before = window.unmaps_asked();
+    window.slow_unmaps(Duration::from_millis(50));
+    guest.destroy_blobs(blobs);
+    program.allocate(4096, Source::New)?.map_err(|result| anyhow!("{result:?}\n{}", daemon.log()))?;
+    let ended = window.unmaps_asked() - before;
+    ensure!(ended < BLOBS as u64 / 2, "it had to wait for {ended} of {BLOBS}");
     Ok(())
 }
 
