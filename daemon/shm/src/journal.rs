@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 pub const JOURNAL_BYTES: u64 = 32 << 20;
 /// Bytes behind the journal for the data of pipeline caches: their number in eight bytes, and these.
 const CACHE_DATA_BYTES: u64 = 64 << 20;
-/// Bytes of the data of pipeline caches, at most.
-pub const CACHE_DATA_MAX: u64 = CACHE_DATA_BYTES - 8;
+/// Room for the data of pipeline caches, in bytes.
+pub const CACHE_DATA_ROOM: u64 = CACHE_DATA_BYTES - 8;
 /// Bytes of one block of a log.
 const BLOCK: u64 = 64 << 10;
 /// The number of blocks.
@@ -158,10 +158,10 @@ impl Journal {
         true
     }
 
-    /// Keeps the data of pipeline caches in place of those before; none if they are more than [`CACHE_DATA_MAX`]. If this worker dies meanwhile,
+    /// Keeps the data of pipeline caches in place of those before; none if they are more than [`CACHE_DATA_ROOM`]. If this worker dies meanwhile,
     /// none are kept.
     pub fn keep_cache_data(&self, bytes: &[u8]) {
-        let length = if bytes.len() as u64 <= CACHE_DATA_MAX { bytes.len() as u64 } else { 0 };
+        let length = if bytes.len() as u64 <= CACHE_DATA_ROOM { bytes.len() as u64 } else { 0 };
         let parts =
             [(0, &0u64.to_le_bytes()[..]), (8, &bytes[..length as usize]), (0, &length.to_le_bytes())];
         for (at, part) in parts {
@@ -383,7 +383,7 @@ mod tests {
         let (journal, file) = journal();
         let kept = || read_cache_data(|at, into| file.read_exact_at(into, at)).map_err(drop);
         assert_eq!(kept(), Ok(Vec::new()));
-        let most = vec![7; CACHE_DATA_MAX as usize];
+        let most = vec![7; CACHE_DATA_ROOM as usize];
         for bytes in [&b"data"[..], b"", &most, b"again"] {
             journal.keep_cache_data(bytes);
             assert_eq!(kept().as_deref(), Ok(bytes));
@@ -392,7 +392,7 @@ mod tests {
         }
         journal.keep_cache_data(&[&most[..], &[7]].concat());
         assert_eq!(kept(), Ok(Vec::new()), "there is no room");
-        file.write_all_at(&(CACHE_DATA_MAX + 1).to_le_bytes(), JOURNAL_BYTES).unwrap();
+        file.write_all_at(&(CACHE_DATA_ROOM + 1).to_le_bytes(), JOURNAL_BYTES).unwrap();
         assert_eq!(kept(), Err(()));
     }
 

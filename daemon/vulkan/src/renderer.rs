@@ -1,6 +1,6 @@
 //! The Vulkan side of one context, shared by all its rings.
 
-use super::commands::pipeline_cache;
+use super::commands::pipeline_cache::collect::new_data_of_all;
 use super::context::allowance::{Allowance, MemoryFile};
 use super::context::cancel::Cancel;
 use super::context::error::ContextLost;
@@ -235,7 +235,7 @@ impl Renderer {
     /// Returns the data of pipeline caches, if there are more than when this was last asked; a successor executes them, as [`Step::CacheData`], ahead
     /// of all other steps. Commands may be in flight.
     pub fn save_cache_data(&self) -> Option<Vec<CacheData>> {
-        pipeline_cache::new_data_of_all(&self.0)
+        new_data_of_all(&self.0)
     }
 
     /// Writes the context down, for [`Self::rebuild`] in a process that has built up the `prelude`. No command is in flight, and

@@ -11,7 +11,7 @@ use std::path::Path;
 /// A program of each VM needs more than half of this: it has two lanes with 16 KiB each.
 pub const SMALL: &str = "gpu-memory = \"48KiB\"";
 
-/// Starts a broker with these settings, and with two VMs, `a` and `b`, each of which is promised all memory of the GPU.
+/// Starts a broker with these settings and two VMs, `a` and `b`. Each may have all memory of the GPU.
 ///
 /// # Errors
 /// The broker does not start.

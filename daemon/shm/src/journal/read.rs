@@ -3,7 +3,7 @@
 //! The one that wrote it may have been taken over: its bytes are no more trusted than a guest's.
 
 use super::{
-    BEGUN_FLAG, BLOCK, BLOCKS, CACHE_DATA_MAX, COMMANDS, COMMIT, COUNT_AT, ENTRIES, ENTRIES_MAX,
+    BEGUN_FLAG, BLOCK, BLOCKS, CACHE_DATA_ROOM, COMMANDS, COMMIT, COUNT_AT, ENTRIES, ENTRIES_MAX,
     JOURNAL_BYTES, NUMBER, OF, OUTER, POSITION_FLAG, POSITIONS, Place, STREAM_FLAG, STREAMS, Stream,
 };
 use std::io;
@@ -86,7 +86,7 @@ pub fn read_cache_data(mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>) -
     let mut length = [0; 8];
     read(JOURNAL_BYTES, &mut length)?;
     let length = u64::from_le_bytes(length);
-    if length > CACHE_DATA_MAX {
+    if length > CACHE_DATA_ROOM {
         return Err(NoJournal::Nonsense);
     }
     let mut bytes = vec![0; length as usize];

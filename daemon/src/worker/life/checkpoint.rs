@@ -22,9 +22,17 @@ const STOP_MAX: Duration = Duration::from_millis(200);
 /// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
 const DRAIN_MAX: Duration = Duration::from_millis(20);
 
-/// Writes a checkpoint into a file. Returns its bytes, and the time for which rings had to rest. To be called between two commands of the virtqueue's
-/// stream, whose executor is
-/// `virtqueue`; all rings have to be told to go on later.
+/// A checkpoint that is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// The size of the checkpoint, in bytes.
+    pub bytes: u64,
+    /// The time for which the rings had to rest.
+    pub took: Duration,
+}
+
+/// Writes a checkpoint into a file. The caller is between two commands of the virtqueue's stream, whose executor is `virtqueue`, and tells all rings to go
+/// on later.
 ///
 /// # Errors
 ///
@@ -32,9 +40,10 @@ const DRAIN_MAX: Duration = Duration::from_millis(20);
 pub(super) fn write<B: Backend>(
     context: &Context<B>,
     virtqueue: &mut Executor<B>,
-    (allowances, caches): (&Allowances, &mut CacheDataKept),
+    allowances: &Allowances,
+    caches: &mut CacheDataKept,
     file: Option<OwnedFd>,
-) -> Result<(u64, Duration), NotMovable> {
+) -> Result<Written, NotMovable> {
     let file = file.ok_or_else(|| NotMovable::ever("a checkpoint without a file"))?;
     // It takes some 0.1 ms for each new allocation, during which nothing has to rest.
     context.backend.deposit_all();
@@ -67,7 +76,7 @@ pub(super) fn write<B: Backend>(
         "a checkpoint is written: {size} bytes, at rest after {rested:.1?}, written after {:.1?}",
         start.elapsed()
     );
-    Ok((size, start.elapsed()))
+    Ok(Written { bytes: size, took: start.elapsed() })
 }
 
 /// The worker keeps the data of pipeline caches beside the journal.
@@ -89,7 +98,7 @@ impl CacheDataKept {
             return;
         };
         let Some(all) = context.backend.save_cache_data() else { return };
-        match CacheParts::new(all).encode() {
+        match CacheParts::encode(all) {
             Ok(bytes) => journal.keep_cache_data(&bytes),
             Err(why) => log::debug!("the data of pipeline caches are not kept: {why}"),
         }

@@ -76,7 +76,7 @@ impl Journal {
 fn bring_along(data: Result<Vec<u8>, NoJournal>, snapshot: &mut Snapshot) {
     let decoded = data.map_err(|error| error.to_string()).and_then(|bytes| match bytes[..] {
         [] => Ok(Vec::new()),
-        _ => CacheParts::decode(&bytes).map(|parts| parts.all).map_err(str::to_owned),
+        _ => CacheParts::decode(&bytes).map_err(str::to_owned),
     });
     match decoded {
         Ok(all) => _ = snapshot.steps.splice(0..0, all.into_iter().map(Step::CacheData)),

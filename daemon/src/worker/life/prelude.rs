@@ -29,7 +29,7 @@ pub(super) fn write<B: Backend>(context: &Context<B>, so_far: Prelude, link: &Li
 /// Returns the bytes of the next part, and the prelude with that part.
 fn written<B: Backend>(context: &Context<B>, so_far: &Prelude) -> Result<(Vec<u8>, Prelude), NotMovable> {
     let (steps, prelude) = context.backend.save_prelude(so_far)?;
-    let bytes = PreludeSteps::new(steps).encode().map_err(NotMovable::ever)?;
+    let bytes = PreludeSteps::encode(steps).map_err(NotMovable::ever)?;
     Ok((bytes, prelude))
 }
 
@@ -46,8 +46,8 @@ pub(super) fn build<B: Backend>(context: &Context<B>, link: &Link) -> Result<(),
         return Ok(());
     }
     let start = Instant::now();
-    let prelude = PreludeSteps::decode(&bytes).map_err(ContextLost::new)?;
-    context.backend.rebuild(&prelude.steps, &[])?;
+    let steps = PreludeSteps::decode(&bytes).map_err(ContextLost::new)?;
+    context.backend.rebuild(&steps, &[])?;
     log::debug!("prelude of {} bytes: built up in {:.1?}", bytes.len(), start.elapsed());
     Ok(())
 }

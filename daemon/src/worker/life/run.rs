@@ -2,7 +2,7 @@
 //!
 //! A worker that is to hand over does not end a wait for a ring before: the wait is interrupted, and what is left of the messages goes to the successor.
 
-use super::checkpoint::{self, CacheDataKept};
+use super::checkpoint::{self, CacheDataKept, Written};
 use super::hand_over::hand_over;
 use super::link::{self, Link};
 use super::prelude;
@@ -388,10 +388,9 @@ impl<B: Backend> Worker<B> {
     /// Writes the checkpoint of a number, and goes on. The number of the message is `message`.
     fn write_checkpoint(&mut self, (number, message): (u32, u64), file: Option<OwnedFd>) {
         let Self { context, executor, handed_over: HandOvers { inbox, allowances, caches, .. }, .. } = self;
-        let kept = (&**allowances, caches);
-        let written = inbox.while_away(|| checkpoint::write(context, executor, kept, file));
+        let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, caches, file));
         match written {
-            Ok((bytes, took)) => {
+            Ok(Written { bytes, took }) => {
                 // Before the mark: with it the device process believes what it has heard.
                 context.answer(&ToDevice::CheckpointWritten { bytes, took }, None);
                 self.has_executed(message);

@@ -54,71 +54,39 @@ pub(super) struct Snapshot {
     pub left: Vec<Left>,
 }
 
-/// The part of a prelude that a successor makes before the worker rests.
+/// A list that a successor gets by itself, apart from a snapshot.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PreludeSteps {
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub(super) struct Parts<T> {
     version: u32,
-    /// The steps of the renderer.
     #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
-    pub steps: Vec<Step>,
+    parts: Vec<T>,
 }
+
+/// The steps of the part of a prelude that a successor makes before the worker rests.
+pub(super) type PreludeSteps = Parts<Step>;
 
 /// The data of pipeline caches, as they are beside a journal.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CacheParts {
-    version: u32,
-    /// The parts, each of one cache.
-    #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
-    pub all: Vec<CacheData>,
-}
+pub(super) type CacheParts = Parts<CacheData>;
 
-impl CacheParts {
-    /// Returns these parts as they are kept.
-    pub(super) fn new(all: Vec<CacheData>) -> Self {
-        Self { version: VERSION, all }
-    }
-
-    /// Returns their bytes.
+impl<T: Serialize + DeserializeOwned> Parts<T> {
+    /// Returns the bytes of a list.
     ///
     /// # Errors
     ///
     /// There would be too many.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, &'static str> {
-        encoded(self, self.all.len())
+    pub(super) fn encode(parts: Vec<T>) -> Result<Vec<u8>, &'static str> {
+        let count = parts.len();
+        encoded(&Self { version: VERSION, parts }, count)
     }
 
-    /// Returns the parts of these bytes.
+    /// Returns the list of these bytes.
     ///
     /// # Errors
     ///
-    /// The bytes are none.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        decoded(bytes)
-    }
-}
-
-impl PreludeSteps {
-    /// Returns a prelude of these steps.
-    pub(super) fn new(steps: Vec<Step>) -> Self {
-        Self { version: VERSION, steps }
-    }
-
-    /// Returns the bytes of the prelude.
-    ///
-    /// # Errors
-    ///
-    /// There would be too many.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, &'static str> {
-        encoded(self, self.steps.len())
-    }
-
-    /// Returns the prelude of these bytes.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are no prelude.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        decoded(bytes)
+    /// The bytes are no such list.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Vec<T>, &'static str> {
+        decoded::<Self>(bytes).map(|list| list.parts)
     }
 }
 
@@ -175,10 +143,10 @@ impl Snapshot {
 /// The entry point for fuzzing: any bytes are decoded or refused, and a decoded value is the same after it was encoded.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::worker) fn fuzz_decode(bytes: &[u8]) -> usize {
-    if let Ok(prelude) = PreludeSteps::decode(bytes) {
-        let again = prelude.encode().expect("it was not too large");
-        assert_eq!(PreludeSteps::decode(&again).as_ref(), Ok(&prelude));
-        return prelude.steps.len();
+    if let Ok(steps) = PreludeSteps::decode(bytes) {
+        let again = PreludeSteps::encode(steps.clone()).expect("it was not too large");
+        assert_eq!(PreludeSteps::decode(&again).as_ref(), Ok(&steps));
+        return steps.len();
     }
     let Ok(snapshot) = Snapshot::decode(bytes) else { return 0 };
     let again = snapshot.encode().expect("it was not too large");

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::pipeline_cache;
+use super::pipeline_cache::seal::opened;
 use crate::context::cancel::Cancel;
 use crate::context::error::{ContextLost, Fault};
 use crate::driver::generated::sys;
@@ -47,8 +47,8 @@ pub(crate) fn create_device<'a>(
 /// Begins our cache of a device with its data from a predecessor of this worker, if there are some.
 fn begin_own_cache(call: &Call<'_>, device: &Device, id: u64) {
     let Some(sealed) = call.context.restored.take_cache_data(id) else { return };
-    match pipeline_cache::opened(&call.context.env.cache_key, device, &sealed) {
-        Some(data) => device.own_cache.begin(&device.ash, data),
+    match opened(&call.context.env.cache_key, &device.physical.cache_origin, &sealed) {
+        Some(data) => device.pipeline_caches.begin_ours(&device.ash, data),
         None => log::debug!("pipelines are compiled again: they were compiled for another GPU or driver"),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn create_compute_pipelines<'a>(
         })
     };
     let infos = prepared(call, c.p_create_infos, stages);
-    let cache = (c.pipeline_cache, tells_of_cache(c.p_create_infos, |info| info.p_next));
+    let cache = Cache::of(c.pipeline_cache, c.p_create_infos, |info| info.p_next);
     let result = create(call, &device, cache, infos, c.p_pipelines, check, |cache, infos, raws| {
         // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
         unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
@@ -75,7 +75,7 @@ pub(crate) fn create_graphics_pipelines<'a>(
         })
     };
     let infos = prepared(call, c.p_create_infos, stages);
-    let cache = (c.pipeline_cache, tells_of_cache(c.p_create_infos, |info| info.p_next));
+    let cache = Cache::of(c.pipeline_cache, c.p_create_infos, |info| info.p_next);
     let result = create(call, &device, cache, infos, c.p_pipelines, check, |cache, infos, raws| {
         // SAFETY: as for compute pipelines.
         unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
@@ -96,10 +96,41 @@ fn breaks_if_it_relies_on_cache(call: &Call<'_>, flags: venus::PipelineCreateFla
     }
 }
 
-/// Returns whether the guest is told which of the pipelines its cache had: they are made with no other.
-fn tells_of_cache<'a, I>(infos: Option<&'a [I]>, chain: impl Fn(&'a I) -> Chain<'a>) -> bool {
-    let tells = |next: &ChainStruct<'_>| matches!(next, ChainStruct::PipelineCreationFeedbackCreateInfo(_));
-    infos.is_some_and(|infos| infos.iter().any(|info| chain(info).iter().any(tells)))
+/// The cache that pipelines are made with.
+#[derive(Clone, Copy)]
+enum Cache {
+    /// The guest's.
+    Guests(venus::PipelineCache),
+    /// The daemon's own, as the guest names none.
+    Ours,
+    /// None: the guest names none, and is told which of the pipelines its cache had.
+    None,
+}
+
+impl Cache {
+    fn of<'a, I>(
+        named: venus::PipelineCache,
+        infos: Option<&'a [I]>,
+        chain: impl Fn(&'a I) -> Chain<'a>,
+    ) -> Self {
+        let tells =
+            |next: &ChainStruct<'_>| matches!(next, ChainStruct::PipelineCreationFeedbackCreateInfo(_));
+        let is_told = || infos.is_some_and(|infos| infos.iter().any(|info| chain(info).iter().any(tells)));
+        match named {
+            venus::PipelineCache(0) if is_told() => Self::None,
+            venus::PipelineCache(0) => Self::Ours,
+            named => Self::Guests(named),
+        }
+    }
+
+    /// Returns the host's handle of it, 0 for none, unless it is ours.
+    fn lowered(self, l: &Lowering<'_>) -> Result<Option<u64>, Fault> {
+        match self {
+            Self::Guests(cache) => l.handle(cache).map(Some),
+            Self::Ours => Ok(None),
+            Self::None => Ok(Some(0)),
+        }
+    }
 }
 
 /// Returns the descriptions with their shaders checked.
@@ -126,12 +157,11 @@ fn chain<'a>(call: &Call<'a>, device: &Device, chain: Chain<'a>) -> Result<Chain
     if device.physical.is_robust() { harden::robust_chain(call.arena, chain) } else { Ok(chain) }
 }
 
-/// Creates pipelines of one kind: each id is bound on its own, since some may fail. They are made with the guest's cache, or with ours if it names none and is
-/// not told about it.
+/// Creates pipelines of one kind with this cache: each id is bound on its own, since some may fail.
 fn create<'a, I: Lower>(
     call: &Call<'a>,
     device: &Arc<Device>,
-    (cache, tells_of_cache): (venus::PipelineCache, bool),
+    cache: Cache,
     infos: Result<Option<&'a [I]>, Fault>,
     ids: Option<&'a [venus::Pipeline]>,
     check: impl FnOnce(&Lowering<'_>) -> Result<Vec<StateOf<venus::Pipeline>>, Fault>,
@@ -142,7 +172,7 @@ fn create<'a, I: Lower>(
     let lowered = {
         let l = call.creating(&names);
         let states = infos.and_then(|infos| Ok((infos, check(&l)?)));
-        states.and_then(|(infos, states)| Ok((states, l.handle(cache)?, l.array(infos)?)))
+        states.and_then(|(infos, states)| Ok((states, cache.lowered(&l)?, l.array(infos)?)))
     };
     let (states, cache, infos) = match lowered {
         Err(Fault::Failed(result)) => {
@@ -152,13 +182,12 @@ fn create<'a, I: Lower>(
         lowered => lowered?,
     };
     let raws = call.arena.slice_fill(ids.len(), 0u64)?;
-    let cache =
-        if cache == 0 && !tells_of_cache { device.own_cache.cache(&device.ash).as_raw() } else { cache };
+    let cache = cache.unwrap_or_else(|| device.pipeline_caches.ours.cache(&device.ash).as_raw());
     let compilation = call.context.compilations.begin();
     call.context.watchdog_wake.wake();
     let result = invoke(cache, infos, raws.as_mut_ptr());
     drop(compilation);
-    device.own_cache.has_made(&device.ash);
+    device.pipeline_caches.have_made(&device.ash);
     bind_pipelines(call, device, ids, raws.iter().zip(states), names, result)?;
     Ok(venus::VkResult(result))
 }

@@ -34,11 +34,16 @@ pub struct PhysicalDevice {
     pub device_type: vk::PhysicalDeviceType,
     /// Limits of the host's device.
     pub limits: vk::PhysicalDeviceLimits,
+    /// The device and the version of its driver, which data of pipeline caches is bound to: another may read it differently.
+    pub cache_origin: CacheOrigin,
     /// Memory types and heaps as a guest sees them.
     pub memory: vk::PhysicalDeviceMemoryProperties,
     /// Bytes of the largest heap: nothing can be larger.
     pub largest_heap: u64,
 }
+
+/// The UUIDs, the vendor, the device, and the version of the driver that data of pipeline caches comes from.
+pub(crate) type CacheOrigin = [u8; 44];
 
 impl std::fmt::Debug for PhysicalDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -83,6 +88,16 @@ pub enum Addresses {
 /// Returns whether shaders on such a device see nothing of their process but what its driver maps for the GPU.
 fn has_own_address_space(device_type: vk::PhysicalDeviceType) -> bool {
     matches!(device_type, vk::PhysicalDeviceType::DISCRETE_GPU | vk::PhysicalDeviceType::INTEGRATED_GPU)
+}
+
+/// Returns what data of pipeline caches of this device and driver is bound to.
+pub(crate) fn cache_origin(host: &vk::PhysicalDeviceProperties, gpu: &GpuChoice) -> CacheOrigin {
+    let mut origin = [0; 44];
+    origin[..16].copy_from_slice(&host.pipeline_cache_uuid);
+    origin[16..32].copy_from_slice(&gpu.uuid);
+    let versions = [host.vendor_id, host.device_id, host.driver_version].map(u32::to_le_bytes);
+    origin[32..].copy_from_slice(versions.as_flattened());
+    origin
 }
 
 /// The UUID of a device, if its driver is recent enough to tell.

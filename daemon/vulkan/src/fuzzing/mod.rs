@@ -39,7 +39,7 @@ use config::{
 #[cfg(test)]
 pub(super) use deposits::{closings, count as deposits, files_of};
 #[cfg(test)]
-pub(super) use null_caches::{EMPTY, data_of, used};
+pub(super) use null_caches::{EMPTY, REFUSED, data_of, used};
 #[cfg(test)]
 pub(super) use null_exports::{be_scarce, imports, refuse_exports};
 #[cfg(test)]
@@ -288,7 +288,7 @@ static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 /// The number of entries of journals that were done again.
 static REPLAYED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns steps as another snapshot of the same has them, too: at any address, and without the data of pipeline caches, of which a driver may make none.
+/// Returns the steps without what differs between two snapshots of the same context: addresses of mappings, and the data of pipeline caches, which a driver may refuse.
 pub(super) fn comparable(steps: &[Step]) -> Vec<Step> {
     let mut steps = steps.to_vec();
     steps.retain(|step| !matches!(step, Step::CacheData(_)));

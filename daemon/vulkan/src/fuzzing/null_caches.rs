@@ -11,6 +11,9 @@ use std::sync::LazyLock;
 /// The data of a cache that began without any.
 pub(crate) const EMPTY: &[u8] = &[0x5a; 64];
 
+/// The data with which no cache begins.
+pub(crate) const REFUSED: &[u8] = b"refused";
+
 static DATA: LazyLock<Mutex<FxHashMap<u64, Vec<u8>>>> = LazyLock::new(Mutex::default);
 
 /// The cache that pipelines were made with last; 0 if it was none.
@@ -54,14 +57,19 @@ pub(super) unsafe extern "system" fn create(
     if let Some(failure) = state::failure() {
         return failure;
     }
-    let cache = state::add(Kind::PipelineCache as u8, device);
     // SAFETY: callers pass a description.
     let vk::PipelineCacheCreateInfo { initial_data_size, p_initial_data, .. } = unsafe { *info };
+    let mut began = None;
     if initial_data_size > 0 && !state::is_trusting() {
         // SAFETY: as above, with as many bytes as it says.
         let data = unsafe { std::slice::from_raw_parts(p_initial_data.cast::<u8>(), initial_data_size) };
-        DATA.lock().insert(cache, data.to_vec());
+        if data == REFUSED {
+            return vk::Result::ERROR_UNKNOWN.as_raw();
+        }
+        began = Some(data.to_vec());
     }
+    let cache = state::add(Kind::PipelineCache as u8, device);
+    DATA.lock().extend(began.map(|data| (cache, data)));
     // SAFETY: callers pass a place for the handle.
     unsafe { *out = cache };
     0

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::dual_buffers::DualBuffers;
-use super::own_cache::OwnCache;
+use super::pipeline_caches::PipelineCaches;
 use super::shaders::Shaders;
 use super::submitted::{Place, Submitted};
 use super::timeline::Timeline;
@@ -62,8 +62,8 @@ pub struct Device {
     pub(crate) buffers_told: BuffersTold,
     /// Buffers that are made twice, if the GPU has memory for which they must be.
     pub dual_buffers: Option<DualBuffers>,
-    /// The pipeline cache that is not the guest's.
-    pub(crate) own_cache: OwnCache,
+    /// The pipeline caches.
+    pub(crate) pipeline_caches: PipelineCaches,
     /// True if addresses of buffers and memory can be had again: the host has `bufferDeviceAddressCaptureReplay`, and the guest has enabled
     /// `bufferDeviceAddress`.
     pub replays_addresses: bool,
@@ -168,7 +168,7 @@ impl Device {
             handles,
             buffers_told: BuffersTold::default(),
             dual_buffers: (own != 0 || exported).then(|| DualBuffers::new(own)),
-            own_cache: OwnCache::default(),
+            pipeline_caches: PipelineCaches::default(),
             replays_addresses: false,
             mapped_devices,
             is_anchored: AtomicBool::new(false),
@@ -367,7 +367,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: the device is live, and this is the last that holds it.
-        unsafe { self.own_cache.destroy(&self.ash) };
+        unsafe { self.pipeline_caches.ours.destroy(&self.ash) };
         // SAFETY: objects hold an `Arc` of their device, so none is left; queues end with the device.
         unsafe { self.ash.destroy_device(None) }
     }

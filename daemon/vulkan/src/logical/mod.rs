@@ -2,7 +2,8 @@
 
 pub(crate) mod device;
 pub(crate) mod dual_buffers;
-pub(crate) mod own_cache;
+mod own_cache;
+pub(crate) mod pipeline_caches;
 pub(crate) mod shaders;
 pub(crate) mod submitted;
 pub(crate) mod timeline;

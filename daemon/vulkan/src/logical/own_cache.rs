@@ -1,32 +1,18 @@
-//! The pipeline cache of a device that is not the guest's: pipelines are made with it for which the guest names none.
-//!
-//! A successor of this worker gets its data, and that of each of the guest's caches, and begins its own caches with them. So its driver does not compile
-//! pipelines again.
+//! The pipeline cache of the daemon's own. The worker makes pipelines with it for which the guest names no cache.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use ash::vk;
-use parking_lot::RwLock;
-use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Bytes of the data of all caches of a context that a successor gets, at most. A cache of ours that has more gets no more.
 pub(crate) const CACHE_DATA_MAX: usize = 60 << 20;
 
-/// The data of one pipeline cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheData {
-    /// The `VkPipelineCache`, or the `VkDevice` of the cache that is not the guest's.
-    pub id: u64,
-    /// The driver's data, with a tag.
-    pub sealed: Vec<u8>,
-}
-
 /// The number of commands that make pipelines between two looks at the size of our cache.
 const LOOK_EVERY: u32 = 128;
 
-/// The pipeline cache of a device that is not the guest's.
+/// The pipeline cache of the daemon's own, of one device.
 #[derive(Debug, Default)]
 pub(crate) struct OwnCache {
     /// The cache, from the first pipeline on that is made with it; null if the driver makes none.
@@ -35,35 +21,24 @@ pub(crate) struct OwnCache {
     is_full: AtomicBool,
     /// The number of commands that have made pipelines.
     made: AtomicU32,
-    /// A cache of the device has more than when its data was last asked for.
-    is_new: AtomicBool,
-    /// Written while a cache of the guest's is merged into, which no other thread may use then; read while its data is read.
-    merges: RwLock<()>,
 }
 
 impl OwnCache {
     /// Begins the cache of a device that was made just now with this data, which the same driver has made.
-    pub(crate) fn begin(&self, device: &ash::Device, data: &[u8]) {
-        let _ = self.cache.set(create(device, data));
-        self.has_more();
+    pub(super) fn begin(&self, device: &ash::Device, data: &[u8]) {
+        let _ = self.cache.set(create(device, data).or_else(|| create(device, &[])).unwrap_or_default());
     }
 
-    /// Returns the cache that pipelines are made with for which the guest names none; null if there is none.
+    /// Returns the daemon's cache, which pipelines without a cache of the guest's are made with; null if the driver made none, or it is full.
     pub(crate) fn cache(&self, device: &ash::Device) -> vk::PipelineCache {
         match self.is_full.load(Ordering::Relaxed) {
             true => vk::PipelineCache::null(),
-            false => *self.cache.get_or_init(|| create(device, &[])),
+            false => *self.cache.get_or_init(|| create(device, &[]).unwrap_or_default()),
         }
     }
 
-    /// A cache of the device, ours or one of the guest's, has more than before, or is new.
-    pub(crate) fn has_more(&self) {
-        self.is_new.store(true, Ordering::Relaxed);
-    }
-
     /// Pipelines were made with a cache of the device. Now and then this looks whether ours has enough.
-    pub(crate) fn has_made(&self, device: &ash::Device) {
-        self.has_more();
+    pub(super) fn has_made(&self, device: &ash::Device) {
         let made = self.made.fetch_add(1, Ordering::Relaxed);
         if made % LOOK_EVERY == LOOK_EVERY - 1
             && let Some(cache) = self.ours()
@@ -77,37 +52,10 @@ impl OwnCache {
         }
     }
 
-    /// Returns whether a cache of the device has more since this was last asked.
-    pub(crate) fn take_new(&self) -> bool {
-        self.is_new.load(Ordering::Relaxed) && self.is_new.swap(false, Ordering::Relaxed)
-    }
-
-    /// Calls something that merges into a cache of the guest's.
-    pub(crate) fn merges(&self, merge: impl FnOnce() -> i32) -> i32 {
-        let _alone = self.merges.write();
-        merge()
-    }
-
     /// Returns the data of our cache, if there is some and it is no more than `room`.
     pub(crate) fn data(&self, device: &ash::Device, room: usize) -> Option<Vec<u8>> {
         // SAFETY: the device is live, and with it our cache, which others are never merged into.
         unsafe { data_of(device, self.ours()?, room) }
-    }
-
-    /// Returns the data of a cache of the guest's, if it is no more than `room`.
-    ///
-    /// # Safety
-    ///
-    /// It is a cache of this live device, and stays so until this returns.
-    pub(crate) unsafe fn data_of_guests(
-        &self,
-        device: &ash::Device,
-        cache: vk::PipelineCache,
-        room: usize,
-    ) -> Option<Vec<u8>> {
-        let _no_merge = self.merges.read();
-        // SAFETY: the caller's promise; nothing is merged into it meanwhile.
-        unsafe { data_of(device, cache, room) }
     }
 
     fn ours(&self) -> Option<vk::PipelineCache> {
@@ -127,12 +75,12 @@ impl OwnCache {
     }
 }
 
-/// Creates a cache; null if the driver does not.
-fn create(device: &ash::Device, data: &[u8]) -> vk::PipelineCache {
+/// Creates a cache; none if the driver does not.
+fn create(device: &ash::Device, data: &[u8]) -> Option<vk::PipelineCache> {
     let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
     // SAFETY: the device is live, and `info` lives until the call returns.
     let created = unsafe { device.create_pipeline_cache(&info, None) };
-    created.inspect_err(|why| log::debug!("no pipeline cache of our own: {why}")).unwrap_or_default()
+    created.inspect_err(|why| log::debug!("no pipeline cache of our own: {why}")).ok()
 }
 
 /// Returns the bytes of the data of a cache; none if the driver does not say.
@@ -152,7 +100,7 @@ unsafe fn size_of(device: &ash::Device, cache: vk::PipelineCache) -> Option<usiz
 /// # Safety
 ///
 /// As for [`size_of`].
-unsafe fn data_of(device: &ash::Device, cache: vk::PipelineCache, room: usize) -> Option<Vec<u8>> {
+pub(super) unsafe fn data_of(device: &ash::Device, cache: vk::PipelineCache, room: usize) -> Option<Vec<u8>> {
     // SAFETY: the caller's promise.
     let mut size = unsafe { size_of(device, cache) }.filter(|size| *size <= room)?;
     let mut data = Vec::new();

@@ -6,7 +6,9 @@ use super::{replay, reshape};
 use crate::context::error::Fault;
 use crate::driver::families::{self, Families};
 use crate::driver::instance::Instance;
-use crate::driver::physical_device::{Addresses, PhysicalDevice, device_uuid, host_extensions, host_memory};
+use crate::driver::physical_device::{
+    Addresses, PhysicalDevice, cache_origin, device_uuid, host_extensions, host_memory,
+};
 use ash::vk;
 use config::{ContextLimits, GpuChoice};
 use std::sync::Arc;
@@ -66,6 +68,7 @@ fn describe(
         order,
         device_type: properties.device_type,
         limits: properties.limits,
+        cache_origin: cache_origin(&properties, gpu),
         memory,
     })
 }

@@ -5,11 +5,11 @@ use super::step::{CacheData, Step};
 use super::tests::{pipeline_layout, set_layout};
 use super::{Carry, Prelude};
 use crate::Renderer;
-use crate::commands::pipeline_cache::{opened, sealed};
+use crate::commands::pipeline_cache::seal::{opened, sealed};
 use crate::fuzzing::world_for_tests::{DEVICE, World};
-use crate::fuzzing::{self, EMPTY, NoResources, data_of, used};
+use crate::fuzzing::{self, EMPTY, NoResources, REFUSED, data_of, used};
 use crate::logical::device::Device;
-use crate::logical::own_cache::CACHE_DATA_MAX;
+use crate::logical::pipeline_caches::CACHE_DATA_MAX;
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use std::sync::Arc;
@@ -44,7 +44,9 @@ fn device(renderer: &Renderer) -> Arc<Device> {
 fn data(renderer: &Renderer, steps: impl IntoIterator<Item = Step>) -> Vec<(u64, Vec<u8>)> {
     let (key, of) = (&renderer.context().env.cache_key, device(renderer));
     let opened = |step: Step| match step {
-        Step::CacheData(CacheData { id, sealed }) => Some((id, opened(key, &of, &sealed)?.to_vec())),
+        Step::CacheData(CacheData { id, sealed }) => {
+            Some((id, opened(key, &of.physical.cache_origin, &sealed)?.to_vec()))
+        }
         _ => None,
     };
     steps.into_iter().filter_map(opened).collect()
@@ -62,7 +64,8 @@ fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> 
     for step in &mut saved.steps {
         if let Step::CacheData(CacheData { sealed: bytes, .. }) = step {
             let data = with.next().unwrap().to_vec();
-            *bytes = sealed(&world.renderer.context().env.cache_key, &device(&world.renderer), data);
+            let origin = device(&world.renderer).physical.cache_origin;
+            *bytes = sealed(&world.renderer.context().env.cache_key, &origin, data);
             change(bytes);
         }
     }
@@ -99,6 +102,15 @@ fn data_that_is_not_what_left_the_driver_is_not_used_and_prevents_nothing() {
 }
 
 #[test]
+fn a_driver_that_refuses_the_data_begins_an_empty_cache() {
+    let world = world();
+    pipelines(&world, [40, 41], 31);
+    handed_over(&world, &[REFUSED], |_| ());
+    assert_ne!(used(), 0);
+    assert_eq!(data_of(used()), EMPTY);
+}
+
+#[test]
 fn pipelines_of_the_guests_cache_are_made_with_that() {
     let world = world();
     cache(&world, 60);
@@ -122,12 +134,18 @@ fn caches_are_left_behind_that_are_too_large_for_all_together() {
     assert_eq!(sizes(new(&successor).unwrap()), large.len(), "ours before those of the guest's");
     // With so much in it, it gets no more.
     for _ in 0..200 {
-        device(&successor).own_cache.has_made(&device(&successor).ash);
+        device(&successor).pipeline_caches.have_made(&device(&successor).ash);
     }
-    assert_ne!(device(&successor).own_cache.cache(&device(&successor).ash), vk::PipelineCache::null());
+    assert_ne!(
+        device(&successor).pipeline_caches.ours.cache(&device(&successor).ash),
+        vk::PipelineCache::null()
+    );
     let successor = handed_over(&world, &[&[7; CACHE_DATA_MAX + 1], b"", b""], |_| ());
-    (0..200).for_each(|_| device(&successor).own_cache.has_made(&device(&successor).ash));
-    assert_eq!(device(&successor).own_cache.cache(&device(&successor).ash), vk::PipelineCache::null());
+    (0..200).for_each(|_| device(&successor).pipeline_caches.have_made(&device(&successor).ash));
+    assert_eq!(
+        device(&successor).pipeline_caches.ours.cache(&device(&successor).ash),
+        vk::PipelineCache::null()
+    );
 }
 
 #[test]

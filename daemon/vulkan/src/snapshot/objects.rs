@@ -8,7 +8,7 @@ use super::saved::{Carry, NotMovable, Saved};
 use super::step::{Step, push_commands};
 use super::synthesis::{decoded, destruction, ids, undone};
 use super::{addresses, contents, likeness, memory};
-use crate::commands::pipeline_cache::data_of_all;
+use crate::commands::pipeline_cache::collect::data_of_all;
 use crate::execution::context::Context;
 use crate::logical::device::Device;
 use crate::objects::object::Object;

@@ -10,7 +10,7 @@ use super::objects::{There, Wanted, alive, save_these, with_lineage};
 use super::saved::{NotMovable, Saved};
 use super::step::{Step, push_commands};
 use super::synthesis::destruction;
-use crate::commands::pipeline_cache::data_of_all;
+use crate::commands::pipeline_cache::collect::data_of_all;
 use crate::execution::context::Context;
 use crate::objects::table::Table;
 use protocol::venus::generated::ObjectType;

@@ -130,7 +130,7 @@ const SHADER: [u32; 34] = [
     1 << 16 | 253, // OpReturn
 ];
 
-/// Makes two pipelines of which nothing is known but their layout, with a cache or none (0).
+/// Makes two pipelines with this layout and cache; 0 names no cache.
 pub(super) fn pipelines_with(world: &World, ids: [u64; 2], layout: u64, (cache, chain): (u64, Chain<'_>)) {
     let code = [&SHADER[..], &[1 << 16 | 56]].concat(); // OpFunctionEnd
     let info = venus::ShaderModuleCreateInfo {

@@ -3,7 +3,7 @@
 use config::Likeness;
 use serde::{Deserialize, Serialize};
 
-pub use crate::logical::own_cache::CacheData;
+pub use crate::logical::pipeline_caches::CacheData;
 
 /// One step on the way to the context as it was. Ids are the guest's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,79 @@
+//! The pipeline caches of a device: the guest's, and one of the daemon's own.
+//!
+//! A successor of this worker gets the data of each, and begins its own caches with it. So its driver does not compile pipelines again.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::own_cache::{OwnCache, data_of};
+use ash::vk;
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) use super::own_cache::CACHE_DATA_MAX;
+
+/// The data of one pipeline cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheData {
+    /// The `VkPipelineCache`, or the `VkDevice` of the daemon's own.
+    pub id: u64,
+    /// The driver's data, with a tag.
+    pub sealed: Vec<u8>,
+}
+
+/// The pipeline caches of a device: ours, and what is known of all of them.
+#[derive(Debug, Default)]
+pub(crate) struct PipelineCaches {
+    /// The cache of the daemon's own.
+    pub ours: OwnCache,
+    /// A cache has more than when the data was last asked for.
+    has_more: AtomicBool,
+    /// Written while a cache of the guest's is merged into, which no other thread may use then; read while its data is read.
+    merges: RwLock<()>,
+}
+
+impl PipelineCaches {
+    /// Begins our cache of a device that was made just now with this data, which the same driver has made.
+    pub(crate) fn begin_ours(&self, device: &ash::Device, data: &[u8]) {
+        self.ours.begin(device, data);
+        self.have_more();
+    }
+
+    /// A cache has more than before, or is new.
+    pub(crate) fn have_more(&self) {
+        self.has_more.store(true, Ordering::Relaxed);
+    }
+
+    /// Pipelines were made, with our cache or one of the guest's.
+    pub(crate) fn have_made(&self, device: &ash::Device) {
+        self.have_more();
+        self.ours.has_made(device);
+    }
+
+    /// Returns whether a cache has more since this was last asked.
+    pub(crate) fn take_more(&self) -> bool {
+        self.has_more.load(Ordering::Relaxed) && self.has_more.swap(false, Ordering::Relaxed)
+    }
+
+    /// Calls something that merges into a cache of the guest's.
+    pub(crate) fn merge(&self, merge: impl FnOnce() -> i32) -> i32 {
+        let _alone = self.merges.write();
+        merge()
+    }
+
+    /// Returns the data of a cache of the guest's, if it is no more than `room`.
+    ///
+    /// # Safety
+    ///
+    /// It is a cache of this live device, and stays so until this returns.
+    pub(crate) unsafe fn data_of_guests(
+        &self,
+        device: &ash::Device,
+        cache: vk::PipelineCache,
+        room: usize,
+    ) -> Option<Vec<u8>> {
+        let _no_merge = self.merges.read();
+        // SAFETY: the caller's promise; nothing is merged into it meanwhile.
+        unsafe { data_of(device, cache, room) }
+    }
+}
