@@ -99,7 +99,7 @@ impl Place {
         // With the target's name the flags do not go to build scripts.
         let target = Architecture::own().context("no fuzz targets are built for this machine")?.triple();
         let status = cargo()
-            .args(["build", "--quiet", "--locked", "--release", "--bins", "--examples"])
+            .args(["build", "--quiet", "--locked", "--release", "--bins"])
             .args(["--target", target, "--target-dir"])
             .arg(&self.built)
             .current_dir(&self.folder)
@@ -111,6 +111,15 @@ impl Place {
             .status()
             .context("cannot run cargo")?;
         ensure!(status.success(), "the fuzz targets do not build");
+        self.check_seeds()
+    }
+
+    /// Checks the program that makes the corpora. It has no fuzzer in it, so it is not instrumented.
+    fn check_seeds(&self) -> Result<()> {
+        let mut check = cargo();
+        check.args(["check", "--quiet", "--locked", "--examples", "--target-dir"]).arg(&self.built);
+        let status = check.current_dir(&self.folder).stdout(Stdio::null()).status();
+        ensure!(status.context("cannot run cargo")?.success(), "the program of the corpora does not compile");
         Ok(())
     }
 
