@@ -17,8 +17,14 @@ pub const STEPS: u32 = 1;
 
 /// Returns the words of the program's buffer after its run.
 pub fn on_the_processor(words: &[u32], multiplier: u32, steps: u32) -> Vec<u32> {
-    let step = |index: usize, word: u32| word.wrapping_mul(multiplier).wrapping_add(index as u32);
-    let word = |(index, &word)| (0..steps).fold(word, |word, _| step(index, word));
+    // A step makes `multiplier * word + index` of a word, so all of them make `factor * word + sum * index` of it.
+    let (mut factor, mut sum) = (1_u32, 0_u32);
+    for _ in 0..steps {
+        (factor, sum) = (factor.wrapping_mul(multiplier), sum.wrapping_mul(multiplier).wrapping_add(1));
+    }
+    let word = |(index, &word): (usize, &u32)| {
+        factor.wrapping_mul(word).wrapping_add(sum.wrapping_mul(index as u32))
+    };
     words.iter().enumerate().map(word).collect()
 }
 
