@@ -13,16 +13,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tests::broker::{Broker, find, refused};
 use tests::clients;
-use tests::completion;
 use tests::daemon::{cpu_time, eventually, halt, is_alive};
 use tests::daemon_process::children;
 use tests::guest::PATIENCE;
-use tests::packages::{ClientRoot, Suite};
 use tests::port::free_port;
 use tests::program::{Background, LIMIT, Program, succeed};
-
-/// The number of words that are compared.
-const WORDS: u32 = 12;
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     clients::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
@@ -85,7 +80,7 @@ fn first_context(broker: &Broker, vm: &str) -> Result<Value> {
 }
 
 #[test]
-fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() -> Result<()> {
+fn programs_of_two_vms_compute_and_are_accounted_for() -> Result<()> {
     let port = free_port()?;
     let folder = tempfile::tempdir()?;
     let grants = folder.path().join("grants");
@@ -94,16 +89,7 @@ fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() ->
         Broker::start(&top, &[("a", "weight = 300"), ("b", "class = \"latency\"\nceiling = \"90%\"")])?;
     let (_first, a) = broker.bridge("a")?;
     let (_second, b) = broker.bridge("b")?;
-    let client = ClientRoot::open(Suite::Testing)?;
-    let expected = completion::native(&client, WORDS)?;
-    let model = tempfile::NamedTempFile::new()?;
-    std::fs::write(model.path(), completion::model())?;
-    let say = |socket: &Path| -> Result<Program> {
-        let mut command = client.through_vtest("llama-completion", socket)?;
-        command.args(completion::arguments(model.path(), WORDS + completion::SPARE_WORDS));
-        Program::start(command)
-    };
-    let both = [say(&a)?, say(&b)?];
+    let both = [Program::start(computing(&a, "15")?)?, Program::start(computing(&b, "15")?)?];
     for vm in ["a", "b"] {
         // Or it has ended already, on a machine that stands still.
         let submits = || broker.vm(vm).is_ok_and(|vm| vm["used"]["submissions"].as_u64() > Some(0));
@@ -113,8 +99,7 @@ fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() ->
     println!("{}", broker.say(&["status"])?);
     for program in both {
         let output = program.wait(LIMIT)?;
-        let words = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(completion::first_words(&words, WORDS), expected, "{}", broker.log());
+        ensure!(output.status.success(), "{output:?}\n{}", broker.log());
     }
     for vm in ["a", "b"] {
         let over = || broker.vm(vm).is_ok_and(|vm| vm["contexts"] == json!([]));

@@ -1,19 +1,18 @@
-//! Unmodified Mesa at its limits: a program that takes all it can get, of each kind, ends by itself; and llama.cpp in the next context has the same
-//! output as on the host's driver.
+//! Unmodified Mesa at its limits: a program that takes all it can get, of each kind, ends by itself; and a program in the next context computes what it
+//! should, llama.cpp among them.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use protocol::ids::BlobId;
 use protocol::virtio_gpu::BlobFlags;
 use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::LazyLock;
-use tests::clients::{Files, LLAMA, Packages, Place, Setup};
+use tests::clients::{Files, LLAMA, Packages, Place, Setup, computing};
 use tests::daemon::{Daemon, eventually};
 use tests::guest::ring::{Ring, RingOptions};
 use tests::packages::{ClientRoot, Device, Suite};
-use tests::program::{LIMIT, Program};
+use tests::program::{LIMIT, Program, succeed};
 
 /// The number that a program asks for, which is more than any limit allows.
 const MANY: u32 = 4000;
@@ -65,21 +64,17 @@ impl Drop for Hog {
     }
 }
 
-/// Returns llama.cpp's output on the host's driver.
-fn llama_natively() -> Result<&'static str> {
-    static SAID: LazyLock<Result<String>> = LazyLock::new(|| {
-        let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
-        LLAMA.run(&Place::Packages(&packages, Device::Native), &files, LIMIT)
-    });
-    SAID.as_deref().map_err(|error| anyhow!("natively: {error:#}"))
-}
-
 /// Checks that llama.cpp has the same output as on the host's driver.
 fn llama(setup: &Setup) -> Result<()> {
     let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
-    let guest = Place::Packages(&packages, Device::Venus(setup.socket()));
-    ensure!(LLAMA.run(&guest, &files, LIMIT)? == llama_natively()?, "llama.cpp has another output");
+    let run = |device| LLAMA.run(&Place::Packages(&packages, device), &files, LIMIT);
+    ensure!(run(Device::Venus(setup.socket()))? == run(Device::Native)?, "llama.cpp has another output");
     Ok(())
+}
+
+/// Checks that a program computes what it should.
+fn computes(setup: &Setup) -> Result<()> {
+    succeed(computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), setup.socket(), "3")?, LIMIT).map(drop)
 }
 
 /// Runs a hog that asks for `asked` of one kind. While it keeps its things, `beside` is called with the error that ended it. Returns the hog's count.
@@ -99,12 +94,18 @@ fn says(setup: &Setup, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a hog with limits small enough to be reached soon, and large enough for llama.cpp to find its share.
-fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32>) -> Result<()> {
+/// Runs a hog with limits small enough to be reached soon, and large enough for the program `beside` to find its share.
+fn limited(
+    kind: &str,
+    limits: [&str; 2],
+    limit: &str,
+    range: RangeInclusive<u32>,
+    beside: fn(&Setup) -> Result<()>,
+) -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&limits)?)?;
     let got = hog(&setup, kind, MANY, |ending| {
         ensure!(!ending.contains("no limit"), "{kind} has no limit");
-        llama(&setup).with_context(|| format!("beside {kind}"))
+        beside(&setup).with_context(|| format!("beside {kind}"))
     })?;
     ensure!(range.contains(&got), "{got} of {kind}");
     says(&setup, limit)?;
@@ -119,22 +120,22 @@ fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32
 
 #[test]
 fn maps_run_out_for_one_program_only() -> Result<()> {
-    limited("maps", ["--max-maps", "200"], "limit max-maps reached", 100..=175)
+    limited("maps", ["--max-maps", "200"], "limit max-maps reached", 100..=175, computes)
 }
 
 #[test]
 fn objects_run_out_for_one_program_only() -> Result<()> {
-    limited("objects", ["--max-objects", "3000"], "limit \"max-objects\" reached", 2000..=3000)
+    limited("objects", ["--max-objects", "3000"], "limit \"max-objects\" reached", 2000..=3000, computes)
 }
 
 #[test]
 fn shaders_run_out_for_one_program_only() -> Result<()> {
-    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader-memory\" reached", 100..=128)
+    limited("shaders", ["--shader-memory", "32MiB"], "limit \"shader-memory\" reached", 100..=128, computes)
 }
 
 #[test]
 fn memory_runs_out_for_one_program_only() -> Result<()> {
-    limited("work", ["--host-memory", "1GiB"], "limit host-memory reached", 800..=896)
+    limited("work", ["--host-memory", "1GiB"], "limit host-memory reached", 800..=896, llama)
 }
 
 /// Programs that may not have memory get an error of Vulkan, from each Mesa, and never a signal.
@@ -197,7 +198,7 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let rings = (0..80).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
     let rings: Vec<_> = rings.collect();
     says(&setup, "limit max-rings (64) reached").with_context(|| format!("{} rings", rings.len()))?;
-    llama(&setup)?;
+    computes(&setup)?;
     for limit in ["max-contexts", "max-resources", "ring-memory"] {
         says(&setup, &format!("limit {limit} reached"))?;
     }
