@@ -12,6 +12,7 @@ mod stages;
 mod tally;
 mod watch;
 
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
@@ -143,6 +144,11 @@ impl Stage {
                 run.built.set(made).ok().context("it is built once")?;
                 Ok(vec![outcome])
             }
+            Work::Script(path, argument) => {
+                let mut script = Command::new(crate::sources::repository().join(path));
+                script.arg(argument);
+                watch(vec![Job::new(self.name, script)], 1, SILENCE_MAX)
+            }
             Work::Program { name, arguments } => {
                 watch(vec![run.built()?.program(name, arguments)?], 1, SILENCE_MAX)
             }
@@ -156,7 +162,6 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn what_is_named_runs_with_what_it_needs() {
@@ -187,7 +192,7 @@ mod tests {
         let names = |lane: &Vec<Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>();
         let [first, then, beside] = lanes(stages(Extent::All));
         assert_eq!(names(&first), ["fmt", "build"]);
-        assert_eq!(names(&beside), ["clippy", "doc", "package", "instructions"]);
+        assert_eq!(names(&beside), ["driver", "clippy", "doc", "package", "instructions"]);
         assert_eq!(first.len() + then.len() + beside.len(), stages(Extent::All).len());
         let [first, then, beside] = lanes(selected(Extent::Gate, &["clippy".to_owned()]).unwrap());
         assert_eq!((names(&first), names(&then), names(&beside)), (vec![], vec![], vec!["clippy"]));

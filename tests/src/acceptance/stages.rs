@@ -37,6 +37,8 @@ pub(super) enum Work {
     Cargo { arguments: &'static [&'static str], prepare: fn(&mut Command) },
     /// Compiling the programs that other stages run.
     Build,
+    /// A script of the repository's, and its argument.
+    Script(&'static str, &'static str),
     /// A program that is a check by itself.
     Program { name: &'static str, arguments: &'static [&'static str] },
     /// Programs of tests, some side by side, each with so many tests at once.
@@ -82,6 +84,10 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         cargo("fmt", 20, &["fmt", "--all", "--check"]),
         Stage::new("build", 120, Work::Build),
         tests("sources", 30, 1, 2, |test| test.is("sources")),
+        // The stage `patched` installs what this makes; it takes some seconds where the machine has it.
+        Stage::new("driver", 400, Work::Script("guest-driver-patches/build", "--path"))
+            .needing(&[tools::SYSTEMS])
+            .beside(),
         cargo("clippy", 200, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).beside(),
         Stage::new("doc", 120, Work::Cargo { arguments: DOC, prepare: compile_as_clippy }).beside(),
         program("codegen", 20, "codegen", &["--check"]).needing(&[&[tools::PIP]]),

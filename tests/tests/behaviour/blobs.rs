@@ -117,7 +117,7 @@ fn a_program_gets_memory_while_a_slow_frontend_ends_many_mappings() -> Result<()
     let blobs: Vec<_> = (0..BLOBS).map(|_| guest.create_shmem(other, 4096)).collect::<Result<_>>()?;
     let window = &guest.session.window;
     let before = window.unmaps_asked();
-    window.slow_unmaps(Duration::from_millis(50));
+    window.slow_unmaps(Duration::from_millis(500));
     guest.destroy_blobs(blobs);
     program.allocate(4096, Source::New)?.map_err(|result| anyhow!("{result:?}\n{}", daemon.log()))?;
     let ended = window.unmaps_asked() - before;

@@ -64,14 +64,6 @@ impl Drop for Hog {
     }
 }
 
-/// Checks that llama.cpp has the same output as on the host's driver.
-fn llama(setup: &Setup) -> Result<()> {
-    let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
-    let run = |device| LLAMA.run(&Place::Packages(&packages, device), &files, LIMIT);
-    ensure!(run(Device::Venus(setup.socket()))? == run(Device::Native)?, "llama.cpp has another output");
-    Ok(())
-}
-
 /// Checks that a program computes what it should.
 fn computes(setup: &Setup) -> Result<()> {
     succeed(computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), setup.socket(), "3")?, LIMIT).map(drop)
@@ -100,7 +92,7 @@ fn limited(
     limits: [&str; 2],
     limit: &str,
     range: RangeInclusive<u32>,
-    beside: fn(&Setup) -> Result<()>,
+    beside: impl FnOnce(&Setup) -> Result<()>,
 ) -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&limits)?)?;
     let got = hog(&setup, kind, MANY, |ending| {
@@ -135,7 +127,12 @@ fn shaders_run_out_for_one_program_only() -> Result<()> {
 
 #[test]
 fn memory_runs_out_for_one_program_only() -> Result<()> {
-    limited("work", ["--host-memory", "1GiB"], "limit host-memory reached", 800..=896, llama)
+    let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
+    let run = |device: Device<'_>| LLAMA.run(&Place::Packages(&packages, device), &files, LIMIT);
+    limited("work", ["--host-memory", "1GiB"], "limit host-memory reached", 800..=896, |setup| {
+        ensure!(run(Device::Venus(setup.socket()))? == run(Device::Native)?, "llama.cpp has another output");
+        Ok(())
+    })
 }
 
 /// Programs that may not have memory get an error of Vulkan, from each Mesa, and never a signal.

@@ -27,7 +27,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(20);
 pub(super) struct Written {
     /// The size of the checkpoint, in bytes.
     pub bytes: u64,
-    /// The time for which the rings had to rest.
+    /// The time for which the worker kept the rings at rest.
     pub took: Duration,
 }
 

@@ -187,7 +187,7 @@ fn create<'a, I: Lower>(
     call.context.watchdog_wake.wake();
     let result = invoke(cache, infos, raws.as_mut_ptr());
     drop(compilation);
-    device.pipeline_caches.have_made(&device.ash);
+    device.pipeline_caches.note_made(&device.ash);
     bind_pipelines(call, device, ids, raws.iter().zip(states), names, result)?;
     Ok(venus::VkResult(result))
 }

@@ -48,7 +48,7 @@ pub(crate) fn create_pipeline_cache<'a>(
     // SAFETY: the device is live, `lowered` lives in the arena and its data in the command.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
     call.created(c.p_pipeline_cache, raw, &device, result)?;
-    device.pipeline_caches.have_more();
+    device.pipeline_caches.note_more();
     Ok(venus::CreatePipelineCacheReply {
         result: venus::VkResult(result),
         p_pipeline_cache: c.p_pipeline_cache,
@@ -76,7 +76,7 @@ pub(crate) fn merge_pipeline_caches(
         unsafe { function(device.raw(), into, sources.len() as u32, from) }
     };
     let result = device.pipeline_caches.merge(merge);
-    device.pipeline_caches.have_more();
+    device.pipeline_caches.note_more();
     Ok(venus::MergePipelineCachesReply { result: venus::VkResult(result) })
 }
 

@@ -1,4 +1,4 @@
-//! The pipeline cache of the daemon's own. The worker makes pipelines with it for which the guest names no cache.
+//! Each device has a pipeline cache that its guest does not see. The worker passes it to the driver with pipelines for which the guest names no cache.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -38,7 +38,7 @@ impl OwnCache {
     }
 
     /// Pipelines were made with a cache of the device. Now and then this looks whether ours has enough.
-    pub(super) fn has_made(&self, device: &ash::Device) {
+    pub(super) fn note_made(&self, device: &ash::Device) {
         let made = self.made.fetch_add(1, Ordering::Relaxed);
         if made % LOOK_EVERY == LOOK_EVERY - 1
             && let Some(cache) = self.ours()

@@ -36,18 +36,18 @@ impl PipelineCaches {
     /// Begins our cache of a device that was made just now with this data, which the same driver has made.
     pub(crate) fn begin_ours(&self, device: &ash::Device, data: &[u8]) {
         self.ours.begin(device, data);
-        self.have_more();
+        self.note_more();
     }
 
     /// A cache has more than before, or is new.
-    pub(crate) fn have_more(&self) {
+    pub(crate) fn note_more(&self) {
         self.has_more.store(true, Ordering::Relaxed);
     }
 
     /// Pipelines were made, with our cache or one of the guest's.
-    pub(crate) fn have_made(&self, device: &ash::Device) {
-        self.have_more();
-        self.ours.has_made(device);
+    pub(crate) fn note_made(&self, device: &ash::Device) {
+        self.note_more();
+        self.ours.note_made(device);
     }
 
     /// Returns whether a cache has more since this was last asked.

@@ -134,14 +134,14 @@ fn caches_are_left_behind_that_are_too_large_for_all_together() {
     assert_eq!(sizes(new(&successor).unwrap()), large.len(), "ours before those of the guest's");
     // With so much in it, it gets no more.
     for _ in 0..200 {
-        device(&successor).pipeline_caches.have_made(&device(&successor).ash);
+        device(&successor).pipeline_caches.note_made(&device(&successor).ash);
     }
     assert_ne!(
         device(&successor).pipeline_caches.ours.cache(&device(&successor).ash),
         vk::PipelineCache::null()
     );
     let successor = handed_over(&world, &[&[7; CACHE_DATA_MAX + 1], b"", b""], |_| ());
-    (0..200).for_each(|_| device(&successor).pipeline_caches.have_made(&device(&successor).ash));
+    (0..200).for_each(|_| device(&successor).pipeline_caches.note_made(&device(&successor).ash));
     assert_eq!(
         device(&successor).pipeline_caches.ours.cache(&device(&successor).ash),
         vk::PipelineCache::null()

@@ -20,8 +20,9 @@ pub(crate) fn data_of_all(context: &Context) -> Vec<CacheData> {
 /// Returns the same data, if there is more than when this was last asked. Commands may be in flight.
 pub(crate) fn new_data_of_all(context: &Context) -> Option<Vec<CacheData>> {
     let devices = devices(context);
-    let new = devices.iter().filter(|(_, device)| device.pipeline_caches.take_more()).count();
-    (new > 0).then(|| data_of(context, &devices))
+    // Each device is asked, as each forgets that it had more.
+    let is_more = devices.iter().fold(false, |more, (_, device)| device.pipeline_caches.take_more() || more);
+    is_more.then(|| data_of(context, &devices))
 }
 
 fn devices(context: &Context) -> Vec<(u64, Arc<Device>)> {
