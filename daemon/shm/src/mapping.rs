@@ -3,7 +3,7 @@
 use super::placed::{PLACES, is_place};
 use super::{MapError, copy, inspect};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::ffi::c_void;
@@ -13,7 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A memory file mapped shared, readable and writable, from its start; unmapped on drop.
+/// Bytes that are copied at a time from one mapping to another.
+const ACROSS: usize = 8192;
+
+/// A memory file mapped shared, readable and writable, from its start, or memory that is like one; unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -77,6 +80,20 @@ impl Mapping {
         Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
     }
 
+    /// Maps `size` bytes of this process alone, which are zero, in huge pages if the system has them for who asks. They take memory once they are
+    /// written to.
+    pub fn anonymous(size: u64) -> Result<Self, MapError> {
+        let len = usize::try_from(size).unwrap_or(usize::MAX);
+        // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }?;
+        let mapping = Self::of_pages(start, len)?;
+        // SAFETY: the pages are the mapping's, and stay what they are. Without huge pages they are only filled more slowly.
+        let _ = unsafe { madvise(mapping.as_ptr(), len, Advice::LinuxHugepage) };
+        Ok(mapping)
+    }
+
     fn map(file: impl AsFd, len: usize) -> Result<Self, MapError> {
         // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
         let start = unsafe {
@@ -125,6 +142,20 @@ impl Mapping {
         let at = self.check(offset, from.len() as u64)?;
         // SAFETY: `check` found the range inside the pages, which live as long as `self` and are only touched atomically.
         unsafe { copy::copy_in(at.as_ptr(), from) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes at `offset` to `at` in another mapping. Where that is this one, the ranges may overlap, and then it is not known what is there.
+    pub fn copy_to(&self, offset: u64, other: &Self, at: u64, len: u64) -> Result<(), OutOfBounds> {
+        // Nothing is copied unless all can be.
+        let _ranges = (self.check(offset, len)?, other.check(at, len)?);
+        // The buffer stays in the processor's first cache.
+        let mut buffer = [0; ACROSS];
+        for done in (0..len).step_by(ACROSS) {
+            let part = &mut buffer[..ACROSS.min((len - done) as usize)];
+            self.copy_out(offset + done, part)?;
+            other.copy_in(at + done, part)?;
+        }
         Ok(())
     }
 

@@ -26,6 +26,30 @@ fn copies_hit_exactly_the_range_at_every_alignment_and_length() {
 }
 
 #[test]
+fn copies_between_mappings_hit_exactly_the_range_at_every_alignment_and_length() {
+    let (one, other) = (private(4096), Mapping::anonymous(8192).unwrap());
+    let pattern: Vec<u8> = (1..=40).collect();
+    for (from, to) in (0..9).flat_map(|from| (0..9).map(move |to| (from, to))) {
+        for len in 0..=pattern.len() as u64 {
+            one.copy_in(from, &pattern).unwrap();
+            other.copy_in(64, &[0; 64]).unwrap();
+            one.copy_to(from, &other, 64 + to, len).unwrap();
+            let mut all = [0xee; 64];
+            other.copy_out(64, &mut all).unwrap();
+            let (start, end) = (to as usize, (to + len) as usize);
+            assert_eq!(&all[start..end], &pattern[..len as usize]);
+            assert!(all[..start].iter().chain(&all[end..]).all(|byte| *byte == 0));
+        }
+    }
+    let (beyond_one, beyond_other) = (one.copy_to(4000, &other, 0, 97), one.copy_to(0, &other, 8100, 93));
+    assert_eq!(beyond_one, Err(OutOfBounds { offset: 4000, len: 97, of: 4096 }));
+    assert_eq!(beyond_other, Err(OutOfBounds { offset: 8100, len: 93, of: 8192 }));
+    let mut all = [1; 8192];
+    Mapping::anonymous(8192).unwrap().copy_out(0, &mut all).unwrap();
+    assert_eq!(all, [0; 8192]);
+}
+
+#[test]
 fn ranges_outside_are_refused() {
     let mapping = private(4096);
     let mut bytes = [0; 8];

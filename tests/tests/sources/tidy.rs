@@ -15,7 +15,7 @@ use tests::sources::{Source, TOOLS, all, product};
 /// Places that may have unsafe code, and how much: blocks, functions, implementations, attributes, and the word in macros. A number may
 /// fall freely; it rises only in a commit that changes it here. Everything else has none.
 const UNSAFE: &[(&str, usize)] = &[
-    ("daemon/shm/src/", 34),
+    ("daemon/shm/src/", 36),
     ("daemon/src/sandbox/sys.rs", 24),
     ("daemon/src/interpose.rs", 6),
     ("daemon/doctor/src/guest/virtgpu.rs", 4),

@@ -13,6 +13,7 @@ mod link;
 mod prelude;
 pub(super) mod run;
 pub(super) mod snapshot;
+mod store;
 mod swapped_out;
 mod take_over;
 mod watchdog;

@@ -4,14 +4,13 @@
 //! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
 //! else than resources, or messages are left, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
 
+use super::store::{Store, StoredContents};
 use crate::ipc::{Channel, ToDevice};
 use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
 use config::{ContextLimits, MemoryId};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
-use shm::Mapping;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -175,90 +174,8 @@ impl Backend for SwappedOut {
     fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost> {
         let Some(bytes) = Step::contents_bytes(steps) else { return Ok(None) };
         let store = Arc::clone(&self.parts.lock().contents);
-        Ok(Some(Box::new(StoredContents { bytes, store, staging: None })))
+        Ok(Some(Box::new(StoredContents::new(bytes, store))))
     }
 
     fn destroy_objects(&self) {}
-}
-
-/// Bytes that came one part behind the other, each in a piece of its own.
-#[derive(Default)]
-struct Store {
-    pieces: Vec<Vec<u8>>,
-    /// The position of the first byte of each piece, and the end of the last.
-    starts: Vec<u64>,
-    end: u64,
-}
-
-impl Store {
-    /// Takes the next bytes from where they are staged.
-    fn push(&mut self, from: &Mapping, at: u64, length: u64) -> Result<(), ContextLost> {
-        let length = usize::try_from(length).map_err(|_| ContextLost::new("too large a part of contents"))?;
-        let mut piece = vec![0; length];
-        from.copy_out(at, &mut piece).map_err(|error| ContextLost::new(error.to_string()))?;
-        self.pieces.push(piece);
-        self.starts.push(self.end);
-        self.end += length as u64;
-        Ok(())
-    }
-
-    /// Copies some of the bytes to where they are to be staged.
-    fn copy_to(&self, bytes: &Range<u64>, to: &Mapping, at: u64) -> Result<(), ContextLost> {
-        if bytes.end > self.end {
-            return Err(ContextLost::new("contents that never came"));
-        }
-        let first = self.starts.partition_point(|start| *start <= bytes.start).saturating_sub(1);
-        for (start, piece) in self.starts[first..].iter().zip(&self.pieces[first..]) {
-            if *start >= bytes.end {
-                break;
-            }
-            // Both are inside the piece.
-            let from = bytes.start.saturating_sub(*start) as usize;
-            let until = piece.len().min((bytes.end - start) as usize);
-            let place = at + (start + from as u64 - bytes.start);
-            to.copy_in(place, &piece[from..until]).map_err(|error| ContextLost::new(error.to_string()))?;
-        }
-        Ok(())
-    }
-}
-
-/// Contents on their way into the store or out of it.
-struct StoredContents {
-    bytes: u64,
-    store: Arc<Mutex<Store>>,
-    staging: Option<Mapping>,
-}
-
-impl StoredContents {
-    fn staging(&self) -> Result<&Mapping, ContextLost> {
-        self.staging.as_ref().ok_or_else(|| ContextLost::new("contents without pages"))
-    }
-}
-
-impl Contents for StoredContents {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
-        let mapping = Mapping::new(file.as_ref(), bytes);
-        self.staging = Some(mapping.map_err(|error| ContextLost::new(error.to_string()))?);
-        Ok(())
-    }
-
-    fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
-        self.store.lock().copy_to(&bytes, self.staging()?, staged_at)
-    }
-
-    fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
-        let mut store = self.store.lock();
-        if bytes.start != store.end {
-            return Err(ContextLost::new("contents in another order"));
-        }
-        store.push(self.staging()?, staged_at, bytes.end - bytes.start)
-    }
-
-    fn finish(&mut self) -> Result<(), ContextLost> {
-        Ok(())
-    }
 }

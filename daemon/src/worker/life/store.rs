@@ -1,0 +1,217 @@
+//! The contents of a context that is swapped out, in the memory of its worker without a driver.
+//!
+//! New pages take longer to be had than to be copied to, and one processor copies slower than a GPU. So several threads copy each part.
+
+use crate::worker::backend::Contents;
+use parking_lot::Mutex;
+use shm::Mapping;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use vulkan::{ContextLost, MemoryFile};
+
+/// Threads that copy a part, at most: with as many parts at a time as pass between workers, GPUs are not waited for.
+const THREADS_MAX: usize = 4;
+/// Bytes for which another thread is started, at least: they take much longer to copy.
+const THREAD_BYTES: u64 = 1 << 20;
+
+/// The contents that have come so far.
+#[derive(Default)]
+pub(super) struct Store {
+    /// All of them, once something is to come.
+    memory: Option<Arc<Mapping>>,
+    /// The bytes that have come, or are being copied.
+    came: u64,
+}
+
+/// Contents on their way into the store or out of it.
+pub(super) struct StoredContents {
+    bytes: u64,
+    store: Arc<Mutex<Store>>,
+    staging: Option<Arc<Mapping>>,
+    /// The threads that copy each part which was not waited for, the first first.
+    running: VecDeque<Vec<JoinHandle<()>>>,
+    threads: usize,
+}
+
+/// A copy from one place to another.
+#[derive(Clone)]
+struct Copy {
+    from: Arc<Mapping>,
+    from_at: u64,
+    to: Arc<Mapping>,
+    to_at: u64,
+    bytes: u64,
+}
+
+impl StoredContents {
+    /// Contents of so many bytes, which are or come in this store.
+    pub(super) fn new(bytes: u64, store: Arc<Mutex<Store>>) -> Self {
+        let threads = waiting::processors::processors().min(THREADS_MAX);
+        Self { bytes, store, staging: None, running: VecDeque::new(), threads }
+    }
+
+    fn staging(&self) -> Result<Arc<Mapping>, ContextLost> {
+        self.staging.clone().ok_or_else(|| ContextLost::new("contents without pages"))
+    }
+
+    /// Begins a copy of a part that is inside both mappings.
+    fn begin(&mut self, copy: &Copy) -> Result<(), ContextLost> {
+        let is_inside =
+            copy.from.contains(copy.from_at, copy.bytes) && copy.to.contains(copy.to_at, copy.bytes);
+        if !is_inside {
+            return Err(ContextLost::new("contents beyond their pages"));
+        }
+        let pieces = copy.pieces(self.threads as u64);
+        self.running.push_back(pieces.filter_map(|piece| piece.begin(self.threads > 1)).collect());
+        Ok(())
+    }
+}
+
+impl Copy {
+    /// Returns the pieces that so many threads copy, at most.
+    fn pieces(&self, threads: u64) -> impl Iterator<Item = Self> {
+        // Whole words, so that none is torn between two.
+        let each = self.bytes.div_ceil(threads).max(THREAD_BYTES).next_multiple_of(8);
+        (0..self.bytes.div_ceil(each)).map(move |index| {
+            let done = index * each;
+            let (from_at, to_at) = (self.from_at + done, self.to_at + done);
+            Self { from_at, to_at, bytes: each.min(self.bytes - done), ..self.clone() }
+        })
+    }
+
+    /// Copies, in a thread if that is wanted and there is one.
+    fn begin(self, in_thread: bool) -> Option<JoinHandle<()>> {
+        let copy = self.clone();
+        let begun = in_thread.then(|| thread::Builder::new().name("copy".into()).spawn(move || copy.run()));
+        let begun = begun.and_then(Result::ok);
+        if begun.is_none() {
+            self.run();
+        }
+        begun
+    }
+
+    fn run(&self) {
+        let copied = self.from.copy_to(self.from_at, &self.to, self.to_at, self.bytes);
+        debug_assert!(copied.is_ok(), "it is inside both");
+    }
+}
+
+impl Contents for StoredContents {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
+        let mapping = Mapping::new(file.as_ref(), bytes);
+        self.staging = Some(Arc::new(mapping.map_err(|error| ContextLost::new(error.to_string()))?));
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        let from = {
+            let store = self.store.lock();
+            store.memory.clone().filter(|_| bytes.end <= store.came)
+        };
+        let from = from.ok_or_else(|| ContextLost::new("contents that never came"))?;
+        let (to, length) = (self.staging()?, bytes.end - bytes.start);
+        self.begin(&Copy { from, from_at: bytes.start, to, to_at: staged_at, bytes: length })
+    }
+
+    fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost> {
+        let to = self.store.lock().room_for(&bytes, self.bytes)?;
+        let (from, length) = (self.staging()?, bytes.end - bytes.start);
+        self.begin(&Copy { from, from_at: staged_at, to, to_at: bytes.start, bytes: length })
+    }
+
+    fn finish(&mut self) -> Result<(), ContextLost> {
+        let ended = self.running.pop_front().into_iter().flatten().all(|thread| thread.join().is_ok());
+        ended.then_some(()).ok_or_else(|| ContextLost::new("contents were not copied"))
+    }
+}
+
+impl Drop for StoredContents {
+    fn drop(&mut self) {
+        // The pages are others' once this is gone.
+        while !self.running.is_empty() {
+            let _ = self.finish();
+        }
+    }
+}
+
+impl Store {
+    /// Returns the memory for the next of `all` bytes.
+    ///
+    /// # Errors
+    ///
+    /// They are not the next, or the system has not enough memory.
+    fn room_for(&mut self, bytes: &Range<u64>, all: u64) -> Result<Arc<Mapping>, ContextLost> {
+        if bytes.start != self.came || bytes.end > all {
+            return Err(ContextLost::new("contents in another order"));
+        }
+        let memory = match &self.memory {
+            Some(memory) => Arc::clone(memory),
+            None => {
+                let memory = Mapping::anonymous(all);
+                Arc::new(
+                    memory.map_err(|error| ContextLost::new(format!("contents of {all} bytes: {error}")))?,
+                )
+            }
+        };
+        self.came = bytes.end;
+        Ok(Arc::clone(self.memory.insert(memory)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vulkan::Piece;
+
+    const SLOT: u64 = 5 << 20;
+
+    fn staged(contents: &mut StoredContents) -> (Arc<MemoryFile>, Mapping) {
+        let file = Arc::new(MemoryFile::new(shm::create("slot", SLOT).unwrap(), Piece::uncounted()));
+        contents.stage(&file, SLOT).unwrap();
+        let mapping = Mapping::new(file.as_ref(), SLOT).unwrap();
+        (file, mapping)
+    }
+
+    #[test]
+    fn contents_come_in_their_order_and_go_as_they_came() {
+        for threads in [1, 3] {
+            let (store, all) = (Arc::default(), 2 * SLOT - 4096);
+            let pattern: Vec<u8> = (0..all).map(|at| (at * 7 % 251) as u8).collect();
+            let mut contents = StoredContents::new(all, Arc::clone(&store));
+            contents.threads = threads;
+            let (_file, slot) = staged(&mut contents);
+            for part in [0..SLOT, SLOT..all] {
+                slot.copy_in(0, &pattern[part.start as usize..part.end as usize]).unwrap();
+                contents.write(part, 0).unwrap();
+                contents.finish().unwrap();
+            }
+            assert!(contents.write(all..all + 4096, 0).is_err(), "more than there is");
+            let mut again = StoredContents::new(all, store);
+            again.threads = threads;
+            let (_file, slot) = staged(&mut again);
+            let middle = 4096..4096 + SLOT;
+            again.read(middle.clone(), 0).unwrap();
+            again.finish().unwrap();
+            let mut found = vec![0; SLOT as usize];
+            slot.copy_out(0, &mut found).unwrap();
+            assert!(found == pattern[middle.start as usize..middle.end as usize]);
+        }
+    }
+
+    #[test]
+    fn what_never_came_or_has_no_place_is_refused() {
+        let mut contents = StoredContents::new(2 * SLOT, Arc::default());
+        assert!(contents.write(0..4096, 0).is_err(), "nothing is staged");
+        let mut contents = StoredContents::new(2 * SLOT, Arc::default());
+        let (_file, _slot) = staged(&mut contents);
+        assert!(contents.read(0..4096, 0).is_err());
+        assert!(contents.write(4096..8192, 0).is_err(), "not the next");
+        assert!(contents.write(0..8192, SLOT - 4096).is_err(), "beyond the slot");
+    }
+}
