@@ -196,6 +196,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     }
     waiting::start(&options.waiting_without);
+    let host_memory = serve::HostMemory::open();
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
     let mut choices: Vec<_> =
@@ -236,6 +237,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         awaits_room: options.await_room,
         checkpoint_after: options.checkpoint_after(),
         cache_key,
+        host_memory,
         waiting_off: options.waiting_without,
     })
     .context("the device process cannot go on")?;

@@ -3,6 +3,7 @@
 use config::time;
 use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
 use daemon::sandbox::GroupLimits;
+use daemon::serve::HostMemory;
 use std::time::Duration;
 
 /// The quotas of a VM, which bound the memory and objects that its guest may take. Each program of the guest gets at most seven eighths, so that
@@ -146,9 +147,5 @@ impl Quotas {
 const DRIVERS_OWN: u64 = 2 << 30;
 
 fn three_quarters_of_memory() -> u64 {
-    let machine = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = machine
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB")?.trim().parse().ok());
-    total.map_or(u64::MAX, |kib: u64| kib.saturating_mul(1024) / 4 * 3)
+    HostMemory::open().total().map_or(u64::MAX, |total| total / 4 * 3)
 }

@@ -7,6 +7,7 @@ use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
 use super::handover::HandOvers;
+use super::handover::host_memory::HostMemory;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::handover::room::Room;
@@ -45,6 +46,8 @@ pub(super) struct World {
     pub rings: Rings,
     pub hangs: Hangs,
     pub handovers: HandOvers,
+    /// The memory that holds the contents of contexts that are swapped out.
+    pub host_memory: HostMemory,
     /// Contexts that operators want handed over, and those that they want swapped out.
     pub restarts_wanted: Vec<(ContextId, Option<GpuChange>)>,
     pub swaps_wanted: Vec<ContextId>,

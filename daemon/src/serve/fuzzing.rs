@@ -4,6 +4,7 @@
 //! Everything is real but the frontend, which is gone, and the workers, of which only the other ends of their channels are there: what they
 //! say comes from the fuzzer.
 
+use super::handover::host_memory::HostMemory;
 use super::handover::{Asker, Purpose};
 use super::run::{Options, Server};
 use super::setup::Listen;
@@ -172,6 +173,7 @@ pub(super) fn options(launcher: Launcher) -> Options {
         manager: Manager::default(),
         shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),
+        host_memory: HostMemory::default(),
         waiting_off: Vec::new(),
     }
 }

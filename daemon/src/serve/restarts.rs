@@ -79,6 +79,10 @@ impl Server {
             let what = "its worker has not yet answered to the restart before: try again in a moment";
             return Err(Failure::for_now(what));
         }
+        if purpose == Purpose::SwapOut {
+            let bytes = self.device.credit_of(ctx_id);
+            self.world.host_memory.admit(bytes, self.going()).map_err(Failure::for_now)?;
+        }
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
         Ok(self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?)
     }

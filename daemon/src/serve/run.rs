@@ -11,6 +11,7 @@ use super::effects::World;
 use super::handover::HandOvers;
 use super::handover::Purpose;
 use super::handover::failure::Failure;
+use super::handover::host_memory::HostMemory;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::handover::room::Room;
@@ -86,6 +87,8 @@ pub struct Options {
     pub frontend_timeout: Duration,
     /// Bounds per worker.
     pub context_limits: ContextLimits,
+    /// The memory of the host, as this process sees it.
+    pub host_memory: HostMemory,
     /// The key that pipeline caches are authenticated with ([`super::cache_key`]).
     pub cache_key: CacheKey,
     /// The heuristics of waiting that are turned off, in workers as well.
@@ -226,6 +229,7 @@ impl Server {
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
                 handovers: HandOvers::new(options.hangs.max_submit_time),
+                host_memory: options.host_memory,
                 restarts_wanted: Vec::new(),
                 swaps_wanted: Vec::new(),
                 restless: restless(options.restart_every, options.swap_every),

@@ -66,6 +66,15 @@ impl Server {
         }
     }
 
+    /// Returns the bytes of contexts that are being swapped out, which may not be in the host's memory yet.
+    pub(super) fn going(&self) -> u64 {
+        let goes = |ctx_id: &ContextId| {
+            self.world.handovers.get(*ctx_id).is_some_and(|it| it.purpose == Purpose::SwapOut)
+        };
+        let going = self.world.workers.contexts().filter(goes);
+        going.map(|ctx_id| self.device.credit_of(ctx_id)).fold(0, u64::saturating_add)
+    }
+
     /// Returns how a context is swapped out.
     pub(super) fn swapped_out(&self, ctx_id: ContextId, asker: Asker) -> SwappedOut {
         SwappedOut { contents_max: self.device.contents_max(ctx_id), is_forced: asker == Asker::Broker }

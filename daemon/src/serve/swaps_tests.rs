@@ -1,8 +1,10 @@
 //! Contexts that are swapped out and in, with workers that are played.
 
+use super::handover::host_memory::HostMemory;
 use super::handover::{Asker, Purpose, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig, rig_with, signalled, submitted, taken_over};
 use crate::ipc::{HandOver, ToDevice, ToWorker, Unmovable};
+use config::{Heap, Wanted};
 use std::time::{Duration, Instant};
 
 /// The worker with a driver that follows one without.
@@ -124,6 +126,21 @@ fn a_program_that_goes_on_is_not_swapped_out() {
     assert!(matches!(messages[..], [ToWorker::GoOn, ToWorker::Submit { .. }]), "{messages:?}");
     assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None));
     assert!(rig.is_running());
+}
+
+#[test]
+fn a_context_whose_contents_do_not_fit_in_the_hosts_memory_stays() {
+    let mut rig = rig_with(|options| options.host_memory = HostMemory::that_says("MemAvailable: 1024 kB\n"));
+    let bytes = 4096;
+    let wanted = Wanted::Credit { heap: Heap::Host, least: bytes, bytes };
+    rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted });
+    assert!(matches!(rig.hear(OLD)[..], [ToWorker::MemoryGranted { .. }]));
+    rig.swaps_out(Asker::Operator);
+    assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
+    assert!(rig.is_running());
+    let returned = ToDevice::CreditReturned { heap: Heap::Host, bytes };
+    rig.say(OLD, &returned);
+    rig.is_swapped_out();
 }
 
 #[test]

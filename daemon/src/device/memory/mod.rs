@@ -387,10 +387,15 @@ impl<T> Device<T> {
 
     /// Returns how many bytes a context can have at most in memory that only its driver uses, each allocation in whole pages.
     pub(crate) fn contents_max(&self, ctx_id: ContextId) -> u64 {
+        self.credit_of(ctx_id).saturating_add(ROUNDING_MAX)
+    }
+
+    /// Returns how many bytes of memory that only its driver uses a context was granted.
+    pub(crate) fn credit_of(&self, ctx_id: ContextId) -> u64 {
         let owner = self.contexts.get(&ctx_id).map(|context| context.owner);
         let credit = owner.and_then(|owner| self.pieces.workers.get(&owner)).map(|held| held.credit);
         let PerHeap { device, host } = credit.unwrap_or_default();
-        device.saturating_add(host).saturating_add(ROUNDING_MAX)
+        device.saturating_add(host)
     }
 
     /// Returns the pieces that a context's worker holds, each as often as it was given it.

@@ -11,6 +11,7 @@
 //! Whatever else happens, or lasts too long, calls the hand-over off. This file knows no process, no socket and no clock: time is passed in.
 
 pub(super) mod failure;
+pub(super) mod host_memory;
 pub(super) mod idle;
 pub(super) mod restless;
 pub(super) mod room;
