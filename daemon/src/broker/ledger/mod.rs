@@ -27,10 +27,10 @@ use turn::Turn;
 
 /// The least time for which a VM keeps what it has waited for, in nanoseconds.
 pub(super) const TURN: Nanos = 2_000_000_000;
-/// The most, in nanoseconds; less where that would keep others waiting for too long.
-const TURN_MAX: Nanos = 60_000_000_000;
 /// A turn takes so many times as long as making room for it and coming back: the more there is to copy, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
+/// Time for which a VM keeps what is reserved for it, and others made room for, in nanoseconds.
+const RESERVED_KEPT: Nanos = 60_000_000_000;
 /// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
 /// Time for which the memory of a VM counts whose device process has ended, in nanoseconds: its workers end later.
@@ -322,7 +322,7 @@ impl Ledger {
         let left = free.saturating_sub(wanted.saturating_sub(account.counts()));
         account.raise(if others_wait { wanted } else { wanted.saturating_add(left / 4) }, now);
         if account.makes_room.is_some() && wanted <= account.reserved {
-            account.keeps_until = now.saturating_add(TURN_MAX);
+            account.keeps_until = now.saturating_add(RESERVED_KEPT);
         }
         account.end_to_wait(turn, now);
     }
@@ -337,8 +337,10 @@ impl Ledger {
         match account.makes_room.is_some() || account.waited(now) > 0 {
             true => {
                 let back = account.comes_back();
-                let least = back.saturating_add(TURN).min(TURN_MAX).min(patience / 2);
-                let cost = took.saturating_add(back).max(copying(account.state.lacks));
+                let least = back.saturating_add(TURN).min(patience / 2);
+                // Where no program of the VM has come back yet, nothing says how fast that is.
+                let guess = if back == 0 { copying(account.state.lacks) } else { 0 };
+                let cost = took.saturating_add(back).max(guess);
                 Turn::begin(turn_length(cost, patience, others).max(least), least, now)
             }
             false => Turn::over(now),
@@ -435,5 +437,5 @@ fn turn_length(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
 
 /// The longest turn while so many others wait.
 fn turn_max(patience: Nanos, others: usize) -> Nanos {
-    TURN_MAX.min(patience / 2 / Nanos::try_from(others.max(1)).unwrap_or(Nanos::MAX))
+    patience / 2 / Nanos::try_from(others.max(1)).unwrap_or(Nanos::MAX)
 }

@@ -258,7 +258,7 @@ fn what_others_made_room_for_is_kept_for_a_while() {
     assert_eq!(world.told[&B], may(50, false));
     world.say(B, 0, 0);
     world.say(A, 20, 60);
-    world.wait(TURN_MAX - SECOND);
+    world.wait(RESERVED_KEPT - SECOND);
     assert_ne!(world.told[&A], may(80, false), "B may want it again at once");
     world.wait(2 * SECOND);
     world.say(B, 0, 0);
@@ -308,7 +308,7 @@ fn a_vm_is_told_nothing_new_before_it_has_confirmed_what_it_was_told_last() {
     for _ in 0..100 {
         world.say(B, 0, 80);
         world.say(B, 0, 0);
-        world.wait(TURN_MAX);
+        world.wait(PATIENCE);
     }
     assert_eq!(world.orders, 1);
     // What it says of an order before is no answer to the last one.
@@ -473,7 +473,7 @@ fn a_turn_is_long_enough_for_ones_own_coming() {
     assert_eq!(world.told[&B], may(60 * GIB, false));
     world.say(B, 60 * GIB, 0);
     // Its own memory takes half of a minute to come.
-    world.turn_lasts(TURN_MAX);
+    world.turn_lasts(PATIENCE / 2);
 }
 
 #[test]
@@ -573,6 +573,24 @@ fn a_vm_that_comes_to_another_gpu_hears_how_much_there_is() {
 }
 
 #[test]
+fn a_turn_is_as_long_as_what_it_costs_and_the_patience_of_others_allow() {
+    let cost = 25 * SECOND;
+    let length = |patience, others| turn_length(cost, patience * SECOND, others) / SECOND;
+    assert_eq!((length(120, 1), length(600, 1), length(600, 2)), (60, 200, 150));
+}
+
+#[test]
+fn a_turn_costs_what_coming_back_took_the_last_time() {
+    let mut world = World { now: 1000 * SECOND, ..World::default() };
+    [A, B].into_iter().for_each(|vm| world.begins(vm, 0, &[(0, 64 * GIB)]));
+    world.gets(A, 60 * GIB);
+    world.say_all(B, RoomState { lacks: 60 * GIB, back_ms: 2_000, ..RoomState::default() });
+    world.wait(SECOND);
+    world.say(A, 0, 0);
+    assert_eq!(world.turn_end(B), world.now + TURN_FACTOR * 3 * SECOND);
+}
+
+#[test]
 fn a_turn_is_shorter_when_more_wait_than_at_its_begin() {
     let mut world = World { now: 1000 * SECOND, ..World::default() };
     (0..4).for_each(|vm| world.begins(vm, 0, &[(0, 100)]));
@@ -580,7 +598,7 @@ fn a_turn_is_shorter_when_more_wait_than_at_its_begin() {
     world.say_all(B, RoomState { lacks: 80, back_ms: 10_000, ..RoomState::default() });
     world.wait(MS);
     world.say(A, 0, 0);
-    assert_eq!(world.turn_end(B), world.now + TURN_MAX);
+    assert_eq!(world.turn_end(B), world.now + PATIENCE / 2);
     [2, 3].into_iter().for_each(|vm| world.say(vm, 0, 80));
     assert_eq!(world.turn_end(B), world.now + PATIENCE / 2 / 2);
 }
@@ -594,7 +612,7 @@ fn a_turn_that_is_cut_while_it_stands_still_goes_on_behind_that() {
     world.wait(MS);
     world.say(A, 20, 0);
     let begun = world.now;
-    assert_eq!(world.turn_end(B), begun + TURN_MAX);
+    assert_eq!(world.turn_end(B), begun + PATIENCE / 2);
     world.wait(5 * SECOND);
     world.say(B, 80, 10);
     assert_eq!(world.told[&A], may(10, true), "it does not give that up at once");
