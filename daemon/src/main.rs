@@ -196,7 +196,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     }
     waiting::start(&options.waiting_without);
-    let host_memory = serve::HostMemory::open();
+    let host_memory = outside::HostMemory::open();
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
     let mut choices: Vec<_> =

@@ -1,4 +1,4 @@
-//! Values in words, for messages that people read: text of another origin, and times.
+//! Values in words, for messages that people read: text of another origin, times, and sizes.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -29,6 +29,16 @@ impl Display for Span {
     }
 }
 
+/// A number of bytes in GiB, rounded to a tenth: `1.5GiB`.
+#[derive(Clone, Copy, Debug)]
+pub struct Size(pub u64);
+
+impl Display for Size {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:.1}GiB", self.0 as f64 / f64::from(1 << 30))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +56,13 @@ mod tests {
         assert_eq!(shown(2_000_000), "2 s");
         assert_eq!(shown(60_000_000), "60 s");
         assert_eq!(shown(3_600_000_000), "60 min");
+    }
+
+    #[test]
+    fn sizes_have_a_unit() {
+        assert_eq!(
+            [0, 3 << 29, 80 << 30].map(|bytes| Size(bytes).to_string()),
+            ["0.0GiB", "1.5GiB", "80.0GiB"]
+        );
     }
 }

@@ -80,8 +80,8 @@ impl Mapping {
         Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
     }
 
-    /// Maps `size` bytes of this process alone, which are zero, in huge pages if the system has them for who asks. They take memory once they are
-    /// written to.
+    /// Maps `size` bytes, all zero, that only this process has. They take memory once the process writes to them. The kernel backs them with huge pages
+    /// if it gives such to programs that ask.
     pub fn anonymous(size: u64) -> Result<Self, MapError> {
         let len = usize::try_from(size).unwrap_or(usize::MAX);
         // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
@@ -89,7 +89,7 @@ impl Mapping {
             mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;
         let mapping = Self::of_pages(start, len)?;
-        // SAFETY: the pages are the mapping's, and stay what they are. Without huge pages they are only filled more slowly.
+        // SAFETY: the pages are the mapping's alone, and this changes nothing that is in them. Without huge pages they are only filled more slowly.
         let _ = unsafe { madvise(mapping.as_ptr(), len, Advice::LinuxHugepage) };
         Ok(mapping)
     }
@@ -145,7 +145,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Copies `len` bytes at `offset` to `at` in another mapping. Where that is this one, the ranges may overlap, and then it is not known what is there.
+    /// Copies `len` bytes at `offset` to `at` in another mapping. If the other mapping is this one and the ranges overlap, their contents are not known
+    /// afterwards.
     pub fn copy_to(&self, offset: u64, other: &Self, at: u64, len: u64) -> Result<(), OutOfBounds> {
         // Nothing is copied unless all can be.
         let _ranges = (self.check(offset, len)?, other.check(at, len)?);

@@ -3,7 +3,7 @@
 use config::time;
 use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
 use daemon::sandbox::GroupLimits;
-use daemon::serve::HostMemory;
+use outside::HostMemory;
 use std::time::Duration;
 
 /// The quotas of a VM, which bound the memory and objects that its guest may take. Each program of the guest gets at most seven eighths, so that

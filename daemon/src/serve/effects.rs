@@ -7,7 +7,6 @@ use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
 use super::handover::HandOvers;
-use super::handover::host_memory::HostMemory;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::handover::room::Room;
@@ -27,6 +26,7 @@ use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, To
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
 use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap};
 use log::Level;
+use outside::HostMemory;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use shm::{self, StatusPage};

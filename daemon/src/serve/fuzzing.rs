@@ -4,7 +4,6 @@
 //! Everything is real but the frontend, which is gone, and the workers, of which only the other ends of their channels are there: what they
 //! say comes from the fuzzer.
 
-use super::handover::host_memory::HostMemory;
 use super::handover::{Asker, Purpose};
 use super::run::{Options, Server};
 use super::setup::Listen;
@@ -19,6 +18,7 @@ use config::{
     CacheKey, ContextLimits, DepositId, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId,
     MemoryTrial, PerHeap, Protection, Queues, Wanted,
 };
+use outside::HostMemory;
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
@@ -104,7 +104,9 @@ fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
         }
         17 => server.lose_unexplained(ctx_id),
         0..=2 => server.restart(ctx_id, None, Asker::Test),
-        3..=4 => server.hand_over(ctx_id, None, (Asker::Test, Purpose::SwapOut)),
+        3..=4 => {
+            server.hand_over(ctx_id, None, (Asker::Test, Purpose::SwapOut));
+        }
         5 => server.hand_overs_due(Instant::now() + Duration::from_millis(bytes.arbitrary::<u16>()?.into())),
         6..=7 if server.world.workers.has_successor(ctx_id) => server.worker_writes(ctx_id),
         8..=10 if server.world.workers.is_running(ctx_id) => {

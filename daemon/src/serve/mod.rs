@@ -49,7 +49,6 @@ mod workers;
 
 pub use broker::Broker;
 pub use checkpoints::CHECKPOINT_AFTER;
-pub use handover::host_memory::HostMemory;
 pub use outdated::End;
 pub use run::{Options, serve};
 pub use setup::{

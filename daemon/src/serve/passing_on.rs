@@ -2,7 +2,7 @@
 //! up what that one has written down.
 
 use super::effects::World;
-use super::handover::failure::Failure;
+use super::handover::failure::{Failure, Lasts};
 use super::outdated::End;
 use super::run::Server;
 use super::setup::Listen;
@@ -28,7 +28,7 @@ impl Server {
             (Succession::Wanted(channel) | Succession::Halts(channel, _), Listen::Successor(_)) => {
                 return match self.follow(&channel) {
                     Ok(()) => Ok(None),
-                    Err(Failure { reason, for_now: true }) => {
+                    Err(Failure { reason, lasts: Lasts::ForNow }) => {
                         log::info!("the VM goes on with the old program for now: {reason}");
                         Ok(Some(End::Outdated))
                     }

@@ -4,8 +4,8 @@
 //! and the successor gets no more than the context had.
 
 use super::effects::World;
-use super::handover::failure::Failure;
-use super::handover::{Asker, Due, GpuMoves, HandOver, Prepared, Purpose, Stage, Took};
+use super::handover::failure::{Failure, Lasts};
+use super::handover::{Asker, Due, GpuMoves, HandOver, Prepared, Purpose, Stage, Took, host_memory};
 use super::run::Server;
 use super::workers::{SwappedOut, Whose};
 use crate::device::Obstacle;
@@ -23,13 +23,13 @@ impl Server {
         self.hand_over(ctx_id, change, (asker, Purpose::Restart));
     }
 
-    /// Has a context handed over for any purpose; the asker is told what comes of it.
+    /// Has a context handed over for any purpose; the asker is told what comes of it. Returns whether that has begun.
     pub(super) fn hand_over(
         &mut self,
         ctx_id: ContextId,
         change: Option<GpuChange>,
         wanted: (Asker, Purpose),
-    ) {
+    ) -> bool {
         let begun = match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => self.may_hand_over(ctx_id, wanted.1),
             // Its program cannot go on otherwise.
@@ -38,10 +38,10 @@ impl Server {
             }
         };
         let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
-        if let Err(failure) = begun {
-            self.world.handovers.failed += 1;
-            self.not_handed_over(ctx_id, wanted, failure);
-        }
+        let Err(failure) = begun else { return true };
+        self.world.handovers.failed += 1;
+        self.not_handed_over(ctx_id, wanted, failure);
+        false
     }
 
     /// Says why a context is not handed over. One that is swapped out, and cannot be swapped in, is lost.
@@ -49,6 +49,9 @@ impl Server {
         match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => {
                 self.world.room.stays(ctx_id, Instant::now());
+                if failure.lasts != Lasts::ForGood {
+                    self.world.idle.iter_mut().for_each(|idle| idle.is_to_be_found_again(ctx_id));
+                }
                 self.world.handed_over(ctx_id, wanted, Err(failure));
             }
             Purpose::SwapIn => {
@@ -80,8 +83,7 @@ impl Server {
             return Err(Failure::for_now(what));
         }
         if purpose == Purpose::SwapOut {
-            let bytes = self.device.credit_of(ctx_id);
-            self.world.host_memory.admit(bytes, self.going()).map_err(Failure::for_now)?;
+            host_memory::admit(&self.world.host_memory, self.device.credit_of(ctx_id), self.going())?;
         }
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
         Ok(self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?)
@@ -302,9 +304,10 @@ impl Server {
             }
             // A successor that has read something cannot begin anew.
             let may_wait = self.world.handovers.get(ctx_id).is_some_and(|it| it.stage == Stage::Rests);
-            match for_now && may_wait {
-                true => self.put_off(ctx_id, reason, Instant::now()),
-                false => self.fail(ctx_id, reason),
+            match (for_now, may_wait) {
+                (true, true) => self.put_off(ctx_id, reason, Instant::now()),
+                (true, false) => self.fail(ctx_id, Failure::for_now(reason)),
+                (false, _) => self.fail(ctx_id, reason),
             }
         }
     }
@@ -477,8 +480,7 @@ impl World {
         };
         match &outcome {
             Ok(took) => self.log_hand_over(ctx_id, (asker, purpose), *took),
-            // It is tried again.
-            Err(Failure { reason, for_now: true }) if asker != Asker::Operator => {
+            Err(Failure { reason, lasts: Lasts::ForNow }) if asker != Asker::Operator => {
                 log::debug!(context = ctx_id.0; "context {ctx_id} is not {done}: {reason:?}");
             }
             Err(Failure { reason, .. }) => {

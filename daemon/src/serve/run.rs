@@ -10,8 +10,7 @@ use super::checkpoints::Checkpoints;
 use super::effects::World;
 use super::handover::HandOvers;
 use super::handover::Purpose;
-use super::handover::failure::Failure;
-use super::handover::host_memory::HostMemory;
+use super::handover::failure::{Failure, Lasts};
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::handover::room::Room;
@@ -41,7 +40,7 @@ use config::{
     PerHeap,
 };
 use log::Level;
-use outside::Quoted;
+use outside::{HostMemory, Quoted};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use readiness::{self, Event, Events, Reported};
@@ -454,8 +453,10 @@ impl Server {
         (self.world.advised, self.world.advised_on_queues) = passed.advised;
         self.world.window.table = passed.table_follows.into();
         let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
-        Session::resume(passed.session, files, config, epoll, TOKENS)
-            .map_err(|error| Failure { for_now: error.is_of_system(), reason: error.to_string() })
+        Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| {
+            let lasts = if error.is_of_system() { Lasts::ForNow } else { Lasts::ForGood };
+            Failure { reason: error.to_string(), lasts }
+        })
     }
 
     /// Serves a frontend that another device process has served until now.

@@ -2,6 +2,7 @@
 
 use super::broker::Broker;
 use super::fuzzing::options;
+use super::handover::failure::Lasts;
 use super::outdated::End;
 use super::run::{Options, Server};
 use super::setup::Listen;
@@ -213,7 +214,7 @@ fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
         let (ours, theirs) = Channel::pair().unwrap();
         send_all(&theirs, &all[..count]);
         let taken = take(&ours, Instant::now()).map(|_| ());
-        assert!(taken.is_err_and(|failure| failure.for_now), "after {count} messages");
+        assert!(taken.is_err_and(|failure| failure.lasts == Lasts::ForNow), "after {count} messages");
     }
     old.server.world.session.as_mut().unwrap().go_on();
     old.frontend.is_served();

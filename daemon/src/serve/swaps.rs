@@ -31,7 +31,9 @@ impl Server {
         }
         self.swap_in_awaited();
         let Some(idle) = &mut self.world.idle else { return };
-        for ctx_id in idle.due(self.world.hangs.activity(), now) {
+        let room = &self.world.room;
+        let is_left_alone = |ctx_id| room.is_left_alone(ctx_id, now);
+        for ctx_id in idle.due(self.world.hangs.activity(), is_left_alone, now) {
             let workers = &self.world.workers;
             if !workers.has_successor(ctx_id) && !workers.is_swapped_out(ctx_id) {
                 self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapOut));
@@ -68,10 +70,8 @@ impl Server {
 
     /// Returns the bytes of contexts that are being swapped out, which may not be in the host's memory yet.
     pub(super) fn going(&self) -> u64 {
-        let goes = |ctx_id: &ContextId| {
-            self.world.handovers.get(*ctx_id).is_some_and(|it| it.purpose == Purpose::SwapOut)
-        };
-        let going = self.world.workers.contexts().filter(goes);
+        let contexts = self.world.workers.contexts();
+        let going = contexts.filter(|ctx_id| self.world.handovers.is_swapping_out(*ctx_id));
         going.map(|ctx_id| self.device.credit_of(ctx_id)).fold(0, u64::saturating_add)
     }
 
@@ -231,10 +231,7 @@ impl Server {
 
     /// Has contexts swapped out until the VM holds no more than it may.
     fn keep_to_room(&mut self, most: u64, held: &Held, now: Instant) {
-        let goes = |ctx_id: &ContextId| {
-            let hand_over = self.world.handovers.get(*ctx_id);
-            hand_over.is_some_and(|it| it.purpose == Purpose::SwapOut) || self.leaves(*ctx_id)
-        };
+        let goes = |ctx_id: &ContextId| self.world.handovers.is_swapping_out(*ctx_id) || self.leaves(*ctx_id);
         let going = self.world.workers.contexts().filter(goes);
         let going: u64 = going.map(|ctx_id| self.device.device_memory_of(ctx_id)).sum();
         let going = going.saturating_add(self.device.dying_memory());
@@ -252,8 +249,10 @@ impl Server {
             if over == 0 || self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
                 return;
             }
-            over = over.saturating_sub(self.device.device_memory_of(ctx_id));
-            self.hand_over(ctx_id, None, (asker, Purpose::SwapOut));
+            let bytes = self.device.device_memory_of(ctx_id);
+            if self.hand_over(ctx_id, None, (asker, Purpose::SwapOut)) {
+                over = over.saturating_sub(bytes);
+            }
         }
     }
 

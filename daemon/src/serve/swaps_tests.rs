@@ -1,14 +1,29 @@
 //! Contexts that are swapped out and in, with workers that are played.
 
-use super::handover::host_memory::HostMemory;
 use super::handover::{Asker, Purpose, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig, rig_with, signalled, submitted, taken_over};
 use crate::ipc::{HandOver, ToDevice, ToWorker, Unmovable};
 use config::{Heap, Wanted};
+use outside::HostMemory;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// The worker with a driver that follows one without.
 const THIRD: u32 = 2;
+
+/// A file that says this of the host's memory.
+fn account_of_memory(text: &str) -> File {
+    let mut file = File::from(shm::create("meminfo", 4096).unwrap());
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+/// The memory of a host of which the kernel says this.
+pub(super) fn host_memory(text: &str) -> HostMemory {
+    HostMemory::in_file(account_of_memory(text))
+}
 
 impl Rig {
     fn swaps_out(&mut self, asker: Asker) {
@@ -130,17 +145,43 @@ fn a_program_that_goes_on_is_not_swapped_out() {
 
 #[test]
 fn a_context_whose_contents_do_not_fit_in_the_hosts_memory_stays() {
-    let mut rig = rig_with(|options| options.host_memory = HostMemory::that_says("MemAvailable: 1024 kB\n"));
+    let mut rig = rig_with(|options| options.host_memory = host_memory("MemAvailable: 1024 kB\n"));
     let bytes = 4096;
     let wanted = Wanted::Credit { heap: Heap::Host, least: bytes, bytes };
     rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted });
     assert!(matches!(rig.hear(OLD)[..], [ToWorker::MemoryGranted { .. }]));
-    rig.swaps_out(Asker::Operator);
-    assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
+    for (asked, asker) in [Asker::Operator, Asker::Broker].into_iter().enumerate() {
+        rig.swaps_out(asker);
+        assert_eq!((rig.counts(), rig.stage()), ((0, asked as u64 + 1), None));
+        let warned = rig.server.world.limiter.count("context not handed over");
+        assert_eq!(warned, asked as u64 + 1, "an operator has to do something, whoever asked");
+    }
     assert!(rig.is_running());
     let returned = ToDevice::CreditReturned { heap: Heap::Host, bytes };
     rig.say(OLD, &returned);
     rig.is_swapped_out();
+}
+
+#[test]
+fn an_idle_context_for_which_there_is_no_room_is_swapped_out_later() {
+    let after = Duration::from_millis(100);
+    let account = |kib: u32| format!("MemAvailable: {kib:9} kB\n");
+    let file = account_of_memory(&account(1024));
+    let memory = file.try_clone().unwrap();
+    let mut rig = rig_with(|options| {
+        options.swap_after = Some(after);
+        options.host_memory = HostMemory::in_file(memory);
+    });
+    let wanted = Wanted::Credit { heap: Heap::Host, least: 4096, bytes: 4096 };
+    rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted });
+    let begin = rig.now;
+    (0..=2).for_each(|looks| rig.turn_at(begin + looks * after));
+    assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
+    file.write_all_at(account(1 << 20).as_bytes(), 0).unwrap();
+    rig.turn_at(begin + 3 * after);
+    assert_eq!((rig.counts(), rig.stage()), ((0, 1), None), "not at once");
+    rig.turn_at(Instant::now() + Duration::from_secs(3));
+    assert_eq!(rig.stage(), Some(Stage::Starts));
 }
 
 #[test]

@@ -29,7 +29,7 @@ use turn::Turn;
 pub(super) const TURN: Nanos = 2_000_000_000;
 /// A turn takes so many times as long as making room for it and coming back: the more there is to copy, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
-/// Time for which a VM keeps what is reserved for it, and others made room for, in nanoseconds.
+/// A VM for which other VMs made room for what is reserved for it keeps that for so long, in nanoseconds.
 const RESERVED_KEPT: Nanos = 60_000_000_000;
 /// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
@@ -338,9 +338,11 @@ impl Ledger {
             true => {
                 let back = account.comes_back();
                 let least = back.saturating_add(TURN).min(patience / 2);
-                // Where no program of the VM has come back yet, nothing says how fast that is.
-                let guess = if back == 0 { copying(account.state.lacks) } else { 0 };
-                let cost = took.saturating_add(back).max(guess);
+                let mut cost = took.saturating_add(back);
+                if back == 0 {
+                    // No program of the VM has come back yet, so how fast that is can only be guessed.
+                    cost = cost.max(copying(account.state.lacks));
+                }
                 Turn::begin(turn_length(cost, patience, others).max(least), least, now)
             }
             false => Turn::over(now),

@@ -43,11 +43,19 @@ impl Idle {
         }
     }
 
+    /// A context that was found is found once more, though it does nothing.
+    pub(in crate::serve) fn is_to_be_found_again(&mut self, ctx_id: ContextId) {
+        if let Some(seen) = self.contexts.get_mut(&ctx_id) {
+            seen.is_answered = false;
+        }
+    }
+
     /// Looks at all contexts, each with the wakings of its rings, or nothing while it does something. Returns those that have done nothing for
-    /// long enough: each once until it does something again.
+    /// long enough and are not left alone: each once until it does something again.
     pub(in crate::serve) fn due(
         &mut self,
         contexts: impl Iterator<Item = (ContextId, Option<u32>)>,
+        is_left_alone: impl Fn(ContextId) -> bool,
         now: Instant,
     ) -> Vec<ContextId> {
         if self.next.is_some_and(|next| now < next) {
@@ -58,11 +66,10 @@ impl Idle {
         for (ctx_id, wakings) in contexts {
             let same = before.get(&ctx_id).filter(|seen| wakings.is_some() && seen.wakings == wakings);
             let (since, was_answered) = same.map_or((now, false), |seen| (seen.since, seen.is_answered));
-            let is_answered = was_answered || now.saturating_duration_since(since) >= self.after;
-            if is_answered && !was_answered {
-                due.push(ctx_id);
-            }
-            self.contexts.insert(ctx_id, Seen { wakings, since, is_answered });
+            let is_long = now.saturating_duration_since(since) >= self.after;
+            let is_due = is_long && !was_answered && !is_left_alone(ctx_id);
+            due.extend(is_due.then_some(ctx_id));
+            self.contexts.insert(ctx_id, Seen { wakings, since, is_answered: was_answered || is_due });
         }
         self.next = (!self.contexts.is_empty()).then(|| now + (self.after / 4).clamp(LOOK_MIN, LOOK_MAX));
         due
@@ -108,7 +115,7 @@ mod tests {
             }
             let now = begin + Duration::from_millis(ms);
             assert!(idle.next_due().is_none_or(|next| next <= now));
-            idle.due([ONE, TWO].into_iter().zip(wakings), now)
+            idle.due([ONE, TWO].into_iter().zip(wakings), |_| false, now)
         };
         for ms in [0, 100, 200, 300] {
             assert_eq!(at(ms, [Some(5), None], false), []);
@@ -121,8 +128,27 @@ mod tests {
         assert_eq!(at(1500, [Some(6), Some(0)], true), [TWO]);
         assert_eq!(at(1899, [Some(6), Some(0)], false), []);
         assert_eq!(at(2000, [Some(6), Some(0)], false), [ONE]);
-        assert_eq!(idle.due([].into_iter(), begin + Duration::from_secs(9)), []);
+        assert_eq!(idle.due([].into_iter(), |_| false, begin + Duration::from_secs(9)), []);
         assert_eq!(idle.next_due(), None);
+    }
+
+    #[test]
+    fn one_that_is_left_alone_is_found_later_and_one_that_could_not_go_once_more() {
+        let begin = Instant::now();
+        let mut idle = Idle::new(Duration::from_secs(1));
+        let mut at = |seconds: u64, is_left_alone: bool, again: bool| {
+            if again {
+                idle.is_to_be_found_again(ONE);
+            }
+            let now = begin + Duration::from_secs(seconds);
+            idle.due([(ONE, Some(0))].into_iter(), |_| is_left_alone, now)
+        };
+        assert_eq!(at(0, false, false), []);
+        assert_eq!(at(1, true, false), []);
+        assert_eq!(at(2, false, false), [ONE]);
+        assert_eq!(at(3, false, false), []);
+        assert_eq!(at(4, true, true), []);
+        assert_eq!(at(5, false, false), [ONE]);
     }
 
     #[test]
@@ -130,8 +156,8 @@ mod tests {
         let begin = Instant::now();
         let mut idle = Idle::new(Duration::MAX);
         let both = |one, two| [(ONE, one), (TWO, two)].into_iter();
-        idle.due(both(Some(1), Some(1)), begin);
-        idle.due(both(Some(1), Some(1)), begin + LOOK_MAX);
+        idle.due(both(Some(1), Some(1)), |_| false, begin);
+        idle.due(both(Some(1), Some(1)), |_| false, begin + LOOK_MAX);
         let longest = |one, two| idle.longest(both(one, two), LOOK_MAX, begin + LOOK_MAX);
         assert_eq!(longest(Some(1), Some(1)), [ONE, TWO]);
         assert_eq!(longest(Some(2), Some(1)), [TWO], "it was awake meanwhile");
@@ -142,7 +168,7 @@ mod tests {
     fn it_does_not_look_all_the_time() {
         let now = Instant::now();
         let mut idle = Idle::new(Duration::from_secs(60));
-        assert_eq!(idle.due([(ONE, Some(0))].into_iter(), now), []);
+        assert_eq!(idle.due([(ONE, Some(0))].into_iter(), |_| false, now), []);
         assert_eq!(idle.next_due(), Some(now + LOOK_MAX));
     }
 }

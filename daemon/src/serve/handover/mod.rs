@@ -228,6 +228,11 @@ impl HandOvers {
         self.under_way.get(&ctx_id)
     }
 
+    /// Returns whether a context is being swapped out.
+    pub(super) fn is_swapping_out(&self, ctx_id: ContextId) -> bool {
+        self.get(ctx_id).is_some_and(|hand_over| hand_over.purpose == Purpose::SwapOut)
+    }
+
     /// The successor builds the parts that it can. Returns whether it was to do so.
     pub(super) fn prepares(&mut self, ctx_id: ContextId, now: Instant) -> bool {
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);

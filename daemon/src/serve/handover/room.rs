@@ -111,9 +111,6 @@ impl Room {
 
     /// A context could not be swapped out: it is left alone for a while, and for twice as long each time.
     pub(in crate::serve) fn stays(&mut self, ctx_id: ContextId, now: Instant) {
-        if self.order.is_none() {
-            return;
-        }
         self.stays.retain(|_, stay| now < stay.until + STAYS_FOR_MAX);
         let before = self.stays.get(&ctx_id).map(|stay| stay.pause);
         let pause = before.map_or(STAYS_FOR, |pause| (pause * 2).min(STAYS_FOR_MAX));

@@ -1,6 +1,7 @@
 //! GPUs as people see them: a table with a line for each, made to be read and to choose one by its name, its PCI address or its UUID.
 
 use config::{GpuInfo, hexadecimal};
+use outside::Size;
 use std::fmt;
 use unicode_width::UnicodeWidthStr;
 
@@ -42,11 +43,10 @@ impl fmt::Display for List {
 fn row(gpu: &GpuInfo) -> Row {
     let version = gpu.api_version;
     let (major, minor, patch) = (version >> 22 & 0x7f, version >> 12 & 0x3ff, version & 0xfff);
-    let memory = gpu.device_memory as f64 / f64::from(1 << 30);
     let cells = [
         gpu.name.clone(),
         gpu.kind.name().to_owned(),
-        format!("{memory:.1}GiB"),
+        Size(gpu.device_memory).to_string(),
         gpu.driver.clone(),
         format!("{major}.{minor}.{patch}"),
         gpu.pci_address.clone().unwrap_or_default(),

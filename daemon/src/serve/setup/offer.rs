@@ -5,6 +5,7 @@
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
 
 use config::{DriverMapped, GpuChoice, MemoryBackEnd};
+use outside::Size;
 use std::fmt;
 
 /// Bytes of the window for memory of the host, and of all of it where guests map no memory of a GPU.
@@ -63,8 +64,8 @@ fn small_for_exports(window_size: u64, device_memory: u64) -> Advice {
 fn advice(window_size: u64, device_memory: u64, cost: &str) -> Advice {
     let what = format!(
         "the window of {} does not hold the {} of the GPU's own memory that the VM may have{cost}",
-        gib(window_size),
-        gib(device_memory)
+        Size(window_size),
+        Size(device_memory)
     );
     Advice { what, remedy: needed(window_size, device_memory) }
 }
@@ -75,13 +76,9 @@ pub fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<Str
     let wanted = wanted.filter(|wanted| *wanted > device_memory)?;
     Some(format!(
         "--device-memory of {} is more than the {} that the VM's GPU has: it bounds nothing, so the VM can take all of it from others; remedy: a smaller --device-memory",
-        gib(wanted),
-        gib(device_memory)
+        Size(wanted),
+        Size(device_memory)
     ))
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1}GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 /// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and else holds memory of the host only.

@@ -27,7 +27,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(20);
 pub(super) struct Written {
     /// The size of the checkpoint, in bytes.
     pub bytes: u64,
-    /// The time for which the worker kept the rings at rest.
+    /// The time from when the worker stopped the rings to when the checkpoint was written.
     pub took: Duration,
 }
 

@@ -1,8 +1,10 @@
 //! The contents of a context that is swapped out, in the memory of its worker without a driver.
 //!
-//! New pages take longer to be had than to be copied to, and one processor copies slower than a GPU. So several threads copy each part.
+//! The kernel takes longer to clear a new page than a processor takes to fill it, and one processor copies slower than a GPU. So several threads copy
+//! each part.
 
 use crate::worker::backend::Contents;
+use outside::{HostMemory, Size};
 use parking_lot::Mutex;
 use shm::Mapping;
 use std::collections::VecDeque;
@@ -11,18 +13,22 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use vulkan::{ContextLost, MemoryFile};
 
-/// Threads that copy a part, at most: with as many parts at a time as pass between workers, GPUs are not waited for.
+/// At most so many threads copy one part; two parts are copied at a time.
 const THREADS_MAX: usize = 4;
-/// Bytes for which another thread is started, at least: they take much longer to copy.
+/// A thread copies at least so many bytes: it takes much less time to start it.
 const THREAD_BYTES: u64 = 1 << 20;
+/// The host's memory is looked at before each so many bytes come.
+const LOOK_BYTES: u64 = 64 << 20;
 
 /// The contents that have come so far.
-#[derive(Default)]
 pub(super) struct Store {
+    host: HostMemory,
     /// All of them, once something is to come.
     memory: Option<Arc<Mapping>>,
     /// The bytes that have come, or are being copied.
     came: u64,
+    /// The host's memory is looked at when so many have come.
+    look_at: u64,
 }
 
 /// Contents on their way into the store or out of it.
@@ -30,7 +36,7 @@ pub(super) struct StoredContents {
     bytes: u64,
     store: Arc<Mutex<Store>>,
     staging: Option<Arc<Mapping>>,
-    /// The threads that copy each part which was not waited for, the first first.
+    /// The threads that copy each part, for which the worker has not waited yet, in the order of the parts.
     running: VecDeque<Vec<JoinHandle<()>>>,
     threads: usize,
 }
@@ -72,7 +78,7 @@ impl StoredContents {
 impl Copy {
     /// Returns the pieces that so many threads copy, at most.
     fn pieces(&self, threads: u64) -> impl Iterator<Item = Self> {
-        // Whole words, so that none is torn between two.
+        // Each thread copies whole words, so that no other thread writes a part of the same word.
         let each = self.bytes.div_ceil(threads).max(THREAD_BYTES).next_multiple_of(8);
         (0..self.bytes.div_ceil(each)).map(move |index| {
             let done = index * each;
@@ -126,8 +132,10 @@ impl Contents for StoredContents {
     }
 
     fn finish(&mut self) -> Result<(), ContextLost> {
-        let ended = self.running.pop_front().into_iter().flatten().all(|thread| thread.join().is_ok());
-        ended.then_some(()).ok_or_else(|| ContextLost::new("contents were not copied"))
+        let threads = self.running.pop_front().into_iter().flatten();
+        // Each is waited for, also behind one that has panicked: it copies to pages that may be given away next.
+        let have_copied = threads.fold(true, |have_copied, thread| thread.join().is_ok() && have_copied);
+        have_copied.then_some(()).ok_or_else(|| ContextLost::new("contents were not copied"))
     }
 }
 
@@ -140,33 +148,66 @@ impl Drop for StoredContents {
     }
 }
 
+impl Default for Store {
+    fn default() -> Self {
+        Self::within(HostMemory::open())
+    }
+}
+
 impl Store {
+    /// Nothing has come yet, and no more comes than this memory has room for.
+    fn within(host: HostMemory) -> Self {
+        Self { host, memory: None, came: 0, look_at: 0 }
+    }
+
     /// Returns the memory for the next of `all` bytes.
     ///
     /// # Errors
     ///
-    /// They are not the next, or the system has not enough memory.
+    /// They are not the next, or the host has not enough memory.
     fn room_for(&mut self, bytes: &Range<u64>, all: u64) -> Result<Arc<Mapping>, ContextLost> {
         if bytes.start != self.came || bytes.end > all {
             return Err(ContextLost::new("contents in another order"));
         }
+        self.look(all)?;
         let memory = match &self.memory {
             Some(memory) => Arc::clone(memory),
             None => {
                 let memory = Mapping::anonymous(all);
-                Arc::new(
-                    memory.map_err(|error| ContextLost::new(format!("contents of {all} bytes: {error}")))?,
-                )
+                Arc::new(memory.map_err(|error| {
+                    ContextLost::new(format!(
+                        "no room for {} of contents ({error}): raise max-worker-data",
+                        Size(all)
+                    ))
+                })?)
             }
         };
         self.came = bytes.end;
         Ok(Arc::clone(self.memory.insert(memory)))
+    }
+
+    /// Looks whether the host still has memory for the next bytes: others may have taken it since the context was admitted.
+    fn look(&mut self, all: u64) -> Result<(), ContextLost> {
+        if self.came < self.look_at {
+            return Ok(());
+        }
+        let next = LOOK_BYTES.min(all - self.came);
+        if self.host.room().is_some_and(|room| room < next) {
+            let (came, all) = (Size(self.came), Size(all));
+            return Err(ContextLost::new(format!(
+                "the host has no more memory available, and {came} of the {all} of its contents have come: stop other programs of the host"
+            )));
+        }
+        self.look_at = self.came.saturating_add(LOOK_BYTES);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
     use vulkan::Piece;
 
     const SLOT: u64 = 5 << 20;
@@ -202,6 +243,23 @@ mod tests {
             slot.copy_out(0, &mut found).unwrap();
             assert!(found == pattern[middle.start as usize..middle.end as usize]);
         }
+    }
+
+    #[test]
+    fn no_more_comes_than_the_host_has_memory_for() {
+        let account = |kib: u64| format!("MemAvailable: {kib:9} kB\n");
+        let file = File::from(shm::create("meminfo", 4096).unwrap());
+        let says = |kib| file.write_all_at(account(kib).as_bytes(), 0).unwrap();
+        let all = 3 * LOOK_BYTES;
+        says(1 << 20);
+        let mut store = Store::within(HostMemory::in_file(file.try_clone().unwrap()));
+        store.room_for(&(0..4096), all).unwrap();
+        says(0);
+        store.room_for(&(4096..LOOK_BYTES), all).unwrap();
+        let refused = store.room_for(&(LOOK_BYTES..2 * LOOK_BYTES), all).unwrap_err().to_string();
+        assert!(refused.contains("0.1GiB of the 0.2GiB"), "{refused}");
+        says(1 << 20);
+        store.room_for(&(LOOK_BYTES..2 * LOOK_BYTES), all).unwrap();
     }
 
     #[test]

@@ -159,8 +159,8 @@ impl Backend for SwappedOut {
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
-        if Step::contents_bytes(steps).is_some_and(|bytes| bytes > self.contents_max) {
-            return Err(ContextLost::new("more contents than the context may have"));
+        if Step::contents_bytes(steps).is_some_and(|bytes| !(1..=self.contents_max).contains(&bytes)) {
+            return Err(ContextLost::new("more contents than the context may have, or contents of no bytes"));
         }
         let mut parts = self.parts.lock();
         (parts.steps, parts.files) = (steps.to_vec(), files.to_vec());

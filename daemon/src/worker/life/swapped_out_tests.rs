@@ -128,3 +128,13 @@ fn what_was_left_when_a_context_fell_asleep_waits_for_a_driver_and_detached_reso
     assert!(matches!(new.answer(), ToDevice::BlobExported { .. }));
     new.end();
 }
+
+#[test]
+fn contents_of_no_bytes_are_refused_as_are_more_than_the_context_may_have() {
+    let channel = Arc::new(Channel::pair().unwrap().0);
+    let backend = SwappedOut::new(channel, &ContextLimits::default(), 8192);
+    for (bytes, is_fine) in [(0, false), (1, true), (8192, true), (8193, false)] {
+        let contents = Step::Contents(vec![(1, bytes)]);
+        assert_eq!(backend.rebuild(&[contents], &[]).is_ok(), is_fine, "{bytes} bytes");
+    }
+}

@@ -1,4 +1,5 @@
-//! Each device has a pipeline cache that its guest does not see. The worker passes it to the driver with pipelines for which the guest names no cache.
+//! The worker keeps a pipeline cache of its own for each device, which the guest does not see. It passes that cache to the driver when the guest creates
+//! a pipeline without a cache.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
