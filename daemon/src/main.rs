@@ -22,6 +22,7 @@ use daemon::service::{self, Activation, Manager, Reader, start_logging};
 use daemon::trace;
 use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
+use outside::HostMemory;
 use protocol::venus::capset::Capset;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::CStr;
@@ -196,7 +197,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     }
     waiting::start(&options.waiting_without);
-    let host_memory = outside::HostMemory::open();
+    let host_memory = host_memory();
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
     let mut choices: Vec<_> =
@@ -255,6 +256,17 @@ fn listen(inherited: Option<Listen>, options: &Serve, follows: bool) -> anyhow::
         (None, Some(path)) => Listen::at(path, options.socket_access())?,
         (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     })
+}
+
+/// The host's memory, which the device process looks at before programs are swapped out.
+fn host_memory() -> HostMemory {
+    let memory = HostMemory::open();
+    if memory.room().is_none() {
+        log::info!(
+            "/proc/meminfo cannot be read: programs are swapped out whether the host has memory for them or not"
+        );
+    }
+    memory
 }
 
 /// Says which protections of guests from each other are off.

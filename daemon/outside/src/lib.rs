@@ -28,4 +28,4 @@ pub use memory::HostMemory;
 pub use output::{Reader, print, tell};
 pub use sockets::{Access, NotBound, SocketFile, connect, listen};
 pub use text::{json_for_terminal, lines_for_terminal, visible};
-pub use words::{Quoted, Size, Span};
+pub use words::{Bytes, Quoted, Span};

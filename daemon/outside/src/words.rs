@@ -29,13 +29,17 @@ impl Display for Span {
     }
 }
 
-/// A number of bytes in GiB, rounded to a tenth: `1.5GiB`.
+/// A number of bytes with the largest unit of which there is one, rounded to a tenth: `0B`, `1.5GiB`.
 #[derive(Clone, Copy, Debug)]
-pub struct Size(pub u64);
+pub struct Bytes(pub u64);
 
-impl Display for Size {
+impl Display for Bytes {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:.1}GiB", self.0 as f64 / f64::from(1 << 30))
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
+            Some((shift, unit)) => write!(formatter, "{:.1}{unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None => write!(formatter, "{}B", self.0),
+        }
     }
 }
 
@@ -60,9 +64,7 @@ mod tests {
 
     #[test]
     fn sizes_have_a_unit() {
-        assert_eq!(
-            [0, 3 << 29, 80 << 30].map(|bytes| Size(bytes).to_string()),
-            ["0.0GiB", "1.5GiB", "80.0GiB"]
-        );
+        let shown = [0, 1023, 1024, 5 << 20, 3 << 29].map(|bytes| Bytes(bytes).to_string());
+        assert_eq!(shown, ["0B", "1023B", "1.0KiB", "5.0MiB", "1.5GiB"]);
     }
 }

@@ -42,7 +42,7 @@ pub use reload::Reloaded;
 pub use report::status::{
     ContextStatus, GpuStatus, KillCounts, PendingStatus, RestartCounts, Status, Used, VmGpuStatus, VmStatus,
 };
-pub use report::words::{bytes, percent};
+pub use report::words::percent;
 pub use report::{counted, vms as number_of_vms};
 pub use run::serve;
 pub use settings::places::{

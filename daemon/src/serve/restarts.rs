@@ -40,17 +40,27 @@ impl Server {
         let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
         let Err(failure) = begun else { return true };
         self.world.handovers.failed += 1;
+        match failure.lasts {
+            Lasts::ForNow => self.world.room.stays_for_now(ctx_id, Instant::now()),
+            Lasts::UntilMended | Lasts::ForGood => self.stays(ctx_id, wanted),
+        }
         self.not_handed_over(ctx_id, wanted, failure);
         false
+    }
+
+    /// A context could not be swapped out: it is left alone for a while, unless an operator asked, who may do so again.
+    fn stays(&mut self, ctx_id: ContextId, (asker, purpose): (Asker, Purpose)) {
+        if purpose == Purpose::SwapOut && asker != Asker::Operator {
+            self.world.room.stays(ctx_id, Instant::now());
+        }
     }
 
     /// Says why a context is not handed over. One that is swapped out, and cannot be swapped in, is lost.
     fn not_handed_over(&mut self, ctx_id: ContextId, wanted: (Asker, Purpose), failure: Failure) {
         match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => {
-                self.world.room.stays(ctx_id, Instant::now());
                 if failure.lasts != Lasts::ForGood {
-                    self.world.idle.iter_mut().for_each(|idle| idle.is_to_be_found_again(ctx_id));
+                    self.world.find_again(ctx_id);
                 }
                 self.world.handed_over(ctx_id, wanted, Err(failure));
             }
@@ -71,12 +81,14 @@ impl Server {
     fn may_hand_over(&self, ctx_id: ContextId, purpose: Purpose) -> Result<(), Failure> {
         self.world.handovers.admit(ctx_id, purpose).map_err(Failure::for_now)?;
         match self.device.obstacle(ctx_id) {
-            Some(Obstacle::Unknown) => return Err("no such context".into()),
-            Some(Obstacle::Shell) => return Err("it has no worker: it belongs to the guest's kernel".into()),
+            Some(Obstacle::Unknown) => return Err(Failure::for_good("no such context")),
+            Some(Obstacle::Shell) => {
+                return Err(Failure::for_good("it has no worker: it belongs to the guest's kernel"));
+            }
             _ => {}
         }
         if let Some(why) = self.unmovable(ctx_id) {
-            return Err(why.to_string().into());
+            return Err(Failure::for_good(why.to_string()));
         }
         if self.world.workers.owes_answer(ctx_id) {
             let what = "its worker has not yet answered to the restart before: try again in a moment";
@@ -240,7 +252,7 @@ impl Server {
                 }
                 Err(reason) => self.fail(ctx_id, reason),
             },
-            Some(why) => self.fail(ctx_id, why.to_string()),
+            Some(why) => self.fail(ctx_id, Failure::for_good(why.to_string())),
         }
     }
 
@@ -306,8 +318,8 @@ impl Server {
             let may_wait = self.world.handovers.get(ctx_id).is_some_and(|it| it.stage == Stage::Rests);
             match (for_now, may_wait) {
                 (true, true) => self.put_off(ctx_id, reason, Instant::now()),
-                (true, false) => self.fail(ctx_id, Failure::for_now(reason)),
-                (false, _) => self.fail(ctx_id, reason),
+                (true, false) => self.fail(ctx_id, Failure::until_mended(reason)),
+                (false, _) => self.fail(ctx_id, Failure::for_good(reason)),
             }
         }
     }
@@ -411,7 +423,9 @@ impl Server {
         self.device.hand_over_ends(ctx_id, &mut self.world);
         if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
             self.world.leaves_gpus(ctx_id, &hand_over.moves.comes_to);
-            self.not_handed_over(ctx_id, (hand_over.asker, hand_over.purpose), failure.into());
+            let wanted = (hand_over.asker, hand_over.purpose);
+            self.stays(ctx_id, wanted);
+            self.not_handed_over(ctx_id, wanted, failure.into());
         }
     }
 
@@ -480,8 +494,8 @@ impl World {
         };
         match &outcome {
             Ok(took) => self.log_hand_over(ctx_id, (asker, purpose), *took),
-            Err(Failure { reason, lasts: Lasts::ForNow }) if asker != Asker::Operator => {
-                log::debug!(context = ctx_id.0; "context {ctx_id} is not {done}: {reason:?}");
+            Err(failure) if !failure.concerns_operators(asker) => {
+                log::debug!(context = ctx_id.0; "context {ctx_id} is not {done}: {:?}", failure.reason);
             }
             Err(Failure { reason, .. }) => {
                 let message = format_args!(

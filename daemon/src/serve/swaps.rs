@@ -31,11 +31,15 @@ impl Server {
         }
         self.swap_in_awaited();
         let Some(idle) = &mut self.world.idle else { return };
-        let room = &self.world.room;
-        let is_left_alone = |ctx_id| room.is_left_alone(ctx_id, now);
-        for ctx_id in idle.due(self.world.hangs.activity(), is_left_alone, now) {
-            let workers = &self.world.workers;
-            if !workers.has_successor(ctx_id) && !workers.is_swapped_out(ctx_id) {
+        let (room, workers) = (&self.world.room, &self.world.workers);
+        let stays = |ctx_id| {
+            room.is_left_alone(ctx_id, now) || workers.has_successor(ctx_id) || workers.is_swapped_out(ctx_id)
+        };
+        for ctx_id in idle.due(self.world.hangs.activity(), stays, now) {
+            if self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
+                // There are as many as there may be: the next look finds it.
+                self.world.find_again(ctx_id);
+            } else {
                 self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapOut));
             }
         }
@@ -95,6 +99,11 @@ impl World {
     /// Contexts are watched for being idle, even if none is swapped out for that alone.
     fn watch_idle(&mut self) {
         self.idle.get_or_insert_with(|| Idle::new(Duration::MAX));
+    }
+
+    /// A context that was found to be idle is found once more, though it does nothing.
+    pub(super) fn find_again(&mut self, ctx_id: ContextId) {
+        self.idle.iter_mut().for_each(|idle| idle.find_again(ctx_id));
     }
 }
 

@@ -1,10 +1,11 @@
 //! Contexts that are swapped out and in, with workers that are played.
 
-use super::handover::{Asker, Purpose, Stage};
+use super::handover::{Asker, GpuMoves, HAND_OVERS_MAX, Purpose, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig, rig_with, signalled, submitted, taken_over};
 use crate::ipc::{HandOver, ToDevice, ToWorker, Unmovable};
 use config::{Heap, Wanted};
 use outside::HostMemory;
+use protocol::ids::ContextId;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -150,12 +151,8 @@ fn a_context_whose_contents_do_not_fit_in_the_hosts_memory_stays() {
     let wanted = Wanted::Credit { heap: Heap::Host, least: bytes, bytes };
     rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted });
     assert!(matches!(rig.hear(OLD)[..], [ToWorker::MemoryGranted { .. }]));
-    for (asked, asker) in [Asker::Operator, Asker::Broker].into_iter().enumerate() {
-        rig.swaps_out(asker);
-        assert_eq!((rig.counts(), rig.stage()), ((0, asked as u64 + 1), None));
-        let warned = rig.server.world.limiter.count("context not handed over");
-        assert_eq!(warned, asked as u64 + 1, "an operator has to do something, whoever asked");
-    }
+    rig.swaps_out(Asker::Operator);
+    assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
     assert!(rig.is_running());
     let returned = ToDevice::CreditReturned { heap: Heap::Host, bytes };
     rig.say(OLD, &returned);
@@ -182,6 +179,48 @@ fn an_idle_context_for_which_there_is_no_room_is_swapped_out_later() {
     assert_eq!((rig.counts(), rig.stage()), ((0, 1), None), "not at once");
     rig.turn_at(Instant::now() + Duration::from_secs(3));
     assert_eq!(rig.stage(), Some(Stage::Starts));
+}
+
+#[test]
+fn an_idle_context_waits_for_others_of_its_vm_without_a_pause() {
+    let after = Duration::from_millis(100);
+    let mut rig = rig_with(|options| options.swap_after = Some(after));
+    let others = (90..90 + HAND_OVERS_MAX as u32).map(ContextId);
+    for other in others.clone() {
+        let wanted = (Asker::Itself, Purpose::SwapOut);
+        rig.server.world.handovers.begins(other, wanted, GpuMoves::default(), Instant::now());
+    }
+    let begin = rig.now;
+    (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
+    assert_eq!((rig.counts(), rig.stage()), ((0, 0), None));
+    others.for_each(|other| drop(rig.server.world.handovers.fails(other)));
+    rig.turn_at(begin + 4 * after);
+    assert_eq!(rig.stage(), Some(Stage::Starts));
+}
+
+#[test]
+fn an_idle_context_whose_contents_cannot_be_copied_is_tried_again_whichever_worker_says_so_first() {
+    let after = Duration::from_millis(100);
+    let lost = ToDevice::Lost { reason: "the host's memory is full".into() };
+    let stays = ToDevice::Stays { reason: "the other worker is gone".into(), for_now: true };
+    for successor_first in [true, false] {
+        let mut rig = rig_with(|options| options.swap_after = Some(after));
+        let begin = rig.now;
+        (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
+        rig.say(NEW, &ToDevice::Ready);
+        let writes = rig.hear_one(OLD, &ToWorker::HandOver { copies: true });
+        writes.send(&HandOver::End, None).unwrap();
+        rig.turn();
+        assert!(matches!(rig.stage(), Some(Stage::Moves { .. })));
+        if successor_first {
+            rig.say(NEW, &lost);
+        }
+        rig.say(OLD, &stays);
+        assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
+        assert!(rig.is_running());
+        rig.turn_at(Instant::now() + Duration::from_secs(3));
+        assert_eq!(rig.stage(), Some(Stage::Starts));
+    }
 }
 
 #[test]

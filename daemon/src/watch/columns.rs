@@ -2,7 +2,8 @@
 
 use super::moment::{Column, Id, Memory, Row};
 use super::screen::{Line, Style, Tone, left, right};
-use crate::broker::{bytes, percent};
+use crate::broker::percent;
+use outside::Bytes;
 
 /// A column and the width that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +175,8 @@ fn of_state(state: &str) -> Style {
 
 /// Memory held of its bound: a bar where there is room and a bound, and in words.
 fn memory(memory: Memory, width: usize) -> Line {
-    let held = bytes(memory.held);
-    let both = memory.limit.map(|limit| format!("{held} of {}", bytes(limit)));
+    let held = Bytes(memory.held).to_string();
+    let both = memory.limit.map(|limit| format!("{held} of {}", Bytes(limit)));
     let (text, of_text) = match both {
         Some(both) if width > OF_BYTES + BAR => (both, OF_BYTES),
         _ if width > BYTES + BAR => (held, BYTES),

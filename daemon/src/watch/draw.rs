@@ -4,7 +4,8 @@ use super::columns::{Room, bar, cells, headings, rooms};
 use super::moment::Moment;
 use super::screen::{Line, Size, Style, Tone, left, right};
 use super::view::View;
-use crate::broker::{bytes, counted, percent};
+use crate::broker::{counted, percent};
+use outside::Bytes;
 
 /// Lines of GPUs at most.
 const GPUS_MAX: usize = 4;
@@ -59,7 +60,7 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let name_width = longest.min(size.width / 2);
     for gpu in &status.gpus[..shown] {
         let held = status.held_on(gpu).filter(|_| gpu.device_memory > 0);
-        let memory = held.map(|held| format!("  {} of {}", bytes(held), bytes(gpu.device_memory)));
+        let memory = held.map(|held| format!("  {} of {}", Bytes(held), Bytes(gpu.device_memory)));
         let memory =
             memory.filter(|text| name_width + 10 + BAR_MIN + text.len() <= size.width).unwrap_or_default();
         let for_bar = size.width.saturating_sub(name_width + 10 + memory.len()).min(BAR_MAX);

@@ -29,7 +29,7 @@ use turn::Turn;
 pub(super) const TURN: Nanos = 2_000_000_000;
 /// A turn takes so many times as long as making room for it and coming back: the more there is to copy, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
-/// A VM for which other VMs made room for what is reserved for it keeps that for so long, in nanoseconds.
+/// The time for which a VM keeps the memory reserved for it after other VMs made room for it, in nanoseconds.
 const RESERVED_KEPT: Nanos = 60_000_000_000;
 /// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
@@ -339,7 +339,7 @@ impl Ledger {
                 let back = account.comes_back();
                 let least = back.saturating_add(TURN).min(patience / 2);
                 let mut cost = took.saturating_add(back);
-                if back == 0 {
+                if account.state.back_ms == 0 {
                     // No program of the VM has come back yet, so how fast that is can only be guessed.
                     cost = cost.max(copying(account.state.lacks));
                 }

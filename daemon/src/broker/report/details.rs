@@ -2,8 +2,7 @@
 
 use super::status::{Status, VmStatus};
 use super::table;
-use super::words::bytes;
-use outside::lines_for_terminal;
+use outside::{Bytes, lines_for_terminal};
 use std::fmt::Write;
 
 /// The lines of a VM. `status` has its GPUs, and tells the daemon's version.
@@ -28,7 +27,7 @@ fn facts(status: &Status, vm: &VmStatus) -> Vec<(&'static str, String)> {
     }
     if let Some(in_force) = &vm.in_force {
         let maps = if in_force.maps_device_memory { "map" } else { "cannot map" };
-        let window = bytes(in_force.window_size);
+        let window = Bytes(in_force.window_size);
         facts
             .push(("window", format!("{window} of {}; guests {maps} the GPU's own memory", in_force.memory)));
         facts.push(("queues", in_force.queues.clone()));
@@ -44,8 +43,8 @@ fn facts(status: &Status, vm: &VmStatus) -> Vec<(&'static str, String)> {
 }
 
 fn held(held: u64, limit: Option<u64>) -> String {
-    let limit = limit.map_or_else(|| "without a bound".to_owned(), |limit| format!("of {}", bytes(limit)));
-    format!("{} held, {limit}", bytes(held))
+    let limit = limit.map_or_else(|| "without a bound".to_owned(), |limit| format!("of {}", Bytes(limit)));
+    format!("{} held, {limit}", Bytes(held))
 }
 
 fn or_unknown(text: &str) -> &str {

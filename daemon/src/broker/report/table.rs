@@ -1,8 +1,8 @@
 //! The status as a table for people.
 
 use super::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
-use super::words::{bytes, percent, seconds};
-use outside::{lines_for_terminal, visible};
+use super::words::{percent, seconds};
+use outside::{Bytes, lines_for_terminal, visible};
 use std::fmt::Write;
 
 const HEAD: [&str; 14] = [
@@ -117,12 +117,12 @@ fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
 
 /// The memory of a GPU: held, all of it, and the part that VMs do not hold or may not hold.
 pub(super) fn memory(status: &Status, gpu: &GpuStatus) -> String {
-    let (all, unpromised) = (bytes(gpu.device_memory), bytes(gpu.device_memory_free));
+    let (all, unpromised) = (Bytes(gpu.device_memory), Bytes(gpu.device_memory_free));
     match status.held_on(gpu) {
         Some(held) => format!(
             "VMs hold {} of {all} of memory, {} are free, {unpromised} promised to no VM",
-            bytes(held),
-            bytes(gpu.device_memory.saturating_sub(held))
+            Bytes(held),
+            Bytes(gpu.device_memory.saturating_sub(held))
         ),
         None => format!("{all} of memory, {unpromised} promised to no VM"),
     }
@@ -169,8 +169,8 @@ fn row([name, state, weight, class, share]: [String; 5], used: &Used, cpu: f64, 
         seconds(used.gpu_seconds),
         seconds(used.copy_seconds),
         seconds(cpu),
-        bytes(used.device_memory),
-        bytes(used.host_memory),
+        Bytes(used.device_memory).to_string(),
+        Bytes(used.host_memory).to_string(),
         used.submissions.to_string(),
         seconds(used.waiting_seconds),
         kills,

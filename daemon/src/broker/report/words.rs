@@ -17,17 +17,6 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A number of bytes, with a unit that suits it.
-#[must_use]
-pub fn bytes(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
-    unit.map_or_else(
-        || format!("{bytes}B"),
-        |(shift, unit)| format!("{:.1}{unit}", bytes as f64 / (1u64 << shift) as f64),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,7 +26,5 @@ mod tests {
         let shown: Vec<_> = [-0.0, 0.25, 59.5, 6000.0, 72_000.0].map(seconds).into();
         assert_eq!(shown, ["0.0ms", "250.0ms", "59.50s", "100.0min", "20.0h"]);
         assert_eq!([-0.0, 0.333].map(percent), ["0.0%", "33.3%"]);
-        let shown: Vec<_> = [0, 1023, 1024, 3 << 29].map(bytes).into();
-        assert_eq!(shown, ["0B", "1023B", "1.0KiB", "1.5GiB"]);
     }
 }

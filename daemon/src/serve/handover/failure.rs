@@ -1,5 +1,7 @@
 //! The reason why something is not handed over, and how long it lasts.
 
+use super::Asker;
+
 /// The reason why a context, or a VM, is not handed over.
 #[derive(Debug)]
 pub(in crate::serve) struct Failure {
@@ -10,17 +12,17 @@ pub(in crate::serve) struct Failure {
 /// The time for which a reason lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Lasts {
-    /// It may be gone in a moment: the log tells operators of it only if one has asked.
+    /// The reason may be gone in a moment.
     ForNow,
-    /// Until operators or other programs of the host do something about it.
+    /// The reason may stay until an operator does something about it, or programs of the host do.
     UntilMended,
-    /// As long as the context is what it is.
+    /// The reason lasts for as long as the context does not change.
     ForGood,
 }
 
 impl<T: Into<String>> From<T> for Failure {
     fn from(reason: T) -> Self {
-        Self { reason: reason.into(), lasts: Lasts::ForGood }
+        Self::until_mended(reason)
     }
 }
 
@@ -31,5 +33,28 @@ impl Failure {
 
     pub(in crate::serve) fn until_mended(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), lasts: Lasts::UntilMended }
+    }
+
+    pub(in crate::serve) fn for_good(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), lasts: Lasts::ForGood }
+    }
+
+    /// Returns whether the log tells operators of it: always if one has asked, and else if it does not pass by itself.
+    pub(in crate::serve) fn concerns_operators(&self, asker: Asker) -> bool {
+        asker == Asker::Operator || self.lasts != Lasts::ForNow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_hear_of_what_they_have_asked_for_and_of_what_does_not_pass_by_itself() {
+        for asker in [Asker::Operator, Asker::Broker, Asker::Itself, Asker::Test] {
+            assert_eq!(Failure::for_now("busy").concerns_operators(asker), asker == Asker::Operator);
+            assert!(Failure::until_mended("no memory").concerns_operators(asker));
+            assert!(Failure::for_good("it lends memory").concerns_operators(asker));
+        }
     }
 }

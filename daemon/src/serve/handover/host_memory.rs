@@ -1,7 +1,7 @@
-//! Whether the host's memory holds the contents of a context that is to be swapped out.
+//! Admits contexts that are to be swapped out, if the host's memory has room for their contents.
 
 use super::failure::Failure;
-use outside::{HostMemory, Size};
+use outside::{Bytes, HostMemory};
 
 /// Admits a context that is to be swapped out, whose contents take at most so many bytes of the host's memory. `going` is the number of bytes that
 /// contexts take which are being swapped out: a part of these may be there already, so they may count twice for a while.
@@ -17,13 +17,15 @@ pub(in crate::serve) fn admit(memory: &HostMemory, bytes: u64, going: u64) -> Re
         return Ok(());
     }
     if bytes <= room {
-        return Err(Failure::for_now("others of its VM are being swapped out to the host's memory"));
+        return Err(Failure::for_now(
+            "others of its VM are being swapped out to the host's memory: try again in a moment",
+        ));
     }
     let reason = format!(
         "its contents take up to {} of the host's memory, where there is room for {}: give its VM less device-memory or host-memory, or stop other \
          programs of the host",
-        Size(bytes),
-        Size(room)
+        Bytes(bytes),
+        Bytes(room)
     );
     Err(Failure::until_mended(reason))
 }

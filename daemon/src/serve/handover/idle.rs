@@ -44,7 +44,7 @@ impl Idle {
     }
 
     /// A context that was found is found once more, though it does nothing.
-    pub(in crate::serve) fn is_to_be_found_again(&mut self, ctx_id: ContextId) {
+    pub(in crate::serve) fn find_again(&mut self, ctx_id: ContextId) {
         if let Some(seen) = self.contexts.get_mut(&ctx_id) {
             seen.is_answered = false;
         }
@@ -138,7 +138,7 @@ mod tests {
         let mut idle = Idle::new(Duration::from_secs(1));
         let mut at = |seconds: u64, is_left_alone: bool, again: bool| {
             if again {
-                idle.is_to_be_found_again(ONE);
+                idle.find_again(ONE);
             }
             let now = begin + Duration::from_secs(seconds);
             idle.due([(ONE, Some(0))].into_iter(), |_| is_left_alone, now)

@@ -66,12 +66,6 @@ impl LogLimiter {
         kind.left -= 1;
         Some(std::mem::take(&mut kind.suppressed))
     }
-
-    /// Returns how many lines of a kind there were to log, of few.
-    #[cfg(test)]
-    pub(in crate::serve) fn count(&self, kind: &str) -> u64 {
-        self.kinds.get(kind).map_or(0, |kind| u64::from(BURST - kind.left) + kind.suppressed)
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! GPUs as people see them: a table with a line for each, made to be read and to choose one by its name, its PCI address or its UUID.
 
 use config::{GpuInfo, hexadecimal};
-use outside::Size;
+use outside::Bytes;
 use std::fmt;
 use unicode_width::UnicodeWidthStr;
 
@@ -46,7 +46,7 @@ fn row(gpu: &GpuInfo) -> Row {
     let cells = [
         gpu.name.clone(),
         gpu.kind.name().to_owned(),
-        Size(gpu.device_memory).to_string(),
+        Bytes(gpu.device_memory).to_string(),
         gpu.driver.clone(),
         format!("{major}.{minor}.{patch}"),
         gpu.pci_address.clone().unwrap_or_default(),

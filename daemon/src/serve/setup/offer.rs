@@ -5,7 +5,7 @@
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
 
 use config::{DriverMapped, GpuChoice, MemoryBackEnd};
-use outside::Size;
+use outside::Bytes;
 use std::fmt;
 
 /// Bytes of the window for memory of the host, and of all of it where guests map no memory of a GPU.
@@ -64,8 +64,8 @@ fn small_for_exports(window_size: u64, device_memory: u64) -> Advice {
 fn advice(window_size: u64, device_memory: u64, cost: &str) -> Advice {
     let what = format!(
         "the window of {} does not hold the {} of the GPU's own memory that the VM may have{cost}",
-        Size(window_size),
-        Size(device_memory)
+        Bytes(window_size),
+        Bytes(device_memory)
     );
     Advice { what, remedy: needed(window_size, device_memory) }
 }
@@ -76,8 +76,8 @@ pub fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<Str
     let wanted = wanted.filter(|wanted| *wanted > device_memory)?;
     Some(format!(
         "--device-memory of {} is more than the {} that the VM's GPU has: it bounds nothing, so the VM can take all of it from others; remedy: a smaller --device-memory",
-        Size(wanted),
-        Size(device_memory)
+        Bytes(wanted),
+        Bytes(device_memory)
     ))
 }
 

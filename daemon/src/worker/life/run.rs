@@ -427,8 +427,9 @@ impl<B: Backend> Worker<B> {
     /// Takes over the context of another worker, and rests, or is over. The number of the message is `number`.
     fn take_over(&mut self, socket: Option<OwnedFd>, number: u64) {
         let Self { context, handed_over: HandOvers { inbox, allowances, gates, .. }, .. } = self;
-        let taken = match open(context, socket, link::PATIENCE) {
-            Some(link) => inbox.while_away(|| take_over(context, allowances, gates, &link)),
+        let link = open(context, socket, link::PATIENCE);
+        let taken = match &link {
+            Some(link) => inbox.while_away(|| take_over(context, allowances, gates, link)),
             None => Err(ContextLost::new("a context to take over from nobody")),
         };
         match taken {
@@ -444,9 +445,11 @@ impl<B: Backend> Worker<B> {
             }
             Err(lost) => {
                 self.stage = Stage::Serves;
+                // Ahead of the end of the link, of which the other worker tells as well.
                 self.context.lose(&lost);
             }
         }
+        drop(link);
     }
 
     fn go_on(&mut self) {

@@ -4,7 +4,7 @@
 //! each part.
 
 use crate::worker::backend::Contents;
-use outside::{HostMemory, Size};
+use outside::{Bytes, HostMemory};
 use parking_lot::Mutex;
 use shm::Mapping;
 use std::collections::VecDeque;
@@ -17,18 +17,15 @@ use vulkan::{ContextLost, MemoryFile};
 const THREADS_MAX: usize = 4;
 /// A thread copies at least so many bytes: it takes much less time to start it.
 const THREAD_BYTES: u64 = 1 << 20;
-/// The host's memory is looked at before each so many bytes come.
-const LOOK_BYTES: u64 = 64 << 20;
 
 /// The contents that have come so far.
 pub(super) struct Store {
+    /// The memory that they take.
     host: HostMemory,
     /// All of them, once something is to come.
     memory: Option<Arc<Mapping>>,
     /// The bytes that have come, or are being copied.
     came: u64,
-    /// The host's memory is looked at when so many have come.
-    look_at: u64,
 }
 
 /// Contents on their way into the store or out of it.
@@ -133,9 +130,9 @@ impl Contents for StoredContents {
 
     fn finish(&mut self) -> Result<(), ContextLost> {
         let threads = self.running.pop_front().into_iter().flatten();
-        // Each is waited for, also behind one that has panicked: it copies to pages that may be given away next.
-        let have_copied = threads.fold(true, |have_copied, thread| thread.join().is_ok() && have_copied);
-        have_copied.then_some(()).ok_or_else(|| ContextLost::new("contents were not copied"))
+        // Each is waited for, also if one has panicked: it copies to pages that may be given away next.
+        let failed = threads.filter_map(|thread| thread.join().err()).count();
+        (failed == 0).then_some(()).ok_or_else(|| ContextLost::new("contents were not copied"))
     }
 }
 
@@ -148,16 +145,10 @@ impl Drop for StoredContents {
     }
 }
 
-impl Default for Store {
-    fn default() -> Self {
-        Self::within(HostMemory::open())
-    }
-}
-
 impl Store {
-    /// Nothing has come yet, and no more comes than this memory has room for.
-    fn within(host: HostMemory) -> Self {
-        Self { host, memory: None, came: 0, look_at: 0 }
+    /// Nothing has come yet, and no more comes than the host's memory has room for.
+    pub(super) fn within(host: HostMemory) -> Self {
+        Self { host, memory: None, came: 0 }
     }
 
     /// Returns the memory for the next of `all` bytes.
@@ -169,15 +160,15 @@ impl Store {
         if bytes.start != self.came || bytes.end > all {
             return Err(ContextLost::new("contents in another order"));
         }
-        self.look(all)?;
+        self.look(bytes.end - bytes.start, all)?;
         let memory = match &self.memory {
             Some(memory) => Arc::clone(memory),
             None => {
                 let memory = Mapping::anonymous(all);
                 Arc::new(memory.map_err(|error| {
                     ContextLost::new(format!(
-                        "no room for {} of contents ({error}): raise max-worker-data",
-                        Size(all)
+                        "the system refuses {} of memory for its contents ({error}): max-worker-data may be too low",
+                        Bytes(all)
                     ))
                 })?)
             }
@@ -186,20 +177,16 @@ impl Store {
         Ok(Arc::clone(self.memory.insert(memory)))
     }
 
-    /// Looks whether the host still has memory for the next bytes: others may have taken it since the context was admitted.
-    fn look(&mut self, all: u64) -> Result<(), ContextLost> {
-        if self.came < self.look_at {
+    /// Looks whether the host still has memory for so many bytes: others may have taken it since the context was admitted.
+    fn look(&self, bytes: u64, all: u64) -> Result<(), ContextLost> {
+        if self.host.room().is_none_or(|room| bytes <= room) {
             return Ok(());
         }
-        let next = LOOK_BYTES.min(all - self.came);
-        if self.host.room().is_some_and(|room| room < next) {
-            let (came, all) = (Size(self.came), Size(all));
-            return Err(ContextLost::new(format!(
-                "the host has no more memory available, and {came} of the {all} of its contents have come: stop other programs of the host"
-            )));
-        }
-        self.look_at = self.came.saturating_add(LOOK_BYTES);
-        Ok(())
+        Err(ContextLost::new(format!(
+            "the host's memory is full, and holds {} of {} of the context's contents: stop other programs of the host",
+            Bytes(self.came),
+            Bytes(all)
+        )))
     }
 }
 
@@ -212,6 +199,10 @@ mod tests {
 
     const SLOT: u64 = 5 << 20;
 
+    fn store() -> Arc<Mutex<Store>> {
+        Arc::new(Mutex::new(Store::within(HostMemory::default())))
+    }
+
     fn staged(contents: &mut StoredContents) -> (Arc<MemoryFile>, Mapping) {
         let file = Arc::new(MemoryFile::new(shm::create("slot", SLOT).unwrap(), Piece::uncounted()));
         contents.stage(&file, SLOT).unwrap();
@@ -222,7 +213,7 @@ mod tests {
     #[test]
     fn contents_come_in_their_order_and_go_as_they_came() {
         for threads in [1, 3] {
-            let (store, all) = (Arc::default(), 2 * SLOT - 4096);
+            let (store, all) = (store(), 2 * SLOT - 4096);
             let pattern: Vec<u8> = (0..all).map(|at| (at * 7 % 251) as u8).collect();
             let mut contents = StoredContents::new(all, Arc::clone(&store));
             contents.threads = threads;
@@ -250,23 +241,21 @@ mod tests {
         let account = |kib: u64| format!("MemAvailable: {kib:9} kB\n");
         let file = File::from(shm::create("meminfo", 4096).unwrap());
         let says = |kib| file.write_all_at(account(kib).as_bytes(), 0).unwrap();
-        let all = 3 * LOOK_BYTES;
-        says(1 << 20);
         let mut store = Store::within(HostMemory::in_file(file.try_clone().unwrap()));
-        store.room_for(&(0..4096), all).unwrap();
-        says(0);
-        store.room_for(&(4096..LOOK_BYTES), all).unwrap();
-        let refused = store.room_for(&(LOOK_BYTES..2 * LOOK_BYTES), all).unwrap_err().to_string();
-        assert!(refused.contains("0.1GiB of the 0.2GiB"), "{refused}");
         says(1 << 20);
-        store.room_for(&(LOOK_BYTES..2 * LOOK_BYTES), all).unwrap();
+        store.room_for(&(0..SLOT), 2 * SLOT).unwrap();
+        says(0);
+        let refused = store.room_for(&(SLOT..2 * SLOT), 2 * SLOT).unwrap_err().to_string();
+        assert!(refused.contains("5.0MiB of 10.0MiB"), "{refused}");
+        says(1 << 20);
+        store.room_for(&(SLOT..2 * SLOT), 2 * SLOT).unwrap();
     }
 
     #[test]
     fn what_never_came_or_has_no_place_is_refused() {
-        let mut contents = StoredContents::new(2 * SLOT, Arc::default());
+        let mut contents = StoredContents::new(2 * SLOT, store());
         assert!(contents.write(0..4096, 0).is_err(), "nothing is staged");
-        let mut contents = StoredContents::new(2 * SLOT, Arc::default());
+        let mut contents = StoredContents::new(2 * SLOT, store());
         let (_file, _slot) = staged(&mut contents);
         assert!(contents.read(0..4096, 0).is_err());
         assert!(contents.write(4096..8192, 0).is_err(), "not the next");

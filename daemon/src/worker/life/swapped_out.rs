@@ -8,6 +8,7 @@ use super::store::{Store, StoredContents};
 use crate::ipc::{Channel, ToDevice};
 use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
 use config::{ContextLimits, MemoryId};
+use outside::HostMemory;
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
@@ -38,7 +39,6 @@ pub(super) struct SwappedOut {
 }
 
 /// The parts of a snapshot.
-#[derive(Default)]
 struct Parts {
     steps: Vec<Step>,
     files: Vec<Arc<MemoryFile>>,
@@ -48,7 +48,15 @@ struct Parts {
 impl SwappedOut {
     /// Keeps nothing yet, and later no more than `contents_max` bytes beside a snapshot. Whether the program goes on is told by `channel`.
     pub(super) fn new(channel: Arc<Channel>, limits: &ContextLimits, contents_max: u64) -> Self {
-        let (has_told, parts, watchdog_wake) = Default::default();
+        let (has_told, watchdog_wake) = Default::default();
+        let host = HostMemory::open();
+        if host.room().is_none() {
+            log::debug!(
+                "/proc/meminfo cannot be read: contents come whether the host has memory for them or not"
+            );
+        }
+        let contents = Arc::new(Mutex::new(Store::within(host)));
+        let parts = Mutex::new(Parts { steps: Vec::new(), files: Vec::new(), contents });
         let decoded = Budget::new("arena_bytes", limits.arena_bytes);
         Self { channel, has_told, contents_max, decoded, parts, watchdog_wake }
     }
@@ -159,8 +167,12 @@ impl Backend for SwappedOut {
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
-        if Step::contents_bytes(steps).is_some_and(|bytes| !(1..=self.contents_max).contains(&bytes)) {
-            return Err(ContextLost::new("more contents than the context may have, or contents of no bytes"));
+        match Step::contents_bytes(steps) {
+            Some(0) => return Err(ContextLost::new("contents of no bytes")),
+            Some(bytes) if bytes > self.contents_max => {
+                return Err(ContextLost::new("more contents than the context may have"));
+            }
+            _ => {}
         }
         let mut parts = self.parts.lock();
         (parts.steps, parts.files) = (steps.to_vec(), files.to_vec());
