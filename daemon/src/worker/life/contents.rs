@@ -106,11 +106,15 @@ impl Outgoing {
     pub(super) fn send(mut self, link: &Link) -> Result<(), NotMovable> {
         let (mut on_the_way, mut begun) = (0, 0);
         for (part, slot) in self.slots.parts(self.contents.bytes()) {
-            if on_the_way == self.slots.count {
-                // No slot is free, so no copy can begin: the copies that have begun are waited for.
-                (0..std::mem::take(&mut begun)).try_for_each(|_| self.one_filled(link))?;
-                one_emptied(link)?;
-                on_the_way -= 1;
+            // No slot is free: meanwhile the other worker hears of copies that end.
+            while on_the_way == self.slots.count {
+                let heard = if begun == 0 { link.receive().map(Some) } else { link.try_receive() };
+                if is_emptied(heard)? {
+                    on_the_way -= 1;
+                } else {
+                    self.one_filled(link)?;
+                    begun -= 1;
+                }
             }
             self.contents.read(part, slot).map_err(|lost| NotMovable::ever(lost.reason()))?;
             (on_the_way, begun) = (on_the_way + 1, begun + 1);
@@ -120,7 +124,7 @@ impl Outgoing {
             }
         }
         (0..begun).try_for_each(|_| self.one_filled(link))?;
-        (0..on_the_way).try_for_each(|_| one_emptied(link))
+        (0..on_the_way).try_for_each(|_| is_emptied(link.receive().map(Some)).map(drop))
     }
 
     /// Waits until the device has filled the next slot, and says so.
@@ -130,10 +134,12 @@ impl Outgoing {
     }
 }
 
-fn one_emptied(link: &Link) -> Result<(), NotMovable> {
-    match link.receive() {
-        Ok((HandOver::Emptied, None)) => Ok(()),
-        Ok(_) => Err(NotMovable::for_now("the other worker says what it must not")),
+/// Returns whether the other worker has emptied a slot, by what was heard of it.
+fn is_emptied(heard: Result<Option<(HandOver, Option<OwnedFd>)>, LinkError>) -> Result<bool, NotMovable> {
+    match heard {
+        Ok(None) => Ok(false),
+        Ok(Some((HandOver::Emptied, None))) => Ok(true),
+        Ok(Some(_)) => Err(NotMovable::for_now("the other worker says what it must not")),
         Err(error) => Err(NotMovable::for_now(error.to_string())),
     }
 }
@@ -181,5 +187,71 @@ impl Incoming {
             }
         }
         (0..begun).try_for_each(|_| one_emptied(&mut *contents))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::Channel;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    const PAGE: u64 = 4096;
+    const PARTS: u64 = 16;
+
+    /// Contents that are nowhere, with the number of copies that have begun and have not ended, and of those that began while no other ran.
+    #[derive(Clone, Default)]
+    struct Counted {
+        running: Arc<AtomicUsize>,
+        alone: Arc<AtomicUsize>,
+    }
+
+    impl Counted {
+        fn begins(&self) {
+            let running = self.running.fetch_add(1, SeqCst);
+            assert!(running < AT_ONCE as usize);
+            self.alone.fetch_add(usize::from(running == 0), SeqCst);
+        }
+    }
+
+    impl Contents for Counted {
+        fn bytes(&self) -> u64 {
+            PARTS * PAGE
+        }
+
+        fn stage(&mut self, _: &Arc<MemoryFile>, _: u64) -> Result<(), ContextLost> {
+            Ok(())
+        }
+
+        fn read(&mut self, _: Range<u64>, _: u64) -> Result<(), ContextLost> {
+            self.begins();
+            Ok(())
+        }
+
+        fn write(&mut self, _: Range<u64>, _: u64) -> Result<(), ContextLost> {
+            unreachable!("they only leave")
+        }
+
+        fn finish(&mut self) -> Result<(), ContextLost> {
+            self.running.fetch_sub(1, SeqCst);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_copy_begins_before_the_last_has_ended_as_long_as_slots_are_emptied() {
+        let slots = Slots { count: SLOTS, bytes: PAGE };
+        let file = shm::create("slots", slots.all()).unwrap();
+        let (ours, theirs) = Channel::pair().unwrap();
+        let link = Link::new(ours.into_socket(), Cancel::default(), super::super::link::PATIENCE);
+        (0..PARTS).for_each(|_| theirs.send(&HandOver::Emptied, None).unwrap());
+        let counted = Counted::default();
+        let contents = Box::new(counted.clone());
+        let file = Arc::new(MemoryFile::new(file, Piece::uncounted()));
+        Outgoing { contents, file, slots }.send(&link).unwrap();
+        assert_eq!((counted.alone.load(SeqCst), counted.running.load(SeqCst)), (1, 0), "but for the first");
+        for _ in 0..PARTS {
+            assert!(matches!(theirs.try_receive(), Ok(Some((HandOver::Filled, None)))));
+        }
     }
 }

@@ -61,13 +61,19 @@ impl Link {
     pub(super) fn receive(&self) -> Result<(HandOver, Option<OwnedFd>), LinkError> {
         loop {
             let left = self.left()?;
-            match self.channel.try_receive() {
-                Ok(Some(received)) => return Ok(received),
-                Ok(None) => self.wait(PollFlags::IN, left),
-                Err(ReceiveError::Closed) => return Err(LinkError::Closed),
-                Err(ReceiveError::Io(_) | ReceiveError::Malformed(_)) => return Err(LinkError::Broken),
+            match self.try_receive()? {
+                Some(received) => return Ok(received),
+                None => self.wait(PollFlags::IN, left),
             }
         }
+    }
+
+    /// Returns a message if one is there.
+    pub(super) fn try_receive(&self) -> Result<Option<(HandOver, Option<OwnedFd>)>, LinkError> {
+        self.channel.try_receive().map_err(|error| match error {
+            ReceiveError::Closed => LinkError::Closed,
+            ReceiveError::Io(_) | ReceiveError::Malformed(_) => LinkError::Broken,
+        })
     }
 
     /// Returns the remaining time.
