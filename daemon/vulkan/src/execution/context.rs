@@ -9,6 +9,7 @@ use crate::context::journal::Journalled;
 use crate::context::resources::ResourceTable;
 use crate::context::restored::Restored;
 use crate::context::watchdog_wake::WatchdogWake;
+use crate::disposal::given_up::GivenUp;
 use crate::disposal::pool::Pool;
 use crate::disposal::retired::Retired;
 use crate::driver::instance::api_version;
@@ -47,6 +48,8 @@ pub struct Environment {
 
 /// A context.
 pub struct Context {
+    /// Memory that a successor needed only to be built up. It is freed before anything else of the context goes.
+    pub given_up: GivenUp,
     /// The environment that it runs on and may use.
     pub env: Environment,
     /// The driver comes up, which it may do for as long as another context's kernel occupies the GPU.
@@ -107,6 +110,7 @@ impl Context {
             objects: Arc::new(Objects::new(limits)),
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
+            given_up: GivenUp::default(),
             watchdog_wake: WatchdogWake::default(),
             compilations: Compilations::new(limits.pipeline_time),
             restored: Restored::default(),
@@ -134,6 +138,7 @@ impl Context {
         device.end();
         objects.sort_by_key(|object| destruction_rank(object.kind()));
         self.pool.close(device);
+        self.given_up.finish();
         for object in objects {
             object.close();
             self.retired.destroy(object)?;

@@ -88,7 +88,7 @@ fn find_or_make(
 /// Frees what is kept. Where the driver found no memory and others hold descriptors of it, this waits until those of freed memory are closed. Returns whether
 /// there may be more room than before.
 fn makes_room(call: &Call<'_>, device: &Device, request: &Request) -> Result<bool, Fault> {
-    let flushed = call.context.pool.flush();
+    let flushed = call.context.pool.flush() | call.context.given_up.finish();
     if device.exports.is_none() || request.is_limited.take() {
         return Ok(flushed);
     }

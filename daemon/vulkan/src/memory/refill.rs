@@ -1,5 +1,5 @@
 //! Memory with an address that only the driver uses: a successor makes it anew at that address. The device then copies the contents out of the old memory,
-//! which the successor imports by its descriptor.
+//! which the successor imports by its descriptor, and frees while the program goes on.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -53,6 +53,7 @@ pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
             return Err(ContextLost::new(format!("the device does not copy memory: {why}")));
         }
     }
+    context.given_up.free(refills);
     Ok(())
 }
 

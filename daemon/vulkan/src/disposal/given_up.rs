@@ -1,0 +1,64 @@
+//! Memory that nothing uses any more, and that the driver takes long to free. A thread frees it, so that the program does not wait for that.
+
+use parking_lot::Mutex;
+use std::thread::{self, JoinHandle};
+
+/// The memory of a context that is being freed. All of it is freed when this is dropped.
+#[derive(Debug, Default)]
+pub struct GivenUp(Mutex<Option<JoinHandle<()>>>);
+
+impl GivenUp {
+    /// Frees all of this by dropping it, in a thread if the system has one to give.
+    pub fn free<T: Send + 'static>(&self, all: Vec<T>) {
+        if all.is_empty() {
+            return;
+        }
+        self.finish();
+        // If there is no thread, all of it is freed before this returns.
+        let begun = thread::Builder::new().name("free".into()).spawn(move || drop(all));
+        *self.0.lock() = begun.ok();
+    }
+
+    /// Waits until all is freed. Returns whether something was being freed.
+    pub fn finish(&self) -> bool {
+        let mut running = self.0.lock();
+        running.take().is_some_and(|thread| thread.join().is_ok())
+    }
+}
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    /// Memory whose freeing takes until it is let go.
+    struct Slow(Receiver<()>, SyncSender<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.recv().unwrap();
+            self.1.send(()).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_gives_memory_up_goes_on_and_who_needs_it_waits() {
+        let ((lets_go, let_go), (frees, freed)) = (sync_channel(1), sync_channel(2));
+        let given_up = GivenUp::default();
+        assert!(!given_up.finish(), "nothing is being freed");
+        given_up.free(vec![Slow(let_go, frees)]);
+        assert!(freed.try_recv().is_err());
+        lets_go.send(()).unwrap();
+        assert!(given_up.finish());
+        assert_eq!(freed.try_recv(), Ok(()), "it is freed by now");
+        assert!(!given_up.finish(), "once");
+        given_up.free(Vec::<Slow>::new());
+        assert!(!given_up.finish());
+    }
+}
