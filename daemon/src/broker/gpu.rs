@@ -222,14 +222,26 @@ impl Gpu {
         }
     }
 
-    /// Reads the pages of all workers.
-    pub(super) fn look_at_every(&mut self, now: Nanos) {
-        self.look_at_all(now, None, |_, _, _| true);
+    /// Reads the pages of all workers. The log has all their charges then.
+    pub(super) fn look_at_every(&mut self, now: Nanos, mut log: Option<&mut GrantLog>) {
+        self.look_at_all(now, log.as_deref_mut(), |_, _, _| true);
+        let Some(log) = log else { return };
+        // What one worker tells of may have corrected the charge of another, whose page was read before.
+        for (key, context) in &self.contexts {
+            if let Some(usage) = self.scheduler.usage(*key) {
+                log.note(now, context.who(), *key, &usage);
+            }
+        }
     }
 
-    /// Ends a context. Returns the record of it.
-    pub(super) fn end(&mut self, key: ContextKey, now: Nanos, log: Option<&mut GrantLog>) -> Option<Context> {
-        self.look(key, now, log);
+    /// Ends a context, whose charge is corrected no more. Returns the record of it.
+    pub(super) fn end(
+        &mut self,
+        key: ContextKey,
+        now: Nanos,
+        mut log: Option<&mut GrantLog>,
+    ) -> Option<Context> {
+        self.look(key, now, log.as_deref_mut());
         let mut context = self.contexts.remove(&key)?;
         context.update_cpu();
         if let Some(recorded) = &mut self.recorded
@@ -242,7 +254,11 @@ impl Gpu {
         if context.hung.is_some() {
             self.cleared = now;
         }
-        self.scheduler.end(key, now);
+        let charged = self.scheduler.end(key, now);
+        if let (Some(log), Some(charged)) = (log, charged) {
+            log.note(now, context.who(), key, &charged);
+            log.forget(key);
+        }
         self.changed = true;
         Some(context)
     }
@@ -273,7 +289,7 @@ impl Gpu {
         if let Some(log) = log
             && let Some(usage) = self.scheduler.usage(key)
         {
-            log.note(now, (context.tenant, context.ctx_id), key, &usage);
+            log.note(now, context.who(), key, &usage);
         }
     }
 
@@ -479,6 +495,11 @@ impl Recorded {
 }
 
 impl Context {
+    /// Returns the VM that has it, and its number there.
+    fn who(&self) -> (TenantId, ContextId) {
+        (self.tenant, self.ctx_id)
+    }
+
     fn update_cpu(&mut self) {
         self.cpu = self.cpu.max(self.page.cpu());
     }
@@ -538,6 +559,53 @@ mod tests {
         let ended = gpu.end(KEY, 6 * MS, None).unwrap();
         assert_eq!((ended.ctx_id, ended.cpu), (ContextId(3), Duration::from_millis(5)));
         assert_eq!(gpu.tenant_usage(VM).gpu, 3 * MS, "the VM's account stays");
+    }
+
+    /// Two programs on one GPU at the same time: the second report shows that the first was charged too much.
+    #[test]
+    fn the_log_adds_up_to_the_charges_also_of_who_is_corrected_and_then_silent() {
+        const OTHER: ContextKey = ContextKey(8);
+        for upgrades in [false, true] {
+            let (mut gpu, gate) = gpu();
+            let page = grant_page().unwrap();
+            let other = GateSide::open(&page).unwrap();
+            gpu.begin(OTHER, (VM, ContextId(4)), SchedulerSide::open(&page).unwrap(), 0);
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let mut log = GrantLog::create(file.path()).unwrap();
+            let both = [(KEY, &gate), (OTHER, &other)];
+            for (key, gate) in both {
+                gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+                gpu.look(key, 0, None);
+            }
+            gpu.decide(0, None);
+            for (key, gate) in both {
+                gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
+                gpu.look(key, MS, Some(&mut log));
+                let work = shm::Work { begin: MS, end: 4 * MS, busy: 3 * MS, count: 1, copy: false };
+                assert!(gate.tell_work(&work));
+                gate.tell(Counters { ready: 0, dispatched: 1, completed: 1 });
+            }
+            for key in [KEY, OTHER] {
+                gpu.look(key, 5 * MS, Some(&mut log));
+            }
+            if upgrades {
+                gpu.look_at_every(6 * MS, Some(&mut log));
+            } else {
+                gpu.end(KEY, 6 * MS, Some(&mut log)).unwrap();
+                gpu.end(OTHER, 6 * MS, Some(&mut log)).unwrap();
+            }
+            log.flush();
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            let charges =
+                text.lines().skip(1).map(|line| line.split(' ').nth(4).unwrap().parse::<i64>().unwrap());
+            let charges: Vec<i64> = charges.collect();
+            assert!(charges.iter().any(|charge| *charge < 0), "nothing was corrected: {text}");
+            assert_eq!(
+                charges.iter().sum::<i64>(),
+                i64::try_from(gpu.tenant_usage(VM).gpu).unwrap(),
+                "{text}"
+            );
+        }
     }
 
     #[test]

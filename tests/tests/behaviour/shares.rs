@@ -45,8 +45,18 @@ fn queued(broker: &Broker, vm: &str, load: &Load) -> Result<(Device, venus::Sema
     Ok((device, semaphore))
 }
 
-/// The charges of two VMs, 0 and 1, in the order of the charges: nanoseconds of the GPU.
-struct Charges(Vec<(usize, f64)>);
+/// The charges of two VMs, in the order of the charges.
+struct Charges(Vec<Charge>);
+
+/// A line of the log of grants.
+struct Charge {
+    /// 0 or 1.
+    vm: usize,
+    /// No submission has completed: an earlier charge is corrected, perhaps long after the VM's work is done.
+    is_correction: bool,
+    /// Nanoseconds of the GPU.
+    amount: f64,
+}
 
 /// Lets two programs run at the same time.
 fn run(loads: &[Load; 2]) -> Result<Charges> {
@@ -71,16 +81,21 @@ fn run(loads: &[Load; 2]) -> Result<Charges> {
     let log = std::fs::read_to_string(file)?;
     let charges = log.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
-        let [_, vm, _, _, compute, copy] = words[..] else { anyhow::bail!("{line}") };
-        Ok((usize::from(vm == "second"), compute.parse::<f64>()? + copy.parse::<f64>()?))
+        let [_, vm, _, submissions, compute, copy] = words[..] else { anyhow::bail!("{line}") };
+        Ok(Charge {
+            vm: usize::from(vm == "second"),
+            is_correction: submissions == "0",
+            amount: compute.parse::<f64>()? + copy.parse::<f64>()?,
+        })
     });
     Ok(Charges(charges.collect::<Result<_>>()?))
 }
 
 impl Charges {
-    /// Returns the places of the first and the last charge of a VM.
+    /// Returns the places of the first and the last charge of a VM for work that has completed.
     fn of(&self, vm: usize) -> Result<(usize, usize)> {
-        let mut places = (self.0.iter().enumerate()).filter(|(_, charge)| charge.0 == vm).map(|(at, _)| at);
+        let of_work = |charge: &Charge| charge.vm == vm && !charge.is_correction;
+        let mut places = (self.0.iter().enumerate()).filter(|(_, charge)| of_work(charge)).map(|(at, _)| at);
         let first = places.next().context("a VM was charged nothing")?;
         Ok((first, places.next_back().unwrap_or(first)))
     }
@@ -88,7 +103,11 @@ impl Charges {
     /// The sum of each VM between two places.
     fn between(&self, begin: usize, end: usize) -> [f64; 2] {
         let mut sums = [0.0; 2];
-        self.0.get(begin..=end).unwrap_or_default().iter().for_each(|(vm, charged)| sums[*vm] += charged);
+        self.0
+            .get(begin..=end)
+            .unwrap_or_default()
+            .iter()
+            .for_each(|charge| sums[charge.vm] += charge.amount);
         println!("{:.3} ms and {:.3} ms", sums[0] / 1e6, sums[1] / 1e6);
         sums
     }

@@ -108,22 +108,24 @@ impl Scheduler {
         self.contexts.insert(key, context);
     }
 
-    /// Removes a context that is gone, with all that it had in the driver.
-    pub fn end(&mut self, key: ContextKey, now: Nanos) {
+    /// Removes a context that is gone, with all that it had in the driver. Returns its usage; none if there is no such context.
+    pub fn end(&mut self, key: ContextKey, now: Nanos) -> Option<Usage> {
         self.passes(now);
         self.close_bill(key);
         self.units.remove(key);
-        let Some(context) = self.contexts.remove(&key) else { return };
+        let context = self.contexts.remove(&key)?;
+        let (in_driver, ready, running_since, leased) = Default::default();
+        let usage = Usage { in_driver, ready, running_since, leased, ..context.usage(self.now) };
         if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
             tenant.contexts.retain(|other| *other != key);
             tenant.active -= usize::from(context.active);
-            let (in_driver, ready, running_since, leased) = Default::default();
-            tenant.ended.add(&Usage { in_driver, ready, running_since, leased, ..context.usage(self.now) });
+            tenant.ended.add(&usage);
         }
         if self.leased == Some(key) {
             self.leased = None;
         }
         self.alone.changed(&self.contexts, self.now);
+        Some(usage)
     }
 
     /// Takes over a worker's report, whenever it may have changed: its totals, and the new spans.

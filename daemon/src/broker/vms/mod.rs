@@ -584,9 +584,6 @@ impl Broker {
             // The VM has left the GPU with it.
             self.set_shares_on(gpu, now);
         }
-        if let Some(log) = &mut self.log {
-            log.forget(key);
-        }
     }
 }
 

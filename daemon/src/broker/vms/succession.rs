@@ -149,7 +149,7 @@ impl Broker {
     /// Executes the new program. Returns the reason if that was not possible; then everything is as before.
     fn hand_on(&mut self, program: &Program, now: Nanos) -> Result<io::Error, io::Error> {
         let arguments = self.upkeep.as_ref().map(|upkeep| upkeep.file.arguments()).unwrap_or_default();
-        self.gpus.iter_mut().for_each(|gpu| gpu.look_at_every(now));
+        self.gpus.iter_mut().for_each(|gpu| gpu.look_at_every(now, self.log.as_mut()));
         self.log.iter_mut().for_each(GrantLog::flush);
         // Copies outlive this program, as the originals do not. If this goes on they are closed.
         let mut copies: Vec<OwnedFd> = Vec::new();

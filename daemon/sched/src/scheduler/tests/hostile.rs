@@ -165,7 +165,7 @@ impl Chaos {
         let tenant = TenantId((key.0 / 3) as u32);
         self.now = self.now.saturating_add(self.below(2 * MILLISECOND));
         match self.below(40) {
-            0 => self.scheduler.end(key, self.now),
+            0 => _ = self.scheduler.end(key, self.now),
             1 => _ = self.scheduler.remove_tenant(tenant),
             2 | 3 => {
                 let class = [Class::Normal, Class::Latency, Class::Background][self.below(3) as usize];
