@@ -120,7 +120,8 @@ impl Server {
         let until = Instant::now() + HALT_PATIENCE + PATIENCE;
         let (passed, files) = take(channel, until)?;
         let mut files = files.into_iter();
-        let listener = UnixListener::from(files.next().ok_or("no socket to listen at")?);
+        let listener =
+            UnixListener::from(files.next().ok_or_else(|| Failure::for_good("no socket to listen at"))?);
         // Another file may lie at the path by now: the launcher compares.
         let file = passed.socket.zip(self.listen.path());
         let file = file.map(|(identity, path)| SocketFile::known(path, identity));

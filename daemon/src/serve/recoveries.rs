@@ -6,6 +6,7 @@
 use super::blobs::deposits::Refused;
 use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
 use super::effects::World;
+use super::handover::failure::Failure;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
 use super::run::Server;
 use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker};
@@ -170,7 +171,12 @@ impl Server {
                 self.world.handovers.recovers(ctx_id, Instant::now());
                 self.tell_stage(ctx_id, RestartStage::Moves);
             }
-            Err(error) => self.fail(ctx_id, format!("its checkpoint cannot be passed on: {error}")),
+            Err(error) => {
+                self.fail(
+                    ctx_id,
+                    Failure::until_mended(format!("its checkpoint cannot be passed on: {error}")),
+                );
+            }
         }
     }
 

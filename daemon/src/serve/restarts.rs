@@ -40,9 +40,9 @@ impl Server {
         let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
         let Err(failure) = begun else { return true };
         self.world.handovers.failed += 1;
-        match failure.lasts {
-            Lasts::ForNow => self.world.room.stays_for_now(ctx_id, Instant::now()),
-            Lasts::UntilMended | Lasts::ForGood => self.stays(ctx_id, wanted),
+        // A reason that passes is not the context's own: the next look finds it.
+        if failure.lasts != Lasts::ForNow {
+            self.stays(ctx_id, wanted);
         }
         self.not_handed_over(ctx_id, wanted, failure);
         false
@@ -98,7 +98,7 @@ impl Server {
             host_memory::admit(&self.world.host_memory, self.device.credit_of(ctx_id), self.going())?;
         }
         let program = self.world.workers.name_of(ctx_id).unwrap_or_default();
-        Ok(self.world.may_start(ctx_id, program).map_err(|(_, why)| why)?)
+        self.world.may_start(ctx_id, program).map_err(|(_, why)| Failure::until_mended(why))
     }
 
     pub(super) fn begin_hand_over(
@@ -109,10 +109,12 @@ impl Server {
     ) -> Result<(), Failure> {
         let before = self.world.workers.placement_of(ctx_id).cloned().unwrap_or_default();
         let placement = match change {
-            Some(change) => before.changed(change).ok_or("the context is not on that GPU, or on both")?,
+            Some(change) => before
+                .changed(change)
+                .ok_or_else(|| Failure::for_good("the context is not on that GPU, or on both"))?,
             None => before.clone(),
         };
-        self.world.workers.admit(&placement)?;
+        self.world.workers.admit(&placement).map_err(Failure::for_good)?;
         let moves = GpuMoves {
             comes_to: placement.without(&before).collect(),
             leaves: before.without(&placement).collect(),
@@ -122,7 +124,7 @@ impl Server {
         let started = self.world.start_successor(ctx_id, number, (placement, &moves.comes_to), swapped_out);
         if let Err(error) = started {
             self.world.leaves_gpus(ctx_id, &moves.comes_to);
-            return Err(format!("a successor cannot be started: {error}").into());
+            return Err(Failure::until_mended(format!("a successor cannot be started: {error}")));
         }
         self.world.handovers.begins(ctx_id, (asker, purpose), moves, Instant::now());
         if purpose == Purpose::SwapIn {
@@ -165,7 +167,7 @@ impl Server {
         for (ctx_id, due) in self.world.handovers.due(now) {
             match due {
                 Due::Again => self.try_hand_over(ctx_id, now),
-                Due::CallOff(reason) => self.fail(ctx_id, reason),
+                Due::CallOff(reason) => self.fail(ctx_id, Failure::until_mended(reason)),
             }
         }
         self.restart_restlessly(now);
@@ -198,7 +200,7 @@ impl Server {
             _ => {}
         }
         if !self.world.handovers.prepares(ctx_id, Instant::now()) {
-            return self.fail(ctx_id, "the successor says twice that it is there");
+            return self.fail(ctx_id, Failure::for_good("the successor says twice that it is there"));
         }
         if self.show_successor(ctx_id) {
             self.prepare(ctx_id, false);
@@ -217,7 +219,7 @@ impl Server {
     /// Has a successor make the first part of the prelude, or the next.
     fn prepare(&mut self, ctx_id: ContextId, goes_on: bool) {
         if let Err(reason) = self.world.workers.prepare(ctx_id, goes_on) {
-            self.fail(ctx_id, reason);
+            self.fail(ctx_id, Failure::until_mended(reason));
         }
     }
 
@@ -227,7 +229,7 @@ impl Server {
         match self.world.handovers.prepared(ctx_id, is_at_home, now) {
             Ok(Prepared::Enough) => self.try_hand_over(ctx_id, now),
             Ok(Prepared::More) => self.prepare(ctx_id, true),
-            Err(reason) => self.fail(ctx_id, reason),
+            Err(reason) => self.fail(ctx_id, Failure::for_good(reason)),
         }
     }
 
@@ -250,7 +252,7 @@ impl Server {
                     self.world.handovers.rests(ctx_id, now);
                     self.tell_stage(ctx_id, RestartStage::Rests);
                 }
-                Err(reason) => self.fail(ctx_id, reason),
+                Err(reason) => self.fail(ctx_id, Failure::until_mended(reason)),
             },
             Some(why) => self.fail(ctx_id, Failure::for_good(why.to_string())),
         }
@@ -267,7 +269,8 @@ impl Server {
         match self.world.handovers.get(ctx_id).map(|it| it.stage) {
             Some(Stage::Rests) => self.begin_to_move(ctx_id),
             Some(Stage::Starts | Stage::Prepares { .. } | Stage::Waits) => {
-                self.fail(ctx_id, "its worker writes although it has not been told to hand over");
+                let why = "its worker writes although it has not been told to hand over";
+                self.fail(ctx_id, Failure::for_good(why));
             }
             // Its answer was read before, and said so too.
             Some(Stage::Moves { .. }) | None => {}
@@ -336,7 +339,7 @@ impl Server {
                 match self.world.handovers.taken_over(ctx_id) {
                     Ok(true) => self.succeed(ctx_id),
                     Ok(false) => {}
-                    Err(reason) => self.fail(ctx_id, reason),
+                    Err(reason) => self.fail(ctx_id, Failure::for_good(reason)),
                 }
             }
             ToDevice::MemoryReturned { memory } => {
@@ -354,7 +357,8 @@ impl Server {
                 self.worker_says(ctx_id, message, None);
             }
             ToDevice::Lost { reason } => {
-                self.fail(ctx_id, format!("the successor cannot take it over: {reason}"));
+                let why = format!("the successor cannot take it over: {reason}");
+                self.fail(ctx_id, Failure::until_mended(why));
             }
             ToDevice::FenceSignalled(_)
             | ToDevice::CheckpointWritten { .. }
@@ -374,7 +378,8 @@ impl Server {
             | ToDevice::HandedOver
             | ToDevice::Stays { .. }
             | ToDevice::Hung { .. } => {
-                self.fail(ctx_id, "the successor says what only a context's worker may say");
+                let why = "the successor says what only a context's worker may say";
+                self.fail(ctx_id, Failure::for_good(why));
             }
         }
     }
@@ -382,13 +387,14 @@ impl Server {
     /// A successor's process has ended, or its channel is closed.
     pub(super) fn successor_gone(&mut self, ctx_id: ContextId) {
         self.world.workers.call_off(ctx_id, true);
-        self.fail(ctx_id, "the successor has ended (the daemon's log says how)");
+        self.fail(ctx_id, Failure::until_mended("the successor has ended (the daemon's log says how)"));
     }
 
     /// The context is its successor's.
     fn succeed(&mut self, ctx_id: ContextId) {
         if !self.world.workers.has_read_all(ctx_id) {
-            return self.fail(ctx_id, "the successor has taken over what it has not read");
+            let why = "the successor has taken over what it has not read";
+            return self.fail(ctx_id, Failure::for_good(why));
         }
         let how = self.world.workers.how_it_ended(ctx_id);
         let old_number = self.world.workers.successor_number(ctx_id);
@@ -416,7 +422,7 @@ impl Server {
     }
 
     /// Calls a hand-over off: the context stays its worker's.
-    pub(super) fn fail(&mut self, ctx_id: ContextId, failure: impl Into<Failure>) {
+    pub(super) fn fail(&mut self, ctx_id: ContextId, failure: Failure) {
         self.world.workers.call_off(ctx_id, false);
         // The hand-over made the worker execute something: its checkpoint counts no more.
         self.world.checkpoints.is_used(ctx_id, Instant::now());
@@ -425,7 +431,7 @@ impl Server {
             self.world.leaves_gpus(ctx_id, &hand_over.moves.comes_to);
             let wanted = (hand_over.asker, hand_over.purpose);
             self.stays(ctx_id, wanted);
-            self.not_handed_over(ctx_id, wanted, failure.into());
+            self.not_handed_over(ctx_id, wanted, failure);
         }
     }
 

@@ -447,7 +447,7 @@ impl Server {
         passed: Passed,
         files: &mut dyn Iterator<Item = OwnedFd>,
     ) -> Result<Session, Failure> {
-        self.device.resume(passed.device)?;
+        self.device.resume(passed.device).map_err(Failure::for_good)?;
         self.world.strikes.resume(passed.strikes, Instant::now());
         self.world.workers.keep_key(passed.cache_key);
         (self.world.advised, self.world.advised_on_queues) = passed.advised;

@@ -32,16 +32,11 @@ impl Server {
         self.swap_in_awaited();
         let Some(idle) = &mut self.world.idle else { return };
         let (room, workers) = (&self.world.room, &self.world.workers);
-        let stays = |ctx_id| {
+        let is_not_due = |ctx_id| {
             room.is_left_alone(ctx_id, now) || workers.has_successor(ctx_id) || workers.is_swapped_out(ctx_id)
         };
-        for ctx_id in idle.due(self.world.hangs.activity(), stays, now) {
-            if self.world.handovers.admit(ctx_id, Purpose::SwapOut).is_err() {
-                // There are as many as there may be: the next look finds it.
-                self.world.find_again(ctx_id);
-            } else {
-                self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapOut));
-            }
+        for ctx_id in idle.due(self.world.hangs.activity(), is_not_due, now) {
+            self.hand_over(ctx_id, None, (Asker::Itself, Purpose::SwapOut));
         }
     }
 

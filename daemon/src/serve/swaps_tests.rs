@@ -21,7 +21,7 @@ fn account_of_memory(text: &str) -> File {
     file
 }
 
-/// The memory of a host of which the kernel says this.
+/// Returns the memory of a host whose /proc/meminfo has this text.
 pub(super) fn host_memory(text: &str) -> HostMemory {
     HostMemory::in_file(account_of_memory(text))
 }
@@ -192,16 +192,51 @@ fn an_idle_context_waits_for_others_of_its_vm_without_a_pause() {
     }
     let begin = rig.now;
     (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
-    assert_eq!((rig.counts(), rig.stage()), ((0, 0), None));
+    assert_eq!((rig.counts().0, rig.stage()), (0, None));
     others.for_each(|other| drop(rig.server.world.handovers.fails(other)));
     rig.turn_at(begin + 4 * after);
     assert_eq!(rig.stage(), Some(Stage::Starts));
 }
 
 #[test]
+fn what_an_operator_asks_for_meanwhile_changes_no_pause() {
+    let after = Duration::from_millis(100);
+    let mut rig = rig_with(|options| {
+        options.swap_after = Some(after);
+        options.host_memory = host_memory("MemAvailable: 1024 kB\n");
+    });
+    let wanted = Wanted::Credit { heap: Heap::Host, least: 4096, bytes: 4096 };
+    rig.say(OLD, &ToDevice::MemoryWanted { request: 1, wanted });
+    let begin = rig.now;
+    (0..=2).for_each(|looks| rig.turn_at(begin + looks * after));
+    assert_eq!(rig.counts(), (0, 1));
+    let is_left_alone = |rig: &Rig, after: u64| {
+        rig.server.world.room.is_left_alone(CONTEXT, Instant::now() + Duration::from_millis(after))
+    };
+    assert!(is_left_alone(&rig, 500));
+    for _ in 0..3 {
+        rig.server.world.room.stays(CONTEXT, Instant::now());
+    }
+    assert!(is_left_alone(&rig, 7_500) && !is_left_alone(&rig, 8_500));
+    for fails_for_now in [false, true] {
+        if fails_for_now {
+            for other in (90..90 + HAND_OVERS_MAX as u32).map(ContextId) {
+                let wanted = (Asker::Itself, Purpose::SwapOut);
+                rig.server.world.handovers.begins(other, wanted, GpuMoves::default(), Instant::now());
+            }
+        }
+        let failed = rig.counts().1;
+        rig.server.hand_over(CONTEXT, None, (Asker::Operator, Purpose::SwapOut));
+        rig.server.hand_over(CONTEXT, None, (Asker::Operator, Purpose::Restart));
+        assert_eq!(rig.counts().1 - failed, if fails_for_now { 2 } else { 1 });
+        assert!(is_left_alone(&rig, 7_500) && !is_left_alone(&rig, 8_500));
+    }
+}
+
+#[test]
 fn an_idle_context_whose_contents_cannot_be_copied_is_tried_again_whichever_worker_says_so_first() {
     let after = Duration::from_millis(100);
-    let lost = ToDevice::Lost { reason: "the host's memory is full".into() };
+    let lost = ToDevice::Lost { reason: "the host has no memory to spare".into() };
     let stays = ToDevice::Stays { reason: "the other worker is gone".into(), for_now: true };
     for successor_first in [true, false] {
         let mut rig = rig_with(|options| options.swap_after = Some(after));

@@ -1,4 +1,4 @@
-//! The reason why something is not handed over, and how long it lasts.
+//! The reason why a context, or a VM, is not handed over, and how long it holds.
 
 use super::Asker;
 
@@ -9,21 +9,15 @@ pub(in crate::serve) struct Failure {
     pub(in crate::serve) lasts: Lasts,
 }
 
-/// The time for which a reason lasts.
+/// The time for which the reason for a failure holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Lasts {
     /// The reason may be gone in a moment.
     ForNow,
     /// The reason may stay until an operator does something about it, or programs of the host do.
     UntilMended,
-    /// The reason lasts for as long as the context does not change.
+    /// The reason lasts for as long as the context, or the VM, does not change.
     ForGood,
-}
-
-impl<T: Into<String>> From<T> for Failure {
-    fn from(reason: T) -> Self {
-        Self::until_mended(reason)
-    }
 }
 
 impl Failure {

@@ -117,12 +117,6 @@ impl Room {
         self.stays.insert(ctx_id, Stay { until: now + pause, pause });
     }
 
-    /// A context could not be swapped out, for a reason that is not its own: it is left alone for a moment.
-    pub(in crate::serve) fn stays_for_now(&mut self, ctx_id: ContextId, now: Instant) {
-        let pause = self.stays.get(&ctx_id).map_or(STAYS_FOR / 2, |stay| stay.pause);
-        self.stays.insert(ctx_id, Stay { until: now + STAYS_FOR, pause });
-    }
-
     /// Returns whether a context is left alone, as it could not be swapped out.
     pub(in crate::serve) fn is_left_alone(&self, ctx_id: ContextId, now: Instant) -> bool {
         self.stays.get(&ctx_id).is_some_and(|stay| now < stay.until)

@@ -121,9 +121,10 @@ pub(super) fn take(channel: &Channel, until: Instant) -> Result<(Passed, Vec<Own
     match hear(channel, until)? {
         (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
         (ToSuccessor::Begins { form }, _) => {
-            return Err(format!("it passes on form {form}, and this program knows {SUCCESSION}").into());
+            let why = format!("it passes on form {form}, and this program knows {SUCCESSION}");
+            return Err(Failure::for_good(why));
         }
-        _ => return Err("it begins with something else".into()),
+        _ => return Err(Failure::for_good("it begins with something else")),
     }
     let (mut files, mut state) = (Vec::new(), Vec::new());
     loop {
@@ -133,10 +134,10 @@ pub(super) fn take(channel: &Channel, until: Instant) -> Result<(Passed, Vec<Own
                 state.extend(piece)
             }
             (ToSuccessor::Ends, _) => break,
-            _ => return Err("it passes on what is no state".into()),
+            _ => return Err(Failure::for_good("it passes on what is no state")),
         }
     }
-    let passed = ipc::decode(&state).map_err(|error| error.to_string())?;
+    let passed = ipc::decode(&state).map_err(|error| Failure::for_good(error.to_string()))?;
     Ok((passed, files))
 }
 
@@ -150,7 +151,7 @@ pub(super) fn await_turn(channel: &Channel) -> Result<(), Failure> {
     let _ = channel.send(&FromSuccessor::CanServe, None);
     match hear(channel, Instant::now() + TURN_PATIENCE)? {
         (ToSuccessor::Serve, _) => Ok(()),
-        _ => Err("it passes on more than its state".into()),
+        _ => Err(Failure::for_good("it passes on more than its state")),
     }
 }
 
