@@ -5,6 +5,7 @@ pub(crate) mod given_up;
 pub(crate) mod lent;
 pub(crate) mod pool;
 pub(crate) mod retired;
+pub(crate) mod scarcity;
 
 #[cfg(test)]
 mod pool_tests;

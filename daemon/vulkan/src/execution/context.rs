@@ -12,6 +12,7 @@ use crate::context::watchdog_wake::WatchdogWake;
 use crate::disposal::given_up::GivenUp;
 use crate::disposal::pool::Pool;
 use crate::disposal::retired::Retired;
+use crate::disposal::scarcity::Scarcity;
 use crate::driver::instance::api_version;
 use crate::gates::gate::Gate;
 use crate::logical::device::Device;
@@ -48,8 +49,10 @@ pub struct Environment {
 
 /// A context.
 pub struct Context {
-    /// Memory that a successor needed only to be built up. It is freed before anything else of the context goes.
+    /// Memory that a successor needed only to be built up. It is freed before its device is destroyed.
     pub given_up: GivenUp,
+    /// The memory that requests have had freed.
+    pub scarcity: Scarcity,
     /// The environment that it runs on and may use.
     pub env: Environment,
     /// The driver comes up, which it may do for as long as another context's kernel occupies the GPU.
@@ -111,6 +114,7 @@ impl Context {
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
             given_up: GivenUp::default(),
+            scarcity: Scarcity::default(),
             watchdog_wake: WatchdogWake::default(),
             compilations: Compilations::new(limits.pipeline_time),
             restored: Restored::default(),
@@ -133,12 +137,12 @@ impl Context {
     ///
     /// A limit is reached.
     pub fn destroy_device(&self, device: &Arc<Device>) -> Result<(), ContextLost> {
+        self.given_up.finish();
         let timelines = device.timelines();
         let mut objects = self.objects.drain_device(device);
         device.end();
         objects.sort_by_key(|object| destruction_rank(object.kind()));
         self.pool.close(device);
-        self.given_up.finish();
         for object in objects {
             object.close();
             self.retired.destroy(object)?;

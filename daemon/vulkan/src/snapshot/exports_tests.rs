@@ -212,13 +212,38 @@ fn memory_with_an_address_is_made_anew_at_it_and_filled_out_of_what_it_was() {
             let imports = fuzzing::imports();
             let next = successor(&saved, |_| ()).unwrap();
             assert_eq!((seen(&next), addresses(&next)), (before.clone(), at));
-            next.context().given_up.finish();
+            assert!(next.context().given_up.finish());
             assert_eq!(fuzzing::imports() - imports, 1, "what was copied from is imported no more");
             saved = next.save(&Prelude::default(), carry).unwrap();
             assert_eq!(Step::contents(&saved.steps), None);
             generations.push(next);
         }
     }
+}
+
+#[test]
+fn what_memory_was_filled_from_is_waited_for_where_memory_is_scarce_or_the_context_goes_on_elsewhere_or_ends()
+{
+    let mut world = addressed();
+    fill_all(&world.renderer);
+    let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    let mut is_being_freed = |what: fn(&World)| {
+        let before = std::mem::replace(&mut world.renderer, successor(&saved, |_| ()).unwrap());
+        what(&world);
+        let next = std::mem::replace(&mut world.renderer, before);
+        next.context().given_up.finish()
+    };
+    assert!(is_being_freed(|_| ()), "nothing has waited for it");
+    assert!(!is_being_freed(|next| {
+        fuzzing::be_scarce(1);
+        drop(next.allocate_of(13, &[], SIZE, PRIVATE));
+    }));
+    assert!(!is_being_freed(|next| {
+        next.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    }));
+    assert!(!is_being_freed(|next| {
+        next.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
+    }));
 }
 
 #[test]
