@@ -197,7 +197,7 @@ fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
         launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     }
     waiting::start(&options.waiting_without);
-    let host_memory = host_memory();
+    let host_memory = host_memory(options.swap_after.is_some() || options.await_room);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
     let mut choices: Vec<_> =
@@ -258,10 +258,11 @@ fn listen(inherited: Option<Listen>, options: &Serve, follows: bool) -> anyhow::
     })
 }
 
-/// The host's memory, which the device process looks at before programs are swapped out.
-fn host_memory() -> HostMemory {
+/// The host's memory, which the device process looks at before programs are swapped out. Says that it cannot, if programs are `swapped_out` without an
+/// operator's command.
+fn host_memory(swapped_out: bool) -> HostMemory {
     let memory = HostMemory::open();
-    if memory.room().is_none() {
+    if swapped_out && memory.room().is_none() {
         log::info!(
             "/proc/meminfo cannot be read: programs are swapped out whether the host has memory for them or not"
         );

@@ -29,7 +29,7 @@ impl Display for Span {
     }
 }
 
-/// A number of bytes with the largest unit of which there is one, rounded to a tenth: `0B`, `1.5GiB`.
+/// A number of bytes, written in the largest of B, KiB, MiB and GiB that makes it at least 1, rounded to a tenth: `0B`, `1.5GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 

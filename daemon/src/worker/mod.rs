@@ -15,6 +15,8 @@
 //! | `queue` | reports the ends of submissions to the device process, in order, for one queue | from the first such fence on |
 //! | `watch` | waits for submissions of one queue for the scheduler's accounts | with a scheduler |
 //! | `pool` | destroys memory that is kept for its next use and grows old | from the first such memory on |
+//! | `free` | frees the memory that the context was filled from | for a moment behind a restart or a swap-in |
+//! | `copy` | copies a part of the contents of a context that is swapped out | for a part of 16 MiB |
 //! | `seccomp`, `seccomp log` | let system calls go on that are on no list, and log them | with `--seccomp=log` |
 //!
 //! The host's driver has threads of its own.

@@ -116,7 +116,7 @@ impl Outgoing {
                     begun -= 1;
                 }
             }
-            self.contents.read(part, slot).map_err(|lost| NotMovable::ever(lost.reason()))?;
+            self.contents.read(part, slot).map_err(|lost| NotMovable::for_now(lost.reason()))?;
             (on_the_way, begun) = (on_the_way + 1, begun + 1);
             if begun == AT_ONCE {
                 self.one_filled(link)?;
@@ -129,7 +129,7 @@ impl Outgoing {
 
     /// Waits until the device has filled the next slot, and says so.
     fn one_filled(&mut self, link: &Link) -> Result<(), NotMovable> {
-        self.contents.finish().map_err(|lost| NotMovable::ever(lost.reason()))?;
+        self.contents.finish().map_err(|lost| NotMovable::for_now(lost.reason()))?;
         link.send(&HandOver::Filled, None).map_err(|error| NotMovable::for_now(error.to_string()))
     }
 }

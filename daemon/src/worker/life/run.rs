@@ -19,6 +19,7 @@ use crate::worker::journal::Told;
 use crate::worker::resources::{Arriving, Resources};
 use crate::worker::stream::{Executor, Place};
 use config::GPUS_MAX;
+use outside::HostMemory;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use shm::journal::Journal;
 use shm::{Doorbell, GateSide, StatusPage};
@@ -72,7 +73,7 @@ pub fn run(channel: Channel) -> ExitCode {
 fn serve_swapped_out(setup: &WorkerSetup, page: StatusPage, channel: Channel, contents_max: u64) -> ExitCode {
     let channel = Arc::new(channel);
     let allowances = Allowances::new(Arc::clone(&channel));
-    let backend = SwappedOut::new(Arc::clone(&channel), &setup.limits, contents_max);
+    let backend = SwappedOut::new(Arc::clone(&channel), &setup.limits, contents_max, HostMemory::open());
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
     serve(setup, page, channel, Arc::default(), allowances, (backend, Vec::new()), end)
 }

@@ -33,7 +33,7 @@ pub(super) struct StoredContents {
     bytes: u64,
     store: Arc<Mutex<Store>>,
     staging: Option<Arc<Mapping>>,
-    /// The threads that copy each part, for which the worker has not waited yet, in the order of the parts.
+    /// The threads of each part that the worker has not waited for yet; the oldest part comes first.
     running: VecDeque<Vec<JoinHandle<()>>>,
     threads: usize,
 }
@@ -183,7 +183,7 @@ impl Store {
             return Ok(());
         }
         Err(ContextLost::new(format!(
-            "the host's memory is full, and holds {} of {} of the context's contents: stop other programs of the host",
+            "the host has no memory to spare, and holds {} of {} of the context's contents: stop other programs of the host",
             Bytes(self.came),
             Bytes(all)
         )))

@@ -46,15 +46,15 @@ struct Parts {
 }
 
 impl SwappedOut {
-    /// Keeps nothing yet, and later no more than `contents_max` bytes beside a snapshot. Whether the program goes on is told by `channel`.
-    pub(super) fn new(channel: Arc<Channel>, limits: &ContextLimits, contents_max: u64) -> Self {
+    /// Keeps nothing yet, and later no more than `contents_max` bytes beside a snapshot, and than `host` has room for. Whether the program goes on is told by
+    /// `channel`.
+    pub(super) fn new(
+        channel: Arc<Channel>,
+        limits: &ContextLimits,
+        contents_max: u64,
+        host: HostMemory,
+    ) -> Self {
         let (has_told, watchdog_wake) = Default::default();
-        let host = HostMemory::open();
-        if host.room().is_none() {
-            log::debug!(
-                "/proc/meminfo cannot be read: contents come whether the host has memory for them or not"
-            );
-        }
         let contents = Arc::new(Mutex::new(Store::within(host)));
         let parts = Mutex::new(Parts { steps: Vec::new(), files: Vec::new(), contents });
         let decoded = Budget::new("arena_bytes", limits.arena_bytes);

@@ -3,11 +3,13 @@
 use super::handover::{contents, hand_over, is_taken_over, shared, waiting_for_a_ring};
 use super::*;
 use crate::worker::life::swapped_out::SwappedOut;
+use outside::HostMemory;
 
 /// A worker without a driver, for so many bytes of contents at most.
 fn without_driver(contents_max: u64) -> Peer {
     let backend = move |channel: &Arc<Channel>| {
-        SwappedOut::new(Arc::clone(channel), &ContextLimits::default(), contents_max)
+        let host = HostMemory::default();
+        SwappedOut::new(Arc::clone(channel), &ContextLimits::default(), contents_max, host)
     };
     Peer::of(Fake::default(), backend, || ())
 }
@@ -132,7 +134,7 @@ fn what_was_left_when_a_context_fell_asleep_waits_for_a_driver_and_detached_reso
 #[test]
 fn contents_of_no_bytes_are_refused_as_are_more_than_the_context_may_have() {
     let channel = Arc::new(Channel::pair().unwrap().0);
-    let backend = SwappedOut::new(channel, &ContextLimits::default(), 8192);
+    let backend = SwappedOut::new(channel, &ContextLimits::default(), 8192, HostMemory::default());
     for (bytes, is_fine) in [(0, false), (1, true), (8192, true), (8193, false)] {
         let contents = Step::Contents(vec![(1, bytes)]);
         assert_eq!(backend.rebuild(&[contents], &[]).is_ok(), is_fine, "{bytes} bytes");
