@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use vulkan::{ContextLost, MemoryFile};
 
 /// At most so many threads copy one part; two parts are copied at a time.
-const THREADS_MAX: usize = 4;
+const THREADS_MAX: usize = 8;
 /// A thread copies at least so many bytes: it takes much less time to start it.
 const THREAD_BYTES: u64 = 1 << 20;
 
