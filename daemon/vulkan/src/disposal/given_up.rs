@@ -1,27 +1,40 @@
 //! Memory that nothing uses any more, and that the driver takes long to free. A thread frees it, so that the program does not wait for that.
 
+use super::freed::Freed;
 use parking_lot::Mutex;
 use std::thread::{self, JoinHandle};
 
 /// The memory of a context that is being freed. All of it is freed when this is dropped.
-#[derive(Debug, Default)]
-pub struct GivenUp(Mutex<Option<JoinHandle<()>>>);
+#[derive(Debug)]
+pub struct GivenUp {
+    running: Mutex<Option<JoinHandle<()>>>,
+    freed: Freed,
+}
 
 impl GivenUp {
+    /// Nothing is being freed. What is later is counted.
+    pub fn new(freed: Freed) -> Self {
+        Self { running: Mutex::default(), freed }
+    }
+
     /// Frees all of this by dropping it, in a thread if the system has one to give.
     pub fn free<T: Send + 'static>(&self, all: Vec<T>) {
         if all.is_empty() {
             return;
         }
         self.finish();
+        let freed = self.freed.clone();
+        let free = move || {
+            drop(all);
+            freed.count();
+        };
         // If there is no thread, all of it is freed before this returns.
-        let begun = thread::Builder::new().name("free".into()).spawn(move || drop(all));
-        *self.0.lock() = begun.ok();
+        *self.running.lock() = thread::Builder::new().name("free".into()).spawn(free).ok();
     }
 
     /// Waits until all is freed. Returns whether something was being freed.
     pub fn finish(&self) -> bool {
-        let mut running = self.0.lock();
+        let mut running = self.running.lock();
         running.take().is_some_and(|thread| thread.join().is_ok())
     }
 }
@@ -54,13 +67,14 @@ mod tests {
     #[test]
     fn who_gives_memory_up_goes_on_and_who_needs_it_waits() {
         let ((lets_go, let_go), freed) = (channel(), Arc::new(AtomicBool::new(false)));
-        let given_up = GivenUp::default();
+        let count = Freed::default();
+        let given_up = GivenUp::new(count.clone());
         assert!(!given_up.finish(), "nothing is being freed");
         given_up.free(vec![Slow(let_go, Arc::clone(&freed))]);
-        assert!(!freed.load(SeqCst), "it was waited for");
+        assert_eq!((freed.load(SeqCst), count.so_far()), (false, 0), "it was waited for");
         lets_go.send(()).unwrap();
         assert!(given_up.finish());
-        assert!(freed.load(SeqCst), "it is freed by now");
+        assert_eq!((freed.load(SeqCst), count.so_far()), (true, 1), "it is freed by now");
         assert!(!given_up.finish(), "once");
         given_up.free(Vec::<Slow>::new());
         assert!(!given_up.finish());

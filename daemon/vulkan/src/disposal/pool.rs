@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::free_list::{Bounds, FreeList};
+use super::freed::Freed;
 use crate::backing::memory::Memory;
 use crate::backing::reuse_key::ReuseKey;
 use crate::logical::device::Device;
@@ -43,8 +44,9 @@ struct Shared {
     state: Mutex<State>,
     /// Notified when there is something to grow old, or when everything ends.
     changed: Condvar,
-    /// The lock that the thread holds while it frees what is old.
+    /// The lock that a thread holds while it frees what was taken out of the list.
     freeing: Mutex<()>,
+    freed: Freed,
 }
 
 #[derive(Debug)]
@@ -59,8 +61,8 @@ struct State {
 }
 
 impl Pool {
-    /// An empty pool of a context with these limits.
-    pub fn new(limits: &ContextLimits) -> Self {
+    /// An empty pool of a context with these limits. What it frees is counted.
+    pub fn new(limits: &ContextLimits, freed: Freed) -> Self {
         let part = |limit: u64| BYTES_MAX.min(limit / PART);
         let bytes = PerHeap { device: part(limits.device_memory), host: part(limits.host_memory) };
         let free_list = FreeList::new(Bounds { bytes, pieces: PIECES_MAX, age: AGE });
@@ -70,6 +72,7 @@ impl Pool {
             state: Mutex::new(state),
             changed: Condvar::new(),
             freeing: Mutex::default(),
+            freed,
         }))
     }
 
@@ -100,7 +103,7 @@ impl Pool {
         if wakes {
             self.0.changed.notify_one();
         }
-        gone.into_iter().for_each(free);
+        self.0.free(gone);
         None
     }
 
@@ -152,7 +155,7 @@ impl Pool {
         self.0.changed.notify_one();
     }
 
-    /// Frees all that is kept; returns false if that is nothing.
+    /// Frees all that is kept, and waits for what another thread has begun to free. Returns false if nothing was kept.
     pub fn flush(&self) -> bool {
         self.empty(|_| true)
     }
@@ -167,11 +170,11 @@ impl Pool {
         let mut state = self.0.state.lock();
         let gone = state.free_list.take_all(goes);
         state.forget(&gone);
+        // What is being freed already is gone as well when this returns. No other thread finds the list empty before this one frees what was in it.
+        let _freeing = self.0.freeing.lock();
         drop(state);
-        // What is being freed already is gone as well when this returns.
-        drop(self.0.freeing.lock());
         let any = !gone.is_empty();
-        gone.into_iter().for_each(free);
+        self.0.free(gone);
         any
     }
 }
@@ -204,6 +207,14 @@ impl Shared {
         state.has_thread
     }
 
+    /// Frees objects that are in the list no more, and counts that.
+    fn free(&self, gone: Vec<Object>) {
+        if !gone.is_empty() {
+            gone.into_iter().for_each(free);
+            self.freed.count();
+        }
+    }
+
     /// Frees what is old until everything ends. Sleeps while nothing is kept.
     fn age(&self) {
         let mut state = self.state.lock();
@@ -213,7 +224,7 @@ impl Shared {
                 state.forget(&old);
                 let freeing = self.freeing.lock();
                 MutexGuard::unlocked(&mut state, || {
-                    old.into_iter().for_each(free);
+                    self.free(old);
                     drop(freeing);
                 });
                 continue;

@@ -161,6 +161,7 @@ fn what_nobody_wants_goes_by_itself() {
     let alive = fuzzing::live();
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
     let (start, age) = (Instant::now(), Duration::from_millis(200));
+    let freed = world.renderer.context().freed.so_far();
     world.free(10);
     assert_eq!(fuzzing::live(), alive + 1);
     world.renderer.context().pool.set_age(age);
@@ -169,6 +170,9 @@ fn what_nobody_wants_goes_by_itself() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(start.elapsed() >= age);
+    // A request that has found no memory meanwhile finds nothing kept, and hears that there is more all the same.
+    assert!(!world.renderer.context().pool.flush());
+    assert_eq!(world.renderer.context().freed.so_far(), freed + 1);
 }
 
 #[test]

@@ -9,10 +9,10 @@ use crate::context::journal::Journalled;
 use crate::context::resources::ResourceTable;
 use crate::context::restored::Restored;
 use crate::context::watchdog_wake::WatchdogWake;
+use crate::disposal::freed::Freed;
 use crate::disposal::given_up::GivenUp;
 use crate::disposal::pool::Pool;
 use crate::disposal::retired::Retired;
-use crate::disposal::scarcity::Scarcity;
 use crate::driver::instance::api_version;
 use crate::gates::gate::Gate;
 use crate::logical::device::Device;
@@ -51,8 +51,8 @@ pub struct Environment {
 pub struct Context {
     /// Memory that a successor needed only to be built up. It is freed before its device is destroyed.
     pub given_up: GivenUp,
-    /// The memory that requests have had freed.
-    pub scarcity: Scarcity,
+    /// How often memory of the context was freed.
+    pub freed: Freed,
     /// The environment that it runs on and may use.
     pub env: Environment,
     /// The driver comes up, which it may do for as long as another context's kernel occupies the GPU.
@@ -106,15 +106,16 @@ impl Context {
     /// A context in which nothing was made yet.
     pub fn new(env: Environment) -> Self {
         let limits = &env.limits;
-        let pool = Arc::new(Pool::new(limits));
+        let freed = Freed::default();
+        let pool = Arc::new(Pool::new(limits, freed.clone()));
         Self {
             coming_up: AtomicBool::new(false),
             failures: Failures::default(),
             objects: Arc::new(Objects::new(limits)),
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
-            given_up: GivenUp::default(),
-            scarcity: Scarcity::default(),
+            given_up: GivenUp::new(freed.clone()),
+            freed,
             watchdog_wake: WatchdogWake::default(),
             compilations: Compilations::new(limits.pipeline_time),
             restored: Restored::default(),

@@ -9,10 +9,8 @@ use crate::backing::memory::{Made, Memory};
 use crate::backing::reuse_key::ReuseKey;
 use crate::context::error::Fault;
 use crate::context::restored;
-use crate::disposal::scarcity::Before;
 use crate::driver::back_end::BackEnd;
 use crate::execution::call::Call;
-use crate::execution::context::Context;
 use crate::logical::device::Device;
 use crate::objects::object::{Handle as _, StateOf};
 use ash::vk;
@@ -75,9 +73,9 @@ fn find_or_make(
         BackEnd::Memfd(functions) => memfd::allocate(functions, call, device, info, &request, restored),
         BackEnd::DmaBuf(_) => dma_buf::allocate(call, device, info, &request),
     };
-    let before = call.context.scarcity.before();
+    let freed = call.context.freed.so_far();
     let made = match make() {
-        Err(Fault::Failed(result)) if is_scarcity(result) && makes_room(call, device, &request, before)? => {
+        Err(Fault::Failed(result)) if is_scarcity(result) && makes_room(call, device, &request, freed)? => {
             make()
         }
         made => made,
@@ -91,10 +89,12 @@ fn find_or_make(
 }
 
 /// Frees what is kept, and waits until what a successor was filled from is free. Where the driver found no memory and others hold descriptors of it, this
-/// waits also until those of freed memory are closed. Returns whether there may be more room than `before`.
-fn makes_room(call: &Call<'_>, device: &Device, request: &Request, before: Before) -> Result<bool, Fault> {
-    let Context { scarcity, pool, given_up, .. } = call.context;
-    let flushed = scarcity.free(before, || pool.flush() | given_up.finish());
+/// waits also until those of freed memory are closed. Returns whether there may be more room than when so much had been `freed`: another request may have
+/// found no memory at the same time, and had all of it freed.
+fn makes_room(call: &Call<'_>, device: &Device, request: &Request, freed: u64) -> Result<bool, Fault> {
+    call.context.pool.flush();
+    call.context.given_up.finish();
+    let flushed = call.context.freed.so_far() != freed;
     if device.exports.is_none() || request.is_limited.take() {
         return Ok(flushed);
     }

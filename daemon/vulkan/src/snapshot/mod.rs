@@ -74,8 +74,10 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
         return Err(NotMovable::ever("the driver's own memory is shown to the guest"));
     }
     context.pool.flush();
-    // Or the next successor would need a third copy.
-    context.given_up.finish();
+    if carry != Carry::Deposited {
+        // Or the next successor would need a third copy. A checkpoint is followed by none, and the program waits for it.
+        context.given_up.finish();
+    }
     context.timelines.all().iter().for_each(|queue| queue.refresh());
     if context.journal.has_failed() {
         return Err(NotMovable::ever("the driver has lost a device of it"));
