@@ -1,4 +1,5 @@
-//! A line for each look at a context that found something completed, to check charges against counts. Off unless an operator wants it (`log-grants`).
+//! A line for each look at a context that found something completed, and for each charge that was corrected since, to check charges against counts. Off
+//! unless an operator wants it (`log-grants`).
 
 use outside::Makes;
 use protocol::ids::ContextId;

@@ -39,11 +39,14 @@ impl Server {
         };
         let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
         let Err(failure) = begun else { return true };
-        self.world.handovers.failed += 1;
-        // A reason that passes is not the context's own: the next look finds it.
         if failure.lasts != Lasts::ForNow {
             self.stays(ctx_id, wanted);
+        } else if wanted.1 == Purpose::SwapOut && matches!(wanted.0, Asker::Itself | Asker::Broker) {
+            // That is not the context's own reason: the next look finds it again.
+            self.world.find_again(ctx_id);
+            return false;
         }
+        self.world.handovers.failed += 1;
         self.not_handed_over(ctx_id, wanted, failure);
         false
     }
@@ -317,8 +320,9 @@ impl Server {
             if !self.world.workers.is_swapped_out(ctx_id) {
                 self.world.workers.resume(ctx_id);
             }
-            // A successor that has read something cannot begin anew.
-            let may_wait = self.world.handovers.get(ctx_id).is_some_and(|it| it.stage == Stage::Rests);
+            // A successor that has read something, or is about to, cannot begin anew.
+            let may_wait = self.world.handovers.get(ctx_id).is_some_and(|it| it.stage == Stage::Rests)
+                && !self.world.workers.has_written(ctx_id);
             match (for_now, may_wait) {
                 (true, true) => self.put_off(ctx_id, reason, Instant::now()),
                 (true, false) => self.fail(ctx_id, Failure::until_mended(reason)),

@@ -34,7 +34,7 @@ pub(super) struct Rig {
     vring: Arc<Vring>,
     _signals: UnixStream,
     /// The ends of the workers that were started, by their serial numbers.
-    workers: BTreeMap<u32, Channel>,
+    pub(super) workers: BTreeMap<u32, Channel>,
     pub(super) killed: Vec<u32>,
     /// The time of all turns, unless a test says another: however long a test takes, nothing becomes due.
     pub(super) now: Instant,

@@ -270,8 +270,11 @@ impl Server {
         };
         let needless: Vec<_> = self.world.workers.contexts().filter(is_needless).collect();
         for ctx_id in &needless {
+            // That is no reason to leave it alone, or for longer than before.
+            let before = self.world.room.stays.remove(ctx_id);
             self.fail(*ctx_id, Failure::for_now("others do not need its memory any more"));
             self.world.room.stays.remove(ctx_id);
+            self.world.room.stays.extend(before.map(|stay| (*ctx_id, stay)));
         }
         !needless.is_empty()
     }

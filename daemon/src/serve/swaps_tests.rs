@@ -192,7 +192,7 @@ fn an_idle_context_waits_for_others_of_its_vm_without_a_pause() {
     }
     let begin = rig.now;
     (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
-    assert_eq!((rig.counts().0, rig.stage()), (0, None));
+    assert_eq!((rig.counts(), rig.stage()), ((0, 0), None));
     others.for_each(|other| drop(rig.server.world.handovers.fails(other)));
     rig.turn_at(begin + 4 * after);
     assert_eq!(rig.stage(), Some(Stage::Starts));
@@ -233,24 +233,39 @@ fn what_an_operator_asks_for_meanwhile_changes_no_pause() {
     }
 }
 
+/// Which of two workers is heard first when contents cannot be copied.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    Successor,
+    Worker,
+    /// The device process hears that the worker goes on before it hears that there is something to read.
+    WorkerAheadOfWhatItWrites,
+}
+
 #[test]
 fn an_idle_context_whose_contents_cannot_be_copied_is_tried_again_whichever_worker_says_so_first() {
     let after = Duration::from_millis(100);
     let lost = ToDevice::Lost { reason: "the host has no memory to spare".into() };
     let stays = ToDevice::Stays { reason: "the other worker is gone".into(), for_now: true };
-    for successor_first in [true, false] {
+    for order in [Order::Successor, Order::Worker, Order::WorkerAheadOfWhatItWrites] {
         let mut rig = rig_with(|options| options.swap_after = Some(after));
         let begin = rig.now;
         (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
         rig.say(NEW, &ToDevice::Ready);
         let writes = rig.hear_one(OLD, &ToWorker::HandOver { copies: true });
-        writes.send(&HandOver::End, None).unwrap();
-        rig.turn();
-        assert!(matches!(rig.stage(), Some(Stage::Moves { .. })));
-        if successor_first {
-            rig.say(NEW, &lost);
+        if order == Order::WorkerAheadOfWhatItWrites {
+            rig.workers[&OLD].send(&stays, None).unwrap();
+            writes.send(&HandOver::End, None).unwrap();
+            rig.turn();
+        } else {
+            writes.send(&HandOver::End, None).unwrap();
+            rig.turn();
+            assert!(matches!(rig.stage(), Some(Stage::Moves { .. })));
+            if order == Order::Successor {
+                rig.say(NEW, &lost);
+            }
+            rig.say(OLD, &stays);
         }
-        rig.say(OLD, &stays);
         assert_eq!((rig.counts(), rig.stage()), ((0, 1), None));
         assert!(rig.is_running());
         rig.turn_at(Instant::now() + Duration::from_secs(3));

@@ -53,7 +53,7 @@ struct Charge {
     /// 0 or 1.
     vm: usize,
     /// No submission has completed: an earlier charge is corrected, perhaps long after the VM's work is done.
-    is_correction: bool,
+    completes_nothing: bool,
     /// Nanoseconds of the GPU.
     amount: f64,
 }
@@ -84,7 +84,7 @@ fn run(loads: &[Load; 2]) -> Result<Charges> {
         let [_, vm, _, submissions, compute, copy] = words[..] else { anyhow::bail!("{line}") };
         Ok(Charge {
             vm: usize::from(vm == "second"),
-            is_correction: submissions == "0",
+            completes_nothing: submissions == "0",
             amount: compute.parse::<f64>()? + copy.parse::<f64>()?,
         })
     });
@@ -94,7 +94,7 @@ fn run(loads: &[Load; 2]) -> Result<Charges> {
 impl Charges {
     /// Returns the places of the first and the last charge of a VM for work that has completed.
     fn of(&self, vm: usize) -> Result<(usize, usize)> {
-        let of_work = |charge: &Charge| charge.vm == vm && !charge.is_correction;
+        let of_work = |charge: &Charge| charge.vm == vm && !charge.completes_nothing;
         let mut places = (self.0.iter().enumerate()).filter(|(_, charge)| of_work(charge)).map(|(at, _)| at);
         let first = places.next().context("a VM was charged nothing")?;
         Ok((first, places.next_back().unwrap_or(first)))

@@ -8,6 +8,7 @@ use super::{SwappedOut, Worker, Workers};
 use crate::ipc::{Channel, Outbox, Placement, ToWorker};
 use protocol::ids::ContextId;
 use readiness::{self, Events};
+use rustix::event::PollFlags;
 use shm::StatusPage;
 use std::collections::BTreeMap;
 use std::io;
@@ -257,6 +258,13 @@ impl Workers {
         let _ = readiness::unwatch(&self.epoll, &reads);
         self.send_to_successor(ctx_id, ToWorker::TakeOver, Some(reads.as_fd()));
         true
+    }
+
+    /// Returns whether a worker has written something that its successor was not told to read yet.
+    pub(in crate::serve) fn has_written(&self, ctx_id: ContextId) -> bool {
+        let reads = self.successors.get(&ctx_id).and_then(|successor| successor.reads.as_ref());
+        let ready = reads.map(|reads| readiness::within(reads, PollFlags::IN, Duration::ZERO));
+        matches!(ready, Some(Ok(events)) if events.contains(PollFlags::IN))
     }
 
     /// Has a successor take over what its dead predecessor has written, which comes from this socket.

@@ -88,7 +88,7 @@ impl Outgoing {
         let file =
             file.ok_or_else(|| NotMovable::for_now("the context may not have the memory for copies"))?;
         let file = Arc::new(file);
-        contents.stage(&file, slots.all()).map_err(|lost| NotMovable::ever(lost.reason()))?;
+        contents.stage(&file, slots.all()).map_err(|lost| NotMovable::for_now(lost.reason()))?;
         Ok(Self { contents, file, slots })
     }
 
