@@ -102,8 +102,8 @@ impl DeviceLimits {
     #[must_use]
     pub fn within_files(self, files: u64, has_broker: bool) -> Self {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
-        // A channel, an output, two checkpoints and a journal for each context; for its broker a page and both ends of a doorbell.
-        let workers = self.contexts.saturating_mul(if has_broker { 8 } else { 5 });
+        // A channel, a status page, an output, two checkpoints and a journal for each context; for its broker a page and both ends of a doorbell.
+        let workers = self.contexts.saturating_mul(if has_broker { 9 } else { 6 });
         let kept = FILES_KEPT + workers.min(files / 4);
         let free = files.saturating_sub(kept);
         let worker_backlog_files = self.worker_backlog_files.min(free / 8);

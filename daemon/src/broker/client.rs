@@ -205,7 +205,7 @@ pub fn upgrade(socket: &Path) -> Result<(), ClientError> {
             }
             for vm in later {
                 say(&format!(
-                    "{vm}: gets a device process of the new program when no program of its guest uses the GPU\n"
+                    "{vm}: gets a device process of the new program in a moment, and keeps its programs\n"
                 ))?;
             }
             Ok(Followed::ToTheEnd)

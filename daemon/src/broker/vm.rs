@@ -47,7 +47,7 @@ pub(super) struct Vm {
     pub(super) successor: Option<Successor>,
     /// The starter has been asked for it and has not answered.
     pub(super) awaits_successor: bool,
-    /// The time from which on one is started as soon as no program of the guest uses the GPU; none if the VM keeps its device process.
+    /// The time from which on one is started; none if the VM keeps its device process.
     pub(super) renew_at: Option<Nanos>,
     /// The pause from the next start of one to the one after that.
     pub(super) renew_pause: Nanos,
@@ -184,8 +184,6 @@ const KILL_PATIENCE: Nanos = 20_000_000_000;
 /// Pause before the next try after a passing obstacle, in nanoseconds. It doubles up to `RENEW_LONGEST`.
 pub(super) const RENEW_FIRST: Nanos = 30_000_000_000;
 const RENEW_LONGEST: Nanos = 3_600_000_000_000;
-/// Time that a worker is given to end after its context, in nanoseconds.
-const RENEW_SETTLES: Nanos = 1_000_000_000;
 /// An answer that is not older is good enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
 
@@ -386,13 +384,7 @@ impl Vm {
     /// Returns whether its device process can be followed by another while a frontend is connected.
     pub(super) fn could_have_successor(&self) -> bool {
         let serves = |process: &Process| process.connected && process.ready && !process.dying;
-        self.process.as_ref().is_some_and(serves) && self.ending.is_none() && self.contexts.is_empty()
-    }
-
-    /// Notes that a context has ended: the next try waits for the end of its worker. The pause since the last try is not shortened. Otherwise a guest
-    /// whose programs begin and end all day would have a successor started each time.
-    pub(super) fn renews_behind_worker(&mut self, now: Nanos) {
-        self.renew_at = self.renew_at.map(|at| at.max(now.saturating_add(RENEW_SETTLES)));
+        self.process.as_ref().is_some_and(serves) && self.ending.is_none()
     }
 
     /// Notes that a successor is started, and plans the next try in case this one fails.

@@ -4,10 +4,11 @@ use super::quota::Owner;
 use config::{MemoryId, PerHeap};
 use protocol::ids::{FenceId, ResourceId, RingIdx};
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum State {
     /// No capability set: nothing can be submitted.
     Shell,
@@ -68,6 +69,22 @@ pub(crate) struct Context<T> {
 }
 
 impl<T> Context<T> {
+    /// A context that sees nothing yet.
+    pub(super) fn new(state: State, owner: Owner, program: Owner) -> Self {
+        Self {
+            state,
+            owner,
+            program,
+            attached: FxHashSet::default(),
+            timelines: BTreeMap::new(),
+            exporting: FxHashSet::default(),
+            lending: FxHashSet::default(),
+            successor: None,
+            drivers: Vec::new(),
+            rests: false,
+        }
+    }
+
     /// Returns the owner that its resources count for.
     pub(crate) fn owner(&self) -> Owner {
         self.owner

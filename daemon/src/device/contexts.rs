@@ -11,9 +11,8 @@ use super::{Device, Effects, GuestError};
 use config::MemoryId;
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Fence, FenceTimeline, Header, Response};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
 impl<T> Device<T> {
@@ -43,19 +42,7 @@ impl<T> Device<T> {
             self.quotas.contexts.give_back(program, 1);
             return Err(failed.into());
         }
-        let context = Context {
-            state,
-            owner,
-            program,
-            attached: FxHashSet::default(),
-            timelines: BTreeMap::new(),
-            exporting: FxHashSet::default(),
-            lending: FxHashSet::default(),
-            successor: None,
-            drivers: Vec::new(),
-            rests: false,
-        };
-        self.contexts.insert(ctx_id, context);
+        self.contexts.insert(ctx_id, Context::new(state, owner, program));
         Ok(Response::OkNodata)
     }
 

@@ -1,17 +1,16 @@
-//! The state of the device, what begins and resets it, and how it is written down for another process: this is done only while it has no contexts.
+//! The state of the device, and what begins and resets it.
 
 use super::context::Context;
 use super::effects::Effects;
 use super::pieces::{Pieces, Waiting};
 use super::quota::Owner;
 use super::quotas::Quotas;
-use super::resource::{Kind, Resource};
+use super::resource::Resource;
 use super::scanout::Scanouts;
 use super::window::Window;
 use config::{ContextLimits, DeviceLimits, MEMORY_REGIONS_MAX};
 use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde::{Deserialize, Serialize};
 
 /// The offer of a device, which is fixed for its life.
 #[derive(Clone, Debug)]
@@ -137,118 +136,5 @@ impl<T> Device<T> {
     /// Blobs mapped, as the quota counts them.
     pub(crate) fn live_maps(&self) -> usize {
         self.quotas.live_maps.used() as usize
-    }
-}
-
-/// A device, written down.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PassedDevice {
-    /// The offer of the device, which a guest has read.
-    window_size: u64,
-    capset: Vec<u8>,
-    shown: Vec<Option<ResourceId>>,
-    resources: Vec<PassedResource>,
-    next_owner: u64,
-}
-
-/// A resource in the guest's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct PassedResource {
-    id: ResourceId,
-    size: u64,
-    owner: u64,
-    uuid: Option<[u8; 16]>,
-}
-
-impl<T> Device<T> {
-    /// Returns whether another process can take the device over.
-    ///
-    /// # Errors
-    ///
-    /// Names what it cannot take over.
-    pub(crate) fn may_pass_on(&self) -> Result<(), &'static str> {
-        if !self.contexts.is_empty() {
-            return Err("programs of the guest use the GPU");
-        }
-        match self.resources.iter().all(|(_, resource)| matches!(resource.kind, Kind::Guest)) {
-            true => Ok(()),
-            false => Err("the guest holds memory of programs that have ended"),
-        }
-    }
-
-    /// Writes the device down.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Self::may_pass_on`].
-    pub(crate) fn pass_on(&self) -> Result<PassedDevice, &'static str> {
-        self.may_pass_on()?;
-        let passed = |(id, resource): (&ResourceId, &Resource<T>)| {
-            let Resource { size, owner: Owner(owner), uuid, .. } = *resource;
-            PassedResource { id: *id, size, owner, uuid }
-        };
-        Ok(PassedDevice {
-            window_size: self.options.window_size,
-            capset: self.options.capset.clone(),
-            shown: self.scanouts.shown.clone(),
-            resources: self.resources.iter().map(passed).collect(),
-            next_owner: self.next_owner,
-        })
-    }
-
-    /// Goes on where a device of another process was. To be called once, before anything happens.
-    ///
-    /// # Errors
-    ///
-    /// Names the difference between the two devices.
-    pub(crate) fn resume(&mut self, passed: PassedDevice) -> Result<(), &'static str> {
-        if passed.window_size != self.options.window_size {
-            return Err("its window would have another size");
-        }
-        if passed.capset != self.options.capset || passed.shown.len() != self.scanouts.shown.len() {
-            return Err("it would offer its guest another device");
-        }
-        if passed.resources.len() > self.options.limits.resources {
-            return Err("the guest has more resources than --max-resources allows now");
-        }
-        for PassedResource { id, size, owner, uuid } in passed.resources {
-            let resource = Resource { uuid, ..Resource::new(size, Kind::Guest, Owner(owner)) };
-            if owner >= passed.next_owner || self.resources.insert(id, resource).is_some() {
-                return Err("its resources contradict each other");
-            }
-            self.quotas.resources.hold(Owner(owner), 1);
-        }
-        (self.scanouts.shown, self.next_owner) = (passed.shown, passed.next_owner);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use config::{ContextLimits, DeviceLimits};
-
-    fn device(window_size: u64) -> Device<()> {
-        let (limits, context_limits) = (DeviceLimits::default(), ContextLimits::default());
-        Device::new(DeviceOptions { num_scanouts: 1, window_size, capset: vec![7], limits, context_limits })
-    }
-
-    #[test]
-    fn a_device_goes_on_with_what_the_one_before_held_if_it_is_alike() {
-        let mut old = device(1 << 20);
-        old.resource_create_2d(ResourceId(3)).unwrap();
-        old.scanouts.shown[0] = Some(ResourceId(3));
-        let passed = old.pass_on().unwrap();
-        let mut new = device(1 << 20);
-        new.resume(passed.clone()).unwrap();
-        assert_eq!(new.pass_on().unwrap(), passed);
-        assert_eq!(new.quotas.resources.used(), 1);
-        assert!(new.resource_create_2d(ResourceId(3)).is_err(), "it is there");
-        assert!(device(1 << 21).resume(passed.clone()).is_err());
-        let twice = PassedDevice {
-            resources: [passed.resources.clone(), passed.resources].concat(),
-            ..new.pass_on().unwrap()
-        };
-        assert!(device(1 << 20).resume(twice).is_err());
     }
 }

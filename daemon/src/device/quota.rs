@@ -6,9 +6,10 @@
 
 use config::SHARE;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 /// The name of a holder, which is never used again for another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Owner(pub u64);
 
 /// One quota.

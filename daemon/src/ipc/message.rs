@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use waiting::Heuristic;
 
+/// The version of the messages between a device process and its workers, and of the pages and files that they share. It rises with each change of these: a
+/// device process of another program goes on with workers of the same version only.
+pub const WORKER_MESSAGES: u32 = 1;
+
 /// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
 

@@ -19,7 +19,8 @@ pub use broker::{
 pub use channel::{Channel, ReceiveError, SendError, decode, decode_first, encode};
 pub use launch::{ChildRole, DriverFamily, FromLauncher, Replaced, ToLauncher};
 pub use message::{
-    Fence, HandOver, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
+    Fence, HandOver, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker,
+    WORKER_MESSAGES, WorkerSetup,
 };
 pub use outbox::{AtMost, Bound, Outbox, OutboxError};
 pub use succession::{FromSuccessor, SUCCESSION, ToSuccessor};

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The form of the state that is passed on. It rises with each change of these messages and of the content of [`ToSuccessor::State`].
-pub const SUCCESSION: u32 = 1;
+pub const SUCCESSION: u32 = 2;
 
 /// From the device process that serves to its successor. The first two keep their places in all forms, as programs of other forms read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -21,7 +21,8 @@ pub struct Launcher {
     channel: Channel,
     /// The parts of the sandbox that cannot be had here.
     lacks: Vec<String>,
-    process: Mutex<Child>,
+    /// The process, if this one has started it.
+    process: Option<Mutex<Child>>,
 }
 
 /// The end of a child.
@@ -79,7 +80,7 @@ impl Launcher {
         if let Some(data) = data {
             command.args(["--max-worker-data", &data.to_string()]);
         }
-        let process = Mutex::new(command.spawn()?);
+        let process = Some(Mutex::new(command.spawn()?));
         // The command holds the other end of the channel, which must not outlive the launcher.
         drop(command);
         let mut launcher = Self { channel, lacks: Vec::new(), process };
@@ -95,8 +96,13 @@ impl Launcher {
     /// A launcher that a test plays at the other end of `channel`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn played(channel: Channel) -> io::Result<Self> {
-        let process = Mutex::new(std::process::Command::new("/bin/true").spawn()?);
+        let process = Some(Mutex::new(std::process::Command::new("/bin/true").spawn()?));
         Ok(Self { channel, lacks: Vec::new(), process })
+    }
+
+    /// A launcher that another device process has started, which leaves it to this one. It ends when this is dropped, with its children.
+    pub fn inherited(channel: OwnedFd) -> Self {
+        Self { channel: Channel::from_socket(channel), lacks: Vec::new(), process: None }
     }
 
     /// Returns the parts of the sandbox that cannot be had on this system, one entry for each.
@@ -189,7 +195,7 @@ impl Launcher {
     pub fn finish(self) {
         let Self { channel, process, .. } = self;
         drop(channel);
-        let Ok(mut process) = process.into_inner() else { return };
+        let Some(Ok(mut process)) = process.map(Mutex::into_inner) else { return };
         let patience = Instant::now() + PATIENCE;
         while let Ok(None) = process.try_wait() {
             if Instant::now() > patience {

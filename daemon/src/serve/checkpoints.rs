@@ -8,7 +8,9 @@
 use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use shm::CheckpointMark;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -373,6 +375,53 @@ impl Checkpoints {
     pub(super) fn ends(&mut self, ctx_id: ContextId) {
         self.contexts.remove(&ctx_id);
     }
+
+    /// Returns whether a worker was asked for a checkpoint and has not answered.
+    pub(super) fn is_one_awaited(&self) -> bool {
+        self.contexts.values().any(|one| matches!(one.turn, Turn::Asked(_)))
+    }
+
+    /// Writes down for another process what workers know of their checkpoints, with their journals. The checkpoints are not passed on: what was sent to a
+    /// worker behind one is known here only, so the other process has them written anew.
+    pub(super) fn pass_on(&self) -> (Vec<PassedCheckpoint>, Vec<BorrowedFd<'_>>) {
+        let passed = |(ctx_id, one): (&ContextId, &Checkpoint)| PassedCheckpoint {
+            ctx_id: *ctx_id,
+            number: one.number,
+            has_journal: one.journal.is_some(),
+        };
+        let files = self.contexts.values().filter_map(|one| one.journal.as_ref()).map(AsFd::as_fd);
+        (self.contexts.iter().map(passed).collect(), files.collect())
+    }
+
+    /// Goes on where another process was.
+    ///
+    /// # Errors
+    ///
+    /// A journal is missing.
+    pub(super) fn resume(
+        &mut self,
+        passed: Vec<PassedCheckpoint>,
+        files: &mut dyn Iterator<Item = OwnedFd>,
+        now: Instant,
+    ) -> io::Result<()> {
+        for PassedCheckpoint { ctx_id, number, has_journal } in passed {
+            let journal = has_journal.then(|| files.next().ok_or(io::ErrorKind::UnexpectedEof));
+            let journal = journal.transpose()?;
+            self.contexts.insert(ctx_id, Checkpoint { number, journal, ..Checkpoint::default() });
+            self.is_used(ctx_id, now);
+        }
+        Ok(())
+    }
+}
+
+/// The knowledge that a worker has of its checkpoints, written down for another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PassedCheckpoint {
+    ctx_id: ContextId,
+    /// The number of the last.
+    number: u32,
+    /// The worker has a journal, which goes along.
+    has_journal: bool,
 }
 
 impl Checkpoint {

@@ -1,20 +1,62 @@
 //! The parts of a succession (`serve::succession`) that both device processes play: the one that serves comes to rest and leaves, and the other builds
 //! up what that one has written down.
 
+use super::blobs::PassedBlobs;
+use super::blobs::deposits::PassedDeposits;
+use super::checkpoints::PassedCheckpoint;
 use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
+use super::hangs::strikes::PassedStrikes;
 use super::outdated::End;
-use super::run::Server;
+use super::rings::PassedRing;
+use super::run::{Server, TOKEN_LAUNCHER, TOKENS};
 use super::setup::Listen;
-use super::succession::{HALT_PATIENCE, PATIENCE, Passed, Succession, await_turn, give, refuse, take};
+use super::succession::{
+    HALT_PATIENCE, PATIENCE, REST_PATIENCE, Rests, Succession, await_turn, give, refuse, take,
+};
 use super::window::Window;
-use crate::ipc::Channel;
-use crate::transport::QUEUES;
+use super::workers::{Inherited, PassedWorkers};
+use crate::device::PassedDevice;
+use crate::ipc::{Channel, WORKER_MESSAGES};
+use crate::transport::{PassedRequest, PassedSession, QUEUES, Session};
+use config::CacheKey;
 use outside::SocketFile;
+use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// Everything that is passed on, but for descriptors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Passed {
+    pub(super) session: PassedSession,
+    pub(super) device: PassedDevice<PassedRequest>,
+    /// The version of the messages of workers, and of what they share with the device process.
+    pub(super) worker_messages: u32,
+    pub(super) workers: PassedWorkers,
+    pub(super) blobs: PassedBlobs,
+    pub(super) rings: Vec<PassedRing>,
+    pub(super) deposits: Vec<PassedDeposits>,
+    pub(super) checkpoints: Vec<PassedCheckpoint>,
+    pub(super) strikes: PassedStrikes,
+    pub(super) cache_key: CacheKey,
+    /// The advice that the log has given about the VM already.
+    pub(super) advised: (bool, bool),
+    /// The frontend's memory table follows the window, as far as that is known.
+    pub(super) table_follows: Option<bool>,
+    /// Device and inode of the socket file, if a device process has made it.
+    pub(super) socket: Option<(u64, u64)>,
+}
+
+/// The reason why another process does not serve the frontend.
+enum NotGiven {
+    /// Something is in the way that may be gone in a moment.
+    InTheWay(String),
+    /// The other process does not take everything over.
+    Refused(String),
+}
 
 impl Server {
     /// Goes on with a succession. Returns how this process ends, if it does: one that cannot follow another for now is started again later.
@@ -23,9 +65,10 @@ impl Server {
     ///
     /// This process was to follow another, and never can.
     pub(super) fn succession_due(&mut self) -> io::Result<Option<End>> {
+        let now = Instant::now();
         match (std::mem::take(&mut self.world.succession), &self.listen) {
             (Succession::None, _) => {}
-            (Succession::Wanted(channel) | Succession::Halts(channel, _), Listen::Successor(_)) => {
+            (Succession::Wanted(channel), Listen::Successor(_)) => {
                 return match self.follow(&channel) {
                     Ok(()) => Ok(None),
                     Err(Failure { reason, lasts: Lasts::ForNow }) => {
@@ -37,49 +80,70 @@ impl Server {
                     }
                 };
             }
-            (Succession::Wanted(channel), _) => self.come_to_rest(channel),
-            (Succession::Halts(channel, until), _) if Instant::now() < until => {
-                self.world.succession = Succession::Halts(channel, until);
+            (Succession::Wanted(channel), _) => {
+                self.come_to_rest(Rests { channel, until: now + REST_PATIENCE }, now);
             }
-            (Succession::Halts(channel, _), _) => {
+            (Succession::Rests(rests, at), _) if at <= now => self.come_to_rest(rests, now),
+            (Succession::Halts(Rests { channel, .. }, until), _) if until <= now => {
                 self.world.session.iter().for_each(|session| session.unhalt());
                 refuse(&channel, "the frontend is in the middle of a message");
             }
+            (waits, _) => self.world.succession = waits,
         }
         Ok(None)
     }
 
     /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
-    fn come_to_rest(&mut self, channel: Channel) {
-        let may_pass_on = self.world.may_pass_on().and_then(|()| self.device.may_pass_on());
+    fn come_to_rest(&mut self, rests: Rests, now: Instant) {
+        let may_pass_on = self.may_pass_on();
         match (may_pass_on, &self.world.session) {
             (Ok(()), Some(session)) => match session.halt() {
-                Ok(()) => self.world.succession = Succession::Halts(channel, Instant::now() + HALT_PATIENCE),
-                Err(error) => refuse(&channel, &error.to_string()),
+                Ok(()) => self.world.succession = Succession::Halts(rests, now + HALT_PATIENCE),
+                Err(error) => refuse(&rests.channel, &error.to_string()),
             },
-            (Ok(_), None) => refuse(&channel, "no frontend is connected"),
-            (Err(reason), _) => refuse(&channel, reason),
+            (Ok(()), None) => refuse(&rests.channel, "no frontend is connected"),
+            (Err(reason), _) => self.world.succession.try_again(rests, reason, now),
+        }
+    }
+
+    /// Returns whether another process can take everything over now, apart from the session.
+    ///
+    /// # Errors
+    ///
+    /// Names what is in the way.
+    fn may_pass_on(&self) -> Result<(), &'static str> {
+        self.device.may_pass_on()?;
+        self.world.may_pass_on()?;
+        if !self.is_caught_up() {
+            return Err("a program waits until the guest's requests are done");
+        }
+        match self.closing.is_empty() {
+            true => Ok(()),
+            false => Err("memory is being freed"),
         }
     }
 
     /// The frontend is not listened to any more. Returns whether another process serves it from now on.
     pub(super) fn halted(&mut self) -> bool {
-        if let Some(channel) = self.world.succession.take_halts() {
+        if let Some(rests) = self.world.succession.take_halts() {
+            self.settle();
             self.world.signal();
             // The other process is waited for, not the frontend.
             self.world.progress.waits();
-            let given =
-                self.all_of_it().and_then(|(passed, files)| give(&channel, &passed, &files, PATIENCE));
+            let given = self.give(&rests);
             self.world.progress.begins();
             match given {
                 Ok(()) => {
                     log::info!("a device process of another program serves the frontend from now on");
-                    self.is_given = true;
+                    self.given = Some(rests.channel);
                     return true;
                 }
-                Err(reason) => {
+                Err(NotGiven::InTheWay(reason)) => {
+                    self.world.succession.try_again(rests, &reason, Instant::now());
+                }
+                Err(NotGiven::Refused(reason)) => {
                     log::info!("this device process goes on serving the frontend: {reason}");
-                    refuse(&channel, &reason);
+                    refuse(&rests.channel, &reason);
                 }
             }
         }
@@ -89,25 +153,54 @@ impl Server {
         false
     }
 
-    /// Writes everything down, with its descriptors.
-    pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>), String> {
-        self.world.may_pass_on()?;
-        let (device, session) =
-            (self.device.pass_on()?, self.world.session.as_ref().ok_or("the frontend is gone")?);
+    /// Passes everything on to the other process, and has it serve.
+    fn give(&self, rests: &Rests) -> Result<(), NotGiven> {
+        let (passed, of_session, files) = self.all_of_it().map_err(NotGiven::InTheWay)?;
+        let files: Vec<_> = of_session.iter().map(AsFd::as_fd).chain(files).collect();
+        give(&rests.channel, &passed, &files, PATIENCE).map_err(NotGiven::Refused)
+    }
+
+    /// Writes everything down, with the descriptors of the session, and the others.
+    ///
+    /// # Errors
+    ///
+    /// Names what is in the way.
+    pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>, Vec<BorrowedFd<'_>>), String> {
+        self.may_pass_on()?;
+        let World { workers, blobs, deposits, checkpoints, strikes, .. } = &self.world;
+        let session = self.world.session.as_ref().ok_or("the frontend is gone")?;
         let Listen::Socket { listener, file } = &self.listen else {
             return Err("this device process listens at no socket".into());
         };
         if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
             return Err("the driver has just reset the device".into());
         }
-        let (session, mut files) = session.pass_on()?;
-        files.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
-        let (strikes, cache_key) =
-            (self.world.strikes.pass_on(Instant::now()), self.world.workers.cache_key());
-        let (advised, table_follows) =
-            ((self.world.advised, self.world.advised_on_queues), self.world.window.table.follows());
-        let socket = file.as_ref().map(SocketFile::identity);
-        Ok((Passed { session, device, strikes, cache_key, advised, table_follows, socket }, files))
+        let device = self.device.pass_on(|request| session.pass_on_request(request))?;
+        let mut open = [0; QUEUES];
+        device.tickets().for_each(|request| open[request.queue()] += 1);
+        let (session, mut of_session) = session.pass_on(open)?;
+        of_session.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
+        let (passed_workers, mut files) = workers.pass_on();
+        let (blobs, of_blobs) = blobs.pass_on();
+        let (deposits, of_deposits) = deposits.pass_on();
+        let (checkpoints, journals) = checkpoints.pass_on();
+        files.extend(of_blobs.into_iter().chain(of_deposits).chain(journals));
+        let passed = Passed {
+            session,
+            device,
+            worker_messages: WORKER_MESSAGES,
+            workers: passed_workers,
+            blobs,
+            rings: self.world.rings.pass_on(),
+            deposits,
+            checkpoints,
+            strikes: strikes.pass_on(Instant::now()),
+            cache_key: workers.cache_key(),
+            advised: (self.world.advised, self.world.advised_on_queues),
+            table_follows: self.world.window.table.follows(),
+            socket: file.as_ref().map(SocketFile::identity),
+        };
+        Ok((passed, of_session, files))
     }
 
     /// Takes over from the device process at the other end.
@@ -117,22 +210,82 @@ impl Server {
     /// Nothing is taken over: for now, as the other serves on or the system has not enough of something, or ever.
     fn follow(&mut self, channel: &Channel) -> Result<(), Failure> {
         self.world.progress.waits();
-        let until = Instant::now() + HALT_PATIENCE + PATIENCE;
-        let (passed, files) = take(channel, until)?;
+        let until = Instant::now() + REST_PATIENCE + HALT_PATIENCE + PATIENCE;
+        let (passed, files): (Passed, _) = take(channel, until)?;
         let mut files = files.into_iter();
         let listener =
             UnixListener::from(files.next().ok_or_else(|| Failure::for_good("no socket to listen at"))?);
         // Another file may lie at the path by now: the launcher compares.
         let file = passed.socket.zip(self.listen.path());
         let file = file.map(|(identity, path)| SocketFile::known(path, identity));
-        let session = self.resumed(passed, &mut files)?;
+        let (session, inherited) = self.resumed(passed, &mut files)?;
         let told = self.tell_launcher_of(session.connection());
         told.map_err(|error| Failure::for_now(error.to_string()))?;
         await_turn(channel)?;
         self.listen = Listen::Socket { listener, file };
-        self.serves_on(session);
+        self.serves_on(session, inherited);
         self.world.progress.begins();
         Ok(())
+    }
+
+    /// Builds up what another device process has written down, and touches nothing of the VM.
+    ///
+    /// # Errors
+    ///
+    /// It does not fit this process, or the system has not enough of something for now.
+    pub(super) fn resumed(
+        &mut self,
+        passed: Passed,
+        files: &mut dyn Iterator<Item = OwnedFd>,
+    ) -> Result<(Session, Inherited), Failure> {
+        if !passed.workers.is_empty() && passed.worker_messages != WORKER_MESSAGES {
+            let why = "workers of its program speak otherwise than this program: it waits for the end of their programs";
+            return Err(Failure::for_now(why));
+        }
+        let (config, epoll, now) = (self.config.clone(), Arc::clone(&self.epoll), Instant::now());
+        let session = Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| {
+            let lasts = if error.is_of_system() { Lasts::ForNow } else { Lasts::ForGood };
+            Failure { reason: error.to_string(), lasts }
+        })?;
+        let resumed = self.device.resume(passed.device, |request| session.resume_request(request));
+        resumed.map_err(Failure::for_good)?;
+        let World { workers, blobs, deposits, checkpoints, strikes, rings, window, .. } = &mut self.world;
+        let inherited = workers.inherit(passed.workers, files, TOKEN_LAUNCHER);
+        let of_system = |error: io::Error| Failure::for_now(error.to_string());
+        let inherited = inherited.map_err(of_system)?;
+        blobs.resume(passed.blobs, files).map_err(of_system)?;
+        deposits.resume(passed.deposits, files).map_err(of_system)?;
+        checkpoints.resume(passed.checkpoints, files, now).map_err(of_system)?;
+        if files.next().is_some() {
+            return Err(Failure::for_good("it passes on more descriptors than it names"));
+        }
+        rings.resume(passed.rings);
+        strikes.resume(passed.strikes, now);
+        workers.keep_key(passed.cache_key);
+        window.table = passed.table_follows.into();
+        (self.world.advised, self.world.advised_on_queues) = passed.advised;
+        Ok((session, inherited))
+    }
+
+    /// Serves a frontend that another device process has served until now.
+    pub(super) fn serves_on(&mut self, session: Session, mut inherited: Inherited) {
+        for (ctx_id, page) in std::mem::take(&mut inherited.pages) {
+            self.world.hangs.begins(ctx_id, page);
+        }
+        self.world.workers.adopt(inherited);
+        self.world.report_due = true;
+        // The files were those of the other process until now.
+        let launcher = self.world.workers.launcher();
+        let socket = self.listen.made_at();
+        let watched = launcher.remove_at_end(socket, Vec::new()).and_then(|()| launcher.watch(self.family));
+        if let Err(error) = watched {
+            log::error!(
+                "replaced driver files will not be noticed, and the socket file will not be removed: {error}"
+            );
+        }
+        self.world.session.insert(session).go_on();
+        self.tell_frontend(true);
+        log::info!("this device process now serves the frontend; one of another program did before");
     }
 }
 
@@ -143,12 +296,22 @@ impl World {
     ///
     /// Names what is in the way.
     fn may_pass_on(&self) -> Result<(), &'static str> {
-        let Self { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = self;
+        let Self { workers, lenders, closer, outdated, room, window: Window { late, owed, .. }, .. } = self;
         if outdated.has_lost_socket {
             return Err("its socket file was removed or replaced");
         }
-        if !workers.are_all_gone() {
-            return Err("workers of programs that have ended are still there");
+        if room.order.is_some() && workers.count() > 0 {
+            return Err(
+                "programs of the guest use the GPU, whose memory is promised to several VMs (gpu-memory)",
+            );
+        }
+        workers.may_pass_on()?;
+        let wants_more = !self.restarts_wanted.is_empty() || !self.swaps_wanted.is_empty();
+        if wants_more || !self.lost.is_empty() {
+            return Err("a context is being restarted, or has just been lost");
+        }
+        if self.checkpoints.is_one_awaited() {
+            return Err("a worker writes a checkpoint");
         }
         if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
             return Err("memory that the guest has given up is still mapped, or being freed");
@@ -160,9 +323,9 @@ impl World {
     pub(super) fn call_halt_off(&mut self) {
         let halts = self.succession.take_halts();
         let Some(session) = &mut self.session else { return };
-        if let Some(channel) = halts {
+        if let Some(rests) = halts {
             session.unhalt();
-            refuse(&channel, "the frontend maps or unmaps");
+            self.succession.try_again(rests, "the frontend maps or unmaps", Instant::now());
         }
         if session.is_halted() {
             session.go_on();

@@ -30,7 +30,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// A device process with one context, whose workers are played.
 pub(super) struct Rig {
     pub(super) server: Server,
-    starter: Channel,
+    pub(super) starter: Channel,
     vring: Arc<Vring>,
     _signals: UnixStream,
     /// The ends of the workers that were started, by their serial numbers.

@@ -8,12 +8,22 @@ use super::blobs::Blobs;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 /// The table.
 #[derive(Debug)]
 pub(super) struct Rings {
     per_context: usize,
     contexts: FxHashMap<ContextId, FxHashMap<u64, Status>>,
+}
+
+/// A ring, written down for another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PassedRing {
+    ctx_id: ContextId,
+    ring: u64,
+    resource_id: ResourceId,
+    offset: u64,
 }
 
 /// A status word: byte offset in the memory of a resource.
@@ -41,6 +51,28 @@ impl Rings {
     pub(super) fn ends(&mut self, ctx_id: ContextId, ring: u64) {
         if let Some(rings) = self.contexts.get_mut(&ctx_id) {
             rings.remove(&ring);
+        }
+    }
+
+    /// Writes all rings down for another process.
+    pub(super) fn pass_on(&self) -> Vec<PassedRing> {
+        let of = |(ctx_id, rings): (&ContextId, &FxHashMap<u64, Status>)| {
+            let ctx_id = *ctx_id;
+            let passed = |(ring, status): (&u64, &Status)| PassedRing {
+                ctx_id,
+                ring: *ring,
+                resource_id: status.resource_id,
+                offset: status.offset,
+            };
+            rings.iter().map(passed).collect::<Vec<_>>()
+        };
+        self.contexts.iter().flat_map(of).collect()
+    }
+
+    /// Goes on with the rings of another process.
+    pub(super) fn resume(&mut self, passed: Vec<PassedRing>) {
+        for PassedRing { ctx_id, ring, resource_id, offset } in passed {
+            self.begins(ctx_id, ring, resource_id, offset);
         }
     }
 

@@ -10,7 +10,6 @@ use super::checkpoints::Checkpoints;
 use super::effects::World;
 use super::handover::HandOvers;
 use super::handover::Purpose;
-use super::handover::failure::{Failure, Lasts};
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::handover::room::Room;
@@ -23,13 +22,15 @@ use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
 use super::setup::{EndRequest, Listen, take_signals};
-use super::succession::{Passed, Succession};
+use super::succession::Succession;
 use super::window::Window;
 use super::workers::{
     CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
 };
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, DriverFamily, HeldMemory, InForce, ReceiveError, SharedGpu, ToBroker, ToDevice};
+use crate::ipc::{
+    self, Channel, DriverFamily, HeldMemory, InForce, ReceiveError, SharedGpu, ToBroker, ToDevice,
+};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
 use crate::service::Manager;
 use crate::transport::{
@@ -40,7 +41,7 @@ use config::{
     PerHeap,
 };
 use log::Level;
-use outside::{HostMemory, Quoted};
+use outside::{HostMemory, Quoted, Span};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use readiness::{self, Event, Events, Reported};
@@ -114,9 +115,9 @@ const TOKEN_KICK: u64 = 0;
 const TOKEN_DOORBELL: u64 = 1;
 const TOKEN_LISTENER: u64 = 2;
 const TOKEN_SIGNAL: u64 = 3;
-const TOKEN_LAUNCHER: u64 = 4;
+pub(super) const TOKEN_LAUNCHER: u64 = 4;
 const TOKEN_BROKER: u64 = 5;
-const TOKENS: Tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
+pub(super) const TOKENS: Tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
 
 /// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
@@ -127,6 +128,8 @@ const CATCHING_UP_MAX: usize = 1024;
 /// The requests that all queues can hold. When so many are done, what a guest has sent before a question is done, though its other programs may go on
 /// sending.
 const REQUESTS_OF_QUEUES: usize = QUEUES << 15;
+/// Time that another device process has to go on in the place of this one: less than the broker waits for the end of this one.
+const LEAVES_WITHIN: Duration = Duration::from_secs(10);
 /// Time after which the next frontend is listened for when one had to be refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -146,11 +149,11 @@ pub fn serve(mut options: Options) -> io::Result<End> {
 pub(super) struct Server {
     pub(super) epoll: Arc<OwnedFd>,
     pub(super) listen: Listen,
-    config: DeviceConfig,
+    pub(super) config: DeviceConfig,
     command_limits: CommandLimits,
     exit_on_disconnect: bool,
     /// The family of the drivers, whose files are watched.
-    family: DriverFamily,
+    pub(super) family: DriverFamily,
     pub(super) device: Device<PendingResponse>,
     pub(super) world: World,
     pub(super) attention: Attention,
@@ -168,8 +171,8 @@ pub(super) struct Server {
     pub(super) closing: Closing,
     done: bool,
     end_request: EndRequest,
-    /// Another device process serves the frontend.
-    pub(super) is_given: bool,
+    /// The socket to the device process that serves the frontend instead of this one.
+    pub(super) given: Option<Channel>,
 }
 
 impl Server {
@@ -265,7 +268,7 @@ impl Server {
             closing: Closing::default(),
             done: false,
             end_request,
-            is_given: false,
+            given: None,
         })
     }
 
@@ -283,7 +286,7 @@ impl Server {
             self.world.progress.begins();
             for Event { events, data: token } in events.events().iter().copied() {
                 self.dispatch(token, Events::from_bits_retain(events))?;
-                if self.is_given {
+                if self.given.is_some() {
                     return Ok(End::Asked);
                 }
             }
@@ -437,44 +440,6 @@ impl Server {
         self.world.workers.launcher().frontend(process.as_ref())
     }
 
-    /// Builds up what another device process has written down, and touches nothing of the VM.
-    ///
-    /// # Errors
-    ///
-    /// It does not fit this process, or the system has not enough of something for now.
-    pub(super) fn resumed(
-        &mut self,
-        passed: Passed,
-        files: &mut dyn Iterator<Item = OwnedFd>,
-    ) -> Result<Session, Failure> {
-        self.device.resume(passed.device).map_err(Failure::for_good)?;
-        self.world.strikes.resume(passed.strikes, Instant::now());
-        self.world.workers.keep_key(passed.cache_key);
-        (self.world.advised, self.world.advised_on_queues) = passed.advised;
-        self.world.window.table = passed.table_follows.into();
-        let (config, epoll) = (self.config.clone(), Arc::clone(&self.epoll));
-        Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| {
-            let lasts = if error.is_of_system() { Lasts::ForNow } else { Lasts::ForGood };
-            Failure { reason: error.to_string(), lasts }
-        })
-    }
-
-    /// Serves a frontend that another device process has served until now.
-    pub(super) fn serves_on(&mut self, session: Session) {
-        // The files were those of the other process until now.
-        let launcher = self.world.workers.launcher();
-        let socket = self.listen.made_at();
-        let watched = launcher.remove_at_end(socket, Vec::new()).and_then(|()| launcher.watch(self.family));
-        if let Err(error) = watched {
-            log::error!(
-                "replaced driver files will not be noticed, and the socket file will not be removed: {error}"
-            );
-        }
-        self.world.session.insert(session).go_on();
-        self.tell_frontend(true);
-        log::info!("this device process now serves the frontend; one of another program did before");
-    }
-
     /// A queue was started or stopped, the frontend is not listened to any more, or the session has ended.
     fn doorbell(&mut self) -> io::Result<()> {
         let Some(session) = &self.world.session else { return Ok(()) };
@@ -543,6 +508,11 @@ impl Server {
         if self.catching_up.is_empty() || !self.has_requests() || are_done {
             self.tell_caught_up();
         }
+    }
+
+    /// Returns whether no worker waits until the guest's requests are done.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.catching_up.is_empty()
     }
 
     fn tell_caught_up(&mut self) {
@@ -860,7 +830,7 @@ impl Server {
         Ok(())
     }
 
-    fn tell_frontend(&self, connected: bool) {
+    pub(super) fn tell_frontend(&self, connected: bool) {
         if let Some(broker) = &self.world.broker {
             broker.tell(&ToBroker::Frontend { connected }, None);
         }
@@ -891,7 +861,7 @@ impl Server {
     }
 
     /// Tells guest and broker what could not be told while the frontend was waited for.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while let Some(ctx_id) = self.world.lost.pop() {
             self.give_up(ctx_id);
         }
@@ -902,16 +872,22 @@ impl Server {
 
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
-        if self.is_given {
-            self.leave()
-        } else {
-            self.stop()
+        match self.given.take() {
+            Some(other) => {
+                self.leave(&other);
+                let Self { listen, world, .. } = self;
+                drop(listen);
+                world.workers.leave();
+            }
+            None => {
+                self.stop();
+                self.end_request.frontend_is_gone();
+                self.world.progress.waits();
+                let Self { listen, world, .. } = self;
+                drop(listen);
+                world.workers.end_all();
+            }
         }
-        self.end_request.frontend_is_gone();
-        self.world.progress.waits();
-        let Self { listen, world, .. } = self;
-        drop(listen);
-        world.workers.end_all();
     }
 
     /// Ends the session of a frontend that no other process serves.
@@ -928,9 +904,17 @@ impl Server {
         self.end_session();
     }
 
-    /// Leaves everything to the device process that serves now.
-    fn leave(&mut self) {
+    /// Leaves everything to the device process that serves now, and waits until that has told the broker so: the broker takes the end of this process for
+    /// the end of all contexts otherwise.
+    fn leave(&mut self, other: &Channel) {
         self.world.progress.waits();
+        self.end_request.frontend_is_gone();
+        if !readiness::has_ended(other, LEAVES_WITHIN) {
+            log::error!(
+                "the device process that serves the VM from now on does not go on within {}",
+                Span(LEAVES_WITHIN)
+            );
+        }
         if let Err(error) = self.world.workers.launcher().leave_at_end() {
             log::error!(
                 "the launcher may remove the socket file, which belongs to another device process: {error}"

@@ -4,14 +4,22 @@ use super::broker::Broker;
 use super::fuzzing::options;
 use super::handover::failure::Lasts;
 use super::outdated::End;
+use super::passing_on::Passed;
+use super::restarts_tests::{CONTEXT, OLD, Rig, rig};
 use super::run::{Options, Server};
 use super::setup::Listen;
-use super::succession::{Passed, Succession, give, take};
+use super::succession::{Rests, Succession, give, take};
 use super::window::Table;
-use crate::ipc::{Channel, FromSuccessor, Replaced, SUCCESSION, ToBroker, ToSuccessor, decode, encode};
-use crate::sandbox::Launcher;
+use super::workers::Whose;
+use crate::ipc::{
+    Channel, Fence, FromSuccessor, Replaced, SUCCESSION, ToBroker, ToDevice, ToSuccessor, ToWorker, decode,
+    encode,
+};
+use crate::ipc::{ReceiveError, ToLauncher};
+use crate::sandbox::{Ended, FromChildren, Launcher};
 use crate::transport::Session;
 use outside::Access;
+use protocol::ids::{FenceId, RingIdx};
 use readiness::Reported;
 use rustix::event::PollFlags;
 use serde::Serialize;
@@ -23,6 +31,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// A value for launchers.
+const LAUNCHER: u64 = 1 << 40;
 /// The time after which a test counts as hung.
 const LONG: Duration = Duration::from_secs(300);
 /// Requests of vhost-user.
@@ -107,10 +117,18 @@ impl Old {
         self.rest()
     }
 
+    /// Does the same, if nothing is in the way now.
+    fn hand_on_at_once(&mut self, channel: Channel) -> bool {
+        let now = Instant::now();
+        self.server.world.succession = Succession::Rests(Rests { channel, until: now }, now);
+        assert!(self.server.succession_due().unwrap().is_none());
+        self.rest()
+    }
+
     /// Goes on until it has come to rest, or does not any more. Returns whether another serves.
     fn rest(&mut self) -> bool {
         let (begun, mut events) = (Instant::now(), Reported::default());
-        while matches!(self.server.world.succession, Succession::Halts(..)) {
+        while matches!(self.server.world.succession, Succession::Halts(..) | Succession::Rests(..)) {
             events.fetch(&self.server.epoll, Some(Duration::from_millis(10))).unwrap();
             let tokens: Vec<_> = events.events().iter().map(|event| event.data).collect();
             tokens
@@ -118,7 +136,7 @@ impl Old {
                 .for_each(|token| self.server.dispatch(token, readiness::Events::EPOLLIN).unwrap());
             assert!(self.server.succession_due().unwrap().is_none() && begun.elapsed() < LONG);
         }
-        self.server.is_given
+        self.server.given.is_some()
     }
 
     /// The device process does not listen to its frontend any more.
@@ -148,7 +166,8 @@ fn a_frontend_that_is_to_map_is_listened_to_while_it_is_waited_for() {
         session.halt().unwrap();
         await_halt(session);
         if comes_to_rest {
-            world.succession = Succession::Halts(ours, Instant::now() + LONG);
+            let rests = Rests { channel: ours, until: Instant::now() };
+            world.succession = Succession::Halts(rests, Instant::now() + LONG);
         } else {
             // The broker wants another succession, which stays.
             world.succession = Succession::Wanted(ours);
@@ -167,9 +186,68 @@ fn nothing_is_passed_on_when_the_socket_file_is_lost() {
     let mut old = old();
     old.server.world.replaced(Replaced::Socket("/socket".into()));
     let (ours, theirs) = Channel::pair().unwrap();
-    assert!(!old.hand_on(ours));
+    assert!(!old.hand_on_at_once(ours));
     assert!(matches!(theirs.try_receive(), Ok(Some((ToSuccessor::NotNow { .. }, _)))));
     old.frontend.is_served();
+}
+
+#[test]
+fn what_is_in_the_way_for_a_moment_is_waited_for() {
+    let mut old = old();
+    let (ours, theirs) = Channel::pair().unwrap();
+    old.server.world.lost.push(CONTEXT);
+    old.server.world.succession = Succession::Wanted(ours);
+    assert!(old.server.succession_due().unwrap().is_none());
+    assert!(matches!(old.server.world.succession, Succession::Rests(..)));
+    assert!(matches!(theirs.try_receive::<ToSuccessor>(), Ok(None)), "nothing is refused yet");
+    old.server.settle();
+    let begun = Instant::now();
+    while !matches!(old.server.world.succession, Succession::Halts(..)) {
+        assert!(old.server.succession_due().unwrap().is_none() && begun.elapsed() < LONG);
+    }
+}
+
+#[test]
+fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
+    let mut rig = rig();
+    let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
+    assert_eq!(rig.server.world.workers.may_pass_on(), Ok(()));
+    let (passed, files) = rig.server.world.workers.pass_on();
+    let passed = decode(&encode(&passed).unwrap()).unwrap();
+    let mut files = files.into_iter().map(|file| file.try_clone_to_owned().unwrap());
+    let inherited = new.world.workers.inherit(passed, &mut files, LAUNCHER).unwrap();
+    assert!(files.next().is_none());
+    assert_eq!(inherited.pages.len(), 1);
+    new.world.workers.adopt(inherited);
+    assert_eq!((new.world.workers.inherited(), new.world.workers.name_of(CONTEXT)), (1, Some("app")));
+    new.world.workers.send(CONTEXT, ToWorker::GoOn, None).unwrap();
+    assert_eq!(rig.hear(OLD), [ToWorker::GoOn]);
+    let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(7) };
+    rig.workers[&OLD].send(&ToDevice::FenceSignalled(fence), None).unwrap();
+    assert_eq!(new.world.workers.receive(Whose::Worker(CONTEXT)).len(), 1);
+    // Its launcher obeys the new device process.
+    new.world.workers.kill(CONTEXT);
+    rig.turn();
+    assert_eq!(rig.killed, [OLD]);
+    // The old one leaves it, and nothing of it ends.
+    let Rig { server, starter, .. } = rig;
+    drop(server);
+    assert!(!matches!(starter.try_receive::<ToLauncher>(), Err(ReceiveError::Closed)));
+    drop(starter);
+    // A process that another test starts may hold the launcher's socket for a moment.
+    let begun = Instant::now();
+    let heard = loop {
+        match new.world.workers.heard().unwrap() {
+            None if begun.elapsed() < LONG => std::thread::yield_now(),
+            heard => break heard,
+        }
+    };
+    assert!(
+        matches!(&heard, Some(FromChildren::Ended(Ended { child: OLD, status: Err(_), .. }))),
+        "{heard:?}"
+    );
+    assert!(new.world.workers.reap(OLD, Err("gone".into()), false).is_some());
+    assert_eq!(new.world.workers.may_pass_on(), Ok(()));
 }
 
 #[test]
@@ -177,7 +255,7 @@ fn nothing_is_passed_on_while_the_device_thread_has_not_heard_of_a_reset() {
     let mut old = old();
     old.frontend.resets();
     let (ours, theirs) = Channel::pair().unwrap();
-    assert!(!old.hand_on(ours));
+    assert!(!old.hand_on_at_once(ours));
     let Ok(Some((ToSuccessor::NotNow { reason }, _))) = theirs.try_receive() else {
         panic!("it is passed on")
     };
@@ -198,8 +276,9 @@ fn send_all(channel: &Channel, messages: &[Sent]) {
 
 /// The messages by which a device process is passed on, without those that have it served.
 fn messages(server: &Server) -> Vec<Sent> {
-    let (passed, files) = server.all_of_it().unwrap();
-    let files = files.into_iter().map(|file| (ToSuccessor::File, Some(file)));
+    let (passed, of_session, files) = server.all_of_it().unwrap();
+    let files = files.into_iter().map(|file| file.try_clone_to_owned().unwrap());
+    let files = of_session.into_iter().chain(files).map(|file| (ToSuccessor::File, Some(file)));
     let state = [ToSuccessor::State(encode(&passed).unwrap()), ToSuccessor::Ends];
     let begins = [(ToSuccessor::Begins { form: SUCCESSION }, None)].into_iter();
     begins.chain(files).chain(state.map(|message| (message, None))).collect()
@@ -213,7 +292,7 @@ fn a_successor_that_hears_nothing_more_is_to_be_tried_again() {
     for count in 0..all.len() {
         let (ours, theirs) = Channel::pair().unwrap();
         send_all(&theirs, &all[..count]);
-        let taken = take(&ours, Instant::now()).map(|_| ());
+        let taken = take::<Passed>(&ours, Instant::now()).map(|_| ());
         assert!(taken.is_err_and(|failure| failure.lasts == Lasts::ForNow), "after {count} messages");
     }
     old.server.world.session.as_mut().unwrap().go_on();
@@ -335,7 +414,8 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
         std::thread::yield_now();
     }
     session.halt().unwrap();
-    old.server.world.succession = Succession::Halts(ours, Instant::now() + Duration::from_millis(200));
+    let rests = Rests { channel: ours, until: Instant::now() };
+    old.server.world.succession = Succession::Halts(rests, Instant::now() + Duration::from_millis(200));
     assert!(!old.rest());
     let heard = std::iter::from_fn(|| theirs.try_receive::<ToSuccessor>().unwrap_or_default());
     assert!(matches!(heard.last(), Some((ToSuccessor::NotNow { .. }, _))));
@@ -358,10 +438,33 @@ const SAMPLE: &str = r#"{
         ]]
     },
     "device": {
-        "window_size": 22, "capset": [23, 24], "shown": [25, null], "next_owner": 30, "resources": [
-            { "id": 26, "size": 27, "owner": 28, "uuid": [29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29] }
-        ]
+        "window_size": 22, "capset": [23, 24], "shown": [25, null], "next_owner": 30, "next_piece": 39,
+        "resources": [
+            { "id": 26, "size": 27, "owner": 28, "uuid": [29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29], "blob": null },
+            { "id": 40, "size": 41, "owner": 42, "uuid": null, "blob":
+                { "state": { "Exported": ["WriteCombined", 43] }, "mappable": true, "mapped": 44, "memory": 45 } }
+        ],
+        "contexts": [{
+            "id": 46, "state": "Alive", "owner": 47, "program": 48, "attached": [49], "drivers": [50],
+            "timelines": [[51, [[52, {
+                "queue": "Control", "head": 53, "descriptors": 54, "segments": [{ "addr": 55, "len": 56 }],
+                "header": { "command": 57, "flags": 58, "fence_id": 59, "ctx_id": 60, "ring_idx": 61 }
+            }]]]]
+        }],
+        "pieces": [{ "memory": 62, "owner": 63, "heap": "Host", "bytes": 64, "holders": 65, "shared": true }],
+        "holdings": [{ "owner": 66, "pieces": [[67, 68]], "credit": { "device": 69, "host": 70 }, "rings": 71 }],
+        "waiting": [{ "ctx_id": 72, "request": 73, "wanted": { "Pages": 74 }, "is_told": false }],
+        "away": [75], "dying": [[76, 77]]
     },
+    "worker_messages": 78,
+    "workers": { "launchers": 79, "next_serial": 80, "gpus": [], "placement": [81], "workers": [{
+        "ctx_id": 82, "launcher": 83, "serial": 84, "number": 85, "name": "n", "placement": [86], "has_output": true,
+        "gate": { "passage": "ByGrant", "gpus": [87] }, "swapped_out": { "contents_max": 88, "is_forced": true }, "sent": 89
+    }] },
+    "blobs": { "resources": [90], "made": [91] },
+    "rings": [{ "ctx_id": 92, "ring": 93, "resource_id": 94, "offset": 95 }],
+    "deposits": [{ "ctx_id": 96, "owner": 97, "is_incomplete": true, "ids": [98] }],
+    "checkpoints": [{ "ctx_id": 99, "number": 100, "has_journal": false }],
     "strikes": {
         "programs": { "p": { "count": 31, "since": { "secs": 32, "nanos": 33 }, "left": null } },
         "together": { "count": 34, "since": null, "left": { "secs": 35, "nanos": 36 } }
@@ -389,18 +492,21 @@ fn states_and_messages_that_change_have_another_form() {
         ToSuccessor::Serve,
     ];
     let [messages, answer] = [hex(&messages), hex(&FromSuccessor::CanServe)];
-    assert_eq!((SUCCESSION, messages.as_str(), answer.as_str()), (1, "00ac0201017202030201020405", "00"));
-    let state = "ac02020101010103040105010001060708090a0b0c0d0e0f01000100101112131415000100011602171802011900011a\
-         1b1c011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1e0101701f012021002200012324252525252525252525252525252525\
-         25252525252525252525252525252525250100010001ac0226";
-    assert_eq!((SUCCESSION, hex(&passed).as_str()), (1, state));
+    assert_eq!((SUCCESSION, messages.as_str(), answer.as_str()), (2, "00ac0201017202030201020405", "00"));
+    let state = "ac02020101010103040105010001060708090a0b0c0d0e0f01000100101112131415000100011602171802011900021a1b1c\
+         011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d0028292a00010102012b01012c012d012e012f3001310133013400353601393a3b\
+         3c3d0137380132013e3f014041010142014344454647014849004a00014b014c4d1e274e4f500001510152535455016e0156\
+         010100015701580159015a015b015c5d5e5f016061010162016364000101701f012021002200012324252525252525252525\
+         25252525252525252525252525252525252525252525250100010001ac0226";
+    assert_eq!((SUCCESSION, hex(&passed).as_str()), (2, state));
 }
 
 #[test]
 fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     let mut old = old();
     old.halts();
-    let (passed, files) = old.server.all_of_it().unwrap();
+    let (passed, files, others) = old.server.all_of_it().unwrap();
+    assert!(others.is_empty(), "no program uses the GPU");
     let state = encode(&passed).unwrap();
     assert_eq!(decode::<Passed>(&state).unwrap(), passed);
     assert!((0..state.len()).all(|end| decode::<Passed>(&state[..end]).is_err()));
@@ -417,7 +523,8 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     }
     assert!(new.resumed(passed, &mut std::iter::empty()).is_err(), "descriptors are missing");
     let (ours, _theirs) = Channel::pair().unwrap();
-    let (passed, files) = old.server.all_of_it().unwrap();
+    let (passed, files, _) = old.server.all_of_it().unwrap();
+    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     let error = give(&ours, &passed, &files, Duration::from_millis(200)).unwrap_err();
     assert!(error.starts_with("limit hand-on reached: "), "a successor that says nothing: {error}");
     // None of these touched the frontend's connection.

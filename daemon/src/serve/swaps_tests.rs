@@ -233,7 +233,7 @@ fn what_an_operator_asks_for_meanwhile_changes_no_pause() {
     }
 }
 
-/// Which of two workers is heard first when contents cannot be copied.
+/// The worker that is heard first when contents cannot be copied.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     Successor,

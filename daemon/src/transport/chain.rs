@@ -1,6 +1,7 @@
 //! Descriptor chains (VIRTIO 1.3, 2.7.13.1): the readable part is copied once, the writable part is remembered, and an answer is written there.
 
 use protocol::virtio_gpu::{HEADER_BYTES, Header, RESPONSE_BYTES_MAX};
+use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
@@ -19,9 +20,10 @@ pub(super) struct Taken {
 }
 
 /// A writable piece of guest memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Segment {
-    addr: GuestAddress,
+    /// A guest-physical address.
+    addr: u64,
     len: u32,
 }
 
@@ -29,7 +31,7 @@ pub(super) struct Segment {
 impl Segment {
     /// Returns whether the byte at this address belongs to it.
     pub(super) fn contains(&self, addr: u64) -> bool {
-        addr.checked_sub(self.addr.0).is_some_and(|offset| offset < u64::from(self.len))
+        addr.checked_sub(self.addr).is_some_and(|offset| offset < u64::from(self.len))
     }
 }
 
@@ -55,11 +57,11 @@ where
             // No answer is longer than the longest, so no more segments are kept than that takes.
             if room < RESPONSE_BYTES_MAX && descriptor.len() > 0 {
                 room = room.saturating_add(descriptor.len() as usize);
-                segments.push(Segment { addr: descriptor.addr(), len: descriptor.len() });
+                segments.push(Segment { addr: descriptor.addr().0, len: descriptor.len() });
             }
         } else if readable {
             readable =
-                append(memory, &Segment { addr: descriptor.addr(), len: descriptor.len() }, limit, request);
+                append(memory, &Segment { addr: descriptor.addr().0, len: descriptor.len() }, limit, request);
         }
     }
     let header = if request.len() < HEADER_BYTES { None } else { Header::decode(request) };
@@ -76,7 +78,7 @@ fn append(
     let start = request.len();
     let len = (segment.len as usize).min(limit - start);
     request.resize(start + len, 0);
-    let read = memory.read_slice(&mut request[start..], segment.addr).is_ok();
+    let read = memory.read_slice(&mut request[start..], GuestAddress(segment.addr)).is_ok();
     if !read {
         request.truncate(start);
     }
@@ -89,7 +91,7 @@ pub(super) fn write(memory: &impl GuestMemory, segments: &[Segment], answer: &[u
     let mut written = 0;
     for segment in segments {
         let (part, after) = rest.split_at(rest.len().min(segment.len as usize));
-        if memory.write_slice(part, segment.addr).is_err() {
+        if memory.write_slice(part, GuestAddress(segment.addr)).is_err() {
             break;
         }
         written += part.len() as u32;

@@ -27,7 +27,7 @@ mod tests;
 mod vring;
 
 pub(crate) use error::SessionError;
-pub(crate) use pending::PendingResponse;
+pub(crate) use pending::{PassedRequest, PendingResponse};
 pub(crate) use requests::Asked;
 pub(crate) use session::Session;
 pub(crate) use shared::{DeviceConfig, Tokens};
@@ -36,5 +36,7 @@ pub(crate) use vring::{NoRequest, Vring};
 
 /// Index of the control queue.
 pub(crate) const CONTROLQ: usize = 0;
+/// Index of the cursor queue.
+const CURSORQ: usize = 1;
 /// Queues of the device: the control queue and the cursor queue.
 pub(crate) const QUEUES: usize = 2;

@@ -2,7 +2,10 @@
 
 use super::chain::{self, Segment, Taken};
 use super::vring::{Chain, NoRequest, Vring};
-use protocol::virtio_gpu::{CommandType, Header, Response, ResponseType};
+use super::{CONTROLQ, CURSORQ};
+use protocol::ids::{FenceId, RingIdx};
+use protocol::virtio_gpu::{CommandType, Header, HeaderFlags, Response, ResponseType};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted and logged as a bug of
@@ -16,6 +19,50 @@ pub(crate) struct PendingResponse {
     header: Option<Header>,
     segments: Vec<Segment>,
     answered: bool,
+}
+
+/// A request whose answer is due, written down for another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PassedRequest {
+    pub(super) queue: QueueIndex,
+    head: u16,
+    descriptors: u32,
+    header: Option<PassedHeader>,
+    segments: Vec<Segment>,
+}
+
+/// The index of a queue that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum QueueIndex {
+    Control,
+    Cursor,
+}
+
+impl QueueIndex {
+    /// Returns the index.
+    pub(super) fn index(self) -> usize {
+        match self {
+            Self::Control => CONTROLQ,
+            Self::Cursor => CURSORQ,
+        }
+    }
+}
+
+impl PassedRequest {
+    /// Returns the index of its queue.
+    pub(crate) fn queue(&self) -> usize {
+        self.queue.index()
+    }
+}
+
+/// The header of such a request.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedHeader {
+    command: u32,
+    flags: u32,
+    fence_id: FenceId,
+    ctx_id: u32,
+    ring_idx: RingIdx,
 }
 
 impl Vring {
@@ -41,6 +88,28 @@ impl PendingResponse {
     pub(super) fn new(vring: &Arc<Vring>, generation: u32, taken: Taken) -> Self {
         let Taken { head, descriptors, header, segments } = taken;
         let chain = vring.holds(head, descriptors);
+        Self { vring: Arc::clone(vring), generation, chain, header, segments, answered: false }
+    }
+
+    /// Writes the request down, whose queue is one of these; none if it is of a queue that was reset, as it is void then.
+    pub(super) fn pass_on(&self, vrings: &[Arc<Vring>]) -> Option<PassedRequest> {
+        let is_own = |queue: &QueueIndex| Arc::ptr_eq(&vrings[queue.index()], &self.vring);
+        let queue = [QueueIndex::Control, QueueIndex::Cursor].into_iter().find(is_own)?;
+        let is_current = self.vring.generation() == self.generation;
+        is_current.then(|| PassedRequest {
+            queue,
+            head: self.chain.head(),
+            descriptors: self.chain.descriptors(),
+            header: self.header.map(PassedHeader::from),
+            segments: self.segments.clone(),
+        })
+    }
+
+    /// A request that another process has taken from this queue.
+    pub(super) fn resume(vring: &Arc<Vring>, passed: PassedRequest) -> Self {
+        let PassedRequest { head, descriptors, header, segments, .. } = passed;
+        let (generation, chain) = vring.holds_again(head, descriptors);
+        let header = header.map(Header::from);
         Self { vring: Arc::clone(vring), generation, chain, header, segments, answered: false }
     }
 
@@ -88,6 +157,21 @@ impl PendingResponse {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn into_answer(mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
         self.encode(response)
+    }
+}
+
+impl From<Header> for PassedHeader {
+    fn from(header: Header) -> Self {
+        let Header { command: CommandType(command), flags, fence_id, ctx_id, ring_idx } = header;
+        Self { command, flags: flags.bits(), fence_id, ctx_id, ring_idx }
+    }
+}
+
+impl From<PassedHeader> for Header {
+    fn from(passed: PassedHeader) -> Self {
+        let PassedHeader { command, flags, fence_id, ctx_id, ring_idx } = passed;
+        let (command, flags) = (CommandType(command), HeaderFlags::from_bits_truncate(flags));
+        Self { command, flags, fence_id, ctx_id, ring_idx }
     }
 }
 

@@ -212,8 +212,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.serves {
-            let _ = self.connection.shutdown(Shutdown::Both);
+        match self.serves {
+            true => _ = self.connection.shutdown(Shutdown::Both),
+            // Another process answers what was taken.
+            false => self.shared.vrings.iter().for_each(|vring| vring.abandon()),
         }
         self.shared.set_listening(Listening::Ends);
         if let Some(thread) = self.thread.take() {

@@ -7,6 +7,7 @@ use super::QUEUES;
 use super::error::SessionError;
 use super::handler::Handler;
 use super::memory::PassedRegion;
+use super::pending::{PassedRequest, PendingResponse};
 use super::requests::Requests;
 use super::session::{Messages, Session};
 use super::shared::{DeviceConfig, Shared, Tokens};
@@ -44,12 +45,24 @@ struct HasFiles {
 type Files<'a> = dyn Iterator<Item = OwnedFd> + 'a;
 
 impl Session {
-    /// Writes the session down, whose frontend is not listened to meanwhile, and its descriptors.
+    /// Writes a request down that is not answered yet; none if it is void, as its queue was reset.
+    pub(crate) fn pass_on_request(&self, request: &PendingResponse) -> Option<PassedRequest> {
+        request.pass_on(&self.shared().vrings)
+    }
+
+    /// A request that another process has taken of one of the queues.
+    pub(crate) fn resume_request(&self, passed: PassedRequest) -> PendingResponse {
+        let vring = &self.shared().vrings[passed.queue.index()];
+        PendingResponse::resume(vring, passed)
+    }
+
+    /// Writes the session down, whose frontend is not listened to meanwhile, and its descriptors. Of each queue so many requests are passed on that are
+    /// not answered yet.
     ///
     /// # Errors
     ///
     /// The reason why that cannot be done now.
-    pub(crate) fn pass_on(&self) -> Result<(PassedSession, Vec<OwnedFd>), String> {
+    pub(crate) fn pass_on(&self, open: [usize; QUEUES]) -> Result<(PassedSession, Vec<OwnedFd>), String> {
         let copied = |error: io::Error| format!("a descriptor cannot be copied: {error}");
         let handler = self.handler().ok_or("the frontend is gone")?;
         // A panic has ended the process already.
@@ -63,8 +76,9 @@ impl Session {
             handler.table.pass_on().map_err(copied)?.ok_or("memory of a driver is mapped")?;
         files.extend(of_regions);
         let mut vrings = Vec::new();
-        for (vring, kick) in self.shared().vrings.iter().zip(&handler.kicks) {
-            let (passed, call) = vring.pass_on().map_err(copied)?.ok_or("requests are not answered yet")?;
+        for ((vring, kick), open) in self.shared().vrings.iter().zip(&handler.kicks).zip(open) {
+            let passed = vring.pass_on(open).map_err(copied)?;
+            let (passed, call) = passed.ok_or("a request is being answered")?;
             let kick =
                 kick.as_ref().map(|kick| kick.try_clone().map(OwnedFd::from)).transpose().map_err(copied)?;
             vrings.push((passed, HasFiles { kick: kick.is_some(), call: call.is_some() }));
@@ -100,9 +114,6 @@ impl Session {
         let features = (passed.features, passed.protocol_features);
         let messages = Messages::resume(connection.try_clone()?, handler, Arc::clone(&shared), features)?;
         messages.handler().resume(passed, files, &shared)?;
-        if files.next().is_some() {
-            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
-        }
         shared.used.store(true, Ordering::Relaxed);
         Ok(Self::resting(shared, connection, messages)?)
     }

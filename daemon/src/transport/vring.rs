@@ -71,7 +71,7 @@ struct Held {
     awaited: bool,
 }
 
-/// A queue that owes no answer, written down for another process.
+/// A queue that owes no answer but to requests which are passed on as well, written down for another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PassedVring {
     size: u16,
@@ -96,6 +96,16 @@ pub(crate) enum NoRequest {
 
 /// Guest memory as it was when the chain was taken.
 type Snapshot = GuestMemoryLoadGuard<Regions>;
+
+impl Chain {
+    pub(super) fn head(self) -> u16 {
+        self.head
+    }
+
+    pub(super) fn descriptors(self) -> u32 {
+        self.descriptors
+    }
+}
 
 impl Vring {
     /// A queue that was never started.
@@ -284,10 +294,11 @@ impl Vring {
 
 /// Another process serves it.
 impl Vring {
-    /// Writes the queue down, and copies the descriptor that signals used buffers to the driver; none while an answer is owed.
-    pub(super) fn pass_on(&self) -> io::Result<Option<(PassedVring, Option<OwnedFd>)>> {
+    /// Writes the queue down, of which so many `open` requests are passed on, and copies the descriptor that signals used buffers to the driver; none
+    /// while an answer to another request is owed.
+    pub(super) fn pass_on(&self, open: usize) -> io::Result<Option<(PassedVring, Option<OwnedFd>)>> {
         let state = self.state.lock();
-        if state.calls.are_open() || !state.held.is_empty() {
+        if state.calls.open() as usize != open || !state.held.is_empty() {
             return Ok(None);
         }
         let (queue, call) =
@@ -316,6 +327,14 @@ impl Vring {
             && queue.try_set_desc_table_address(descriptors).is_ok()
             && queue.try_set_avail_ring_address(available).is_ok()
             && queue.try_set_used_ring_address(used).is_ok()
+    }
+
+    /// Notes a request that another process has taken, with the descriptors of the queue's table that it holds. Returns the generation that it belongs to.
+    pub(super) fn holds_again(&self, head: u16, descriptors: u32) -> (u32, Chain) {
+        let mut state = self.state.lock();
+        state.calls.taken();
+        state.held_descriptors = state.held_descriptors.saturating_add(descriptors);
+        (state.generation, Chain { head, descriptors })
     }
 
     /// Tells the driver to look, as another process may have put something in without telling it.

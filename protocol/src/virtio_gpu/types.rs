@@ -2,6 +2,7 @@
 
 use super::wire;
 use crate::ids::{FenceId, RingIdx};
+use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -87,7 +88,7 @@ bitflags::bitflags! {
 }
 
 /// The caching with which a guest must map a blob (`VIRTIO_GPU_MAP_CACHE_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum MapCache {
     /// Ordinary write-back memory.

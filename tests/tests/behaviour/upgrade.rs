@@ -1,6 +1,7 @@
 //! `upgrade` puts the installed program in the place of a broker whose VMs compute, and leaves the broker as it is if that program cannot take over.
 
 use anyhow::{Context, Result, ensure};
+use protocol::ids::RingIdx;
 use protocol::virtio_gpu::Command as Request;
 use serde_json::{Value, json};
 use std::fs;
@@ -8,12 +9,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::clients;
 use tests::daemon::{eventually, is_alive};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
-use tests::guest::{Gpu, PATIENCE};
+use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::package::installed::Installed;
 use tests::program::Background;
 use vm_memory::{Bytes, VolatileMemory};
@@ -33,12 +35,12 @@ fn goes_on(program: &Background) -> bool {
     eventually(PATIENCE, || rounds() > before + 1)
 }
 
-/// Returns the values that change if the VM's device process, its VMM's session or one of its contexts ends.
+/// Returns the values that change if the VM's VMM's session or one of its contexts ends.
 fn possessions(broker: &Broker, vm: &str) -> Result<Vec<Value>> {
     let vm = broker.vm(vm)?;
     let contexts = vm["contexts"].as_array().context("contexts")?;
     let contexts: Vec<_> = contexts.iter().map(|context| context["context"].clone()).collect();
-    let kept = ["pid", "state", "restarts", "kills", "weight"].map(|key| vm[key].clone());
+    let kept = ["state", "restarts", "kills", "weight"].map(|key| vm[key].clone());
     Ok(kept.into_iter().chain(contexts).collect())
 }
 
@@ -59,6 +61,7 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
     let before = [possessions(broker, "a")?, possessions(broker, "b")?];
     for _ in 0..3 {
         let (used_before, off) = (used(broker, "a")?, broker.device("off")?);
+        let before_it = [broker.device("a")?, broker.device("b")?];
         installed.replace()?;
         ensure!(!installed.is_new(broker.pid())?);
         let said = broker.say(&["upgrade"])?;
@@ -66,11 +69,17 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
         ensure!(said.contains("\noff: gets a device process of the new program\n"), "{said}");
         ensure!(
             said.contains(
-                "\na: gets a device process of the new program when no program of its guest uses the GPU\n"
+                "\na: gets a device process of the new program in a moment, and keeps its programs\n"
             ),
             "{said}"
         );
         ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
+        ensure!(programs.iter().all(goes_on), "not all go on\n{}", broker.log());
+        for (vm, old) in ["a", "b"].into_iter().zip(before_it) {
+            let renewed = || broker.device(vm).is_ok_and(|new| new != old) && !is_alive(old);
+            ensure!(eventually(PATIENCE, renewed), "{vm} keeps its device process\n{}", broker.log());
+            ensure!(installed.is_new(broker.device(vm)?)?, "{}", broker.log());
+        }
         ensure!(programs.iter().all(goes_on), "not all go on\n{}", broker.log());
         assert_eq!([possessions(broker, "a")?, possessions(broker, "b")?], before, "{}", broker.log());
         let (submissions, seconds) = used(broker, "a")?;
@@ -86,12 +95,12 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
     let context = broker.vm("b")?["contexts"][0]["context"].clone();
     broker.say(&["kill", &format!("b/{context}")])?;
     ensure!(eventually(PATIENCE, || !programs[1].is_running()), "{}", broker.log());
-    // A VM that was in use gets a device process of the new program when it is off.
-    let device = broker.device("a")?;
+    // The program of the other VM has a worker of the first program, and gets one of the last.
+    let context = broker.vm("a")?["contexts"][0]["context"].clone();
+    broker.say(&["restart", &format!("a/{context}")])?;
+    ensure!(goes_on(&programs[0]), "{}", broker.log());
     drop((programs, bridges));
-    let renewed = || broker.listens("a") && broker.device("a").is_ok_and(|pid| pid != device);
-    ensure!(eventually(PATIENCE, renewed), "{}", broker.log());
-    ensure!(installed.is_new(installed.broker.device("a")?)?);
+    ensure!(eventually(PATIENCE, || broker.listens("a")), "{}", broker.log());
     let log = installed.broker.log();
     ensure!(!log.contains("panicked") && installed.broker.stop()?.success(), "{log}");
     ensure!(!installed.broker.path("control").exists(), "its sockets are left");
@@ -99,49 +108,53 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
 }
 
 #[test]
-fn a_vm_in_use_goes_on_with_the_new_program_when_none_of_its_programs_computes() -> Result<()> {
+fn a_program_goes_on_with_another_device_process_with_its_memory_its_fences_and_its_worker() -> Result<()> {
     let mut installed = Installed::start(&[("a", "")])?;
     let broker = &installed.broker;
     let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
     let resource_id = gpu.new_resource_id();
     let create = Request::ResourceCreate2d { resource_id, format: 1, width: 8, height: 8 };
     gpu.call(&create, None)?;
-    let context = gpu.create_context("computes")?;
+    let mut device = Device::create(&gpu, "computes")?;
+    let memory = device.allocate(4096, Source::New)?.ok().context("memory")?;
+    let blob = device.blob(memory, 4096)?;
+    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let is_filled = |word| -> Result<()> {
+        let mut bytes = vec![0; 4096];
+        mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
+        ensure_filled(&bytes, word)
+    };
+    device.fill(memory, 4096, 7)?;
     let old = broker.device("a")?;
+    // This waits for what comes behind the upgrade.
+    let semaphore = timeline::wait_before_signal(&mut device)?;
+    let done = gpu.submit_fenced(device.context, RingIdx(1), &[]);
     installed.replace()?;
     let said = broker.say(&["upgrade"])?;
     ensure!(
-        said.contains(
-            "\na: gets a device process of the new program when no program of its guest uses the GPU\n"
-        ),
+        said.contains("\na: gets a device process of the new program in a moment, and keeps its programs\n"),
         "{said}"
     );
-    gpu.call(&Request::GetDisplayInfo, None)?;
-    ensure!(broker.device("a")? == old, "a VM whose program computes has lost its device process");
-    gpu.destroy_context(context)?;
-    // The guest's kernel asks on and on, whichever process answers.
-    let renewed = || {
-        let answered = gpu.call(&Request::GetDisplayInfo, None).is_ok();
-        !answered || broker.device("a").is_ok_and(|device| device != old)
-    };
+    let renewed = || broker.device("a").is_ok_and(|device| device != old) && !is_alive(old);
     ensure!(eventually(PATIENCE, renewed), "{}", broker.log());
-    gpu.call(&Request::GetDisplayInfo, None)?;
     let new = broker.device("a")?;
-    ensure!(installed.is_new(new)? && eventually(PATIENCE, || !is_alive(old)), "{}", broker.log());
-    ensure!(gpu.call(&create, None).is_err(), "the guest's resource is forgotten");
+    ensure!(installed.is_new(new)?, "{}", broker.log());
     let is_told = || broker.vm("a").is_ok_and(|vm| vm["state"] == "connected" && vm["replaced"] == json!([]));
     ensure!(eventually(PATIENCE, is_told), "{}", broker.log());
-    // Programs that begin now compute with workers of the new one.
-    let mut device = Device::create(&gpu, "afterwards")?;
-    let memory = device.allocate(4096, Source::New)?.ok().context("memory")?;
-    let blob = device.blob(memory, 4096)?;
-    device.fill(memory, 4096, 7)?;
-    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-    let mut bytes = vec![0; 4096];
-    mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
-    ensure_filled(&bytes, 7)?;
-    drop((blob, device));
-    drop(gpu);
+    is_filled(7)?;
+    ensure!(!done.arrives_within(Duration::from_millis(100)), "nothing has been signalled yet");
+    timeline::signal(&mut device, semaphore)?;
+    ensure!(done.arrives_within(PATIENCE), "a fence is forgotten\n{}", broker.log());
+    device.fill(memory, 4096, 9)?;
+    is_filled(9)?;
+    ensure!(gpu.call(&create, None).is_err(), "the guest's resource is forgotten");
+    // The program gets a worker of the new program, and programs that begin now have one.
+    let context = broker.vm("a")?["contexts"][0]["context"].clone();
+    broker.say(&["restart", &format!("a/{context}")])?;
+    device.fill(memory, 4096, 11)?;
+    is_filled(11)?;
+    gpu.destroy_context(gpu.create_context("afterwards")?)?;
+    drop((blob, device, gpu));
     ensure!(eventually(PATIENCE, || broker.listens("a")), "{}", broker.log());
     let again = Gpu::new(Session::connect(&broker.path("a"), Options::default())?);
     again.call(&Request::GetDisplayInfo, None)?;
@@ -191,7 +204,7 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
     ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
     gpu.destroy_context(gpu.create_context("behind")?)?;
     // The broker hears a moment later that the contexts have ended, and the device process is followed by another.
-    let is_as_before = || possessions(broker, "a").is_ok_and(|now| now[1..] == before[1..5]);
+    let is_as_before = || possessions(broker, "a").is_ok_and(|now| now[..] == before[..4]);
     ensure!(eventually(PATIENCE, is_as_before), "{}", broker.log());
     Ok(())
 }

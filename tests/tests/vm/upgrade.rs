@@ -51,11 +51,11 @@ fn go_on(programs: &[Computing], broker: &Broker) -> Result<()> {
     Ok(())
 }
 
-/// Returns the values that change if a VM's device process, its VMM's session or its context ends.
+/// Returns the values that change if a VMM's session or a context ends.
 fn possessions(broker: &Broker) -> Result<Vec<Value>> {
     let of = |vm: &str| {
         let vm = broker.vm(vm)?;
-        Ok(["pid", "state", "restarts", "kills"].map(|key| vm[key].clone()).into_iter().collect())
+        Ok(["state", "restarts", "kills"].map(|key| vm[key].clone()).into_iter().collect())
     };
     BRIDGED.iter().copied().chain([MACHINE]).map(of).collect()
 }
@@ -106,6 +106,12 @@ fn programs_and_a_machine_compute_on_beneath_upgrade_after_upgrade() -> Result<(
         let said = broker.say(&["upgrade"])?;
         println!("{number}: {}", said.lines().find(|line| line.contains("taken over")).unwrap_or_default());
         ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
+        go_on(&programs, broker)?;
+        for vm in BRIDGED.iter().copied().chain([MACHINE]) {
+            let renewed =
+                || broker.device(vm).is_ok_and(|device| installed.is_new(device).unwrap_or_default());
+            ensure!(eventually(LIMIT, renewed), "{vm} keeps its device process\n{}", broker.log());
+        }
         go_on(&programs, broker)?;
         ensure!(possessions(broker)? == before, "something has begun anew\n{}", broker.log());
     }

@@ -182,9 +182,17 @@ impl Broker {
 
     /// A device process has ended.
     pub(super) fn child_ended(&mut self, index: usize, now: Nanos) {
-        let Some(mut process) = self.vms.get_mut(index).and_then(|vm| vm.process.take()) else { return };
+        if self.vms.get(index).is_none_or(|vm| vm.process.is_none()) {
+            return;
+        }
         // It may have said that it serves.
         self.hear_successor(index, now);
+        let goes_on = |successor: &Successor| successor.serves && !successor.process.dying;
+        let is_passed_on = self.vms[index].successor.as_ref().is_some_and(goes_on);
+        if is_passed_on {
+            self.hear_last(index, now);
+        }
+        let Some(mut process) = self.vms[index].process.take() else { return };
         // While it is there to be asked.
         let cpu = process.cpu_time();
         self.unwatch(&process);
@@ -206,14 +214,26 @@ impl Broker {
             let life = Span(life);
             log::error!(vm = vm.name(); "the device process has ended ({status}) after {life}: {consequence}");
         }
-        for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
-            self.context_ended(index, &context, now);
+        if !is_passed_on {
+            for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
+                self.context_ended(index, &context, now);
+            }
+            self.no_restarts_of(index, "its device process has ended, and the context with it", now);
         }
-        self.no_restarts_of(index, now);
         self.ledger.ends(index, now);
         self.room_due(now);
         if !self.succeed(index, now) {
             self.has_ended(index, life, now);
+        }
+    }
+
+    /// Hears what a device process has said of its contexts before it passed them on.
+    fn hear_last(&mut self, index: usize, now: Nanos) {
+        while let Some(process) = self.vms[index].process.as_ref().filter(|process| !process.dying) {
+            let Ok(Some((message, file))) = process.receive() else { return };
+            if let Err(error) = self.message(index, message, file, now) {
+                return self.disown(index, &error);
+            }
         }
     }
 
@@ -246,9 +266,17 @@ impl Broker {
         }
     }
 
-    /// Tells a device process something, if there is one.
+    /// Tells a device process something, if there is one. One that has passed the VM on does nothing any more.
     pub(super) fn tell(&mut self, index: usize, message: FromBroker) {
-        let Some(process) = self.vms[index].process.as_mut().filter(|process| !process.dying) else { return };
+        let vm = &mut self.vms[index];
+        if let Some(successor) = vm.successor.as_mut().filter(|successor| successor.serves) {
+            // What it does not read is sent when it has the other's place; if it cannot be sent, it is ended, and its end is heard.
+            if successor.process.send(message).is_err() {
+                successor.kill();
+            }
+            return;
+        }
+        let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };
         let sent = process.send(message);
         self.sent(index, sent);
     }
@@ -428,7 +456,7 @@ impl Broker {
         })
     }
 
-    /// The VM, which has no context, has these GPUs from now on.
+    /// The VM has these GPUs from now on: the same as before if it has contexts.
     fn set_gpus(&mut self, index: usize, places: &[usize]) {
         let vm = &mut self.vms[index];
         let mut before = std::mem::take(&mut vm.gpus);
@@ -553,7 +581,6 @@ impl Broker {
     ) -> Result<(), String> {
         // One that was refused is not known.
         let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
-        self.vms[index].renews_behind_worker(now);
         self.context_ended(index, &context, now);
         self.restart_ends(index, ctx_id, Err("it has ended"), now);
         let kills = &mut self.vms[index].past.kills;

@@ -1,12 +1,13 @@
 //! A VM in use gets a device process of this program in the place of one of an earlier program: the *successor*, which starts beside it, and
-//! to which the other passes the frontend on (`serve::succession`) when no program of the guest uses the GPU.
+//! to which the other passes the frontend and the workers of its programs on (`serve::succession`). Contexts stay as they are: their grants and doorbells are
+//! between the broker and the workers.
 //!
 //! The broker waits for neither of them. A successor that is late, or says what it must not, is ended, and the VM keeps the device process that it has.
 
 use super::super::process::Process;
 use super::super::run::Broker;
 use super::super::source::Source;
-use super::super::vm::{Offer, RENEW_FIRST, Successor};
+use super::super::vm::{Offer, RENEW_FIRST, Successor, Vm};
 use crate::ipc::{Channel, FromBroker, ToBroker};
 use crate::sandbox::START_AGAIN;
 use readiness::{Events, unwatch, watch};
@@ -38,7 +39,9 @@ impl Broker {
                     }
                     false => self.end_successor(index, "it does not take over in time"),
                 }
-            } else if vm.renew_at.is_some_and(|at| at <= now) && vm.could_have_successor() && self.may_renew()
+            } else if vm.renew_at.is_some_and(|at| at <= now)
+                && self.could_have_successor(&self.vms[index])
+                && self.may_renew()
             {
                 self.start_successor(index, now);
             }
@@ -51,10 +54,17 @@ impl Broker {
             return None;
         }
         let may_renew = self.may_renew();
-        let starts = self.vms.iter().filter(|vm| may_renew && vm.could_have_successor());
+        let starts = self.vms.iter().filter(|vm| may_renew && self.could_have_successor(vm));
         let starts = starts.filter_map(|vm| vm.renew_at);
         let ends = self.vms.iter().filter_map(|vm| vm.successor.as_ref()).map(|successor| successor.until);
         starts.chain(ends.filter(|until| *until < Nanos::MAX)).min()
+    }
+
+    /// Returns whether a VM can have a successor now: with `gpu-memory`, only if none of its programs uses the GPU, as the new device process would have to
+    /// learn what each of them waits for.
+    fn could_have_successor(&self, vm: &Vm) -> bool {
+        let shares_memory = self.settings.room.gpu_memory.is_some();
+        vm.could_have_successor() && (vm.contexts.is_empty() || !shares_memory)
     }
 
     /// Returns whether a VM has a successor, or is to have one.
@@ -113,9 +123,8 @@ impl Broker {
         match watched {
             Ok(process) => {
                 log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program starts");
-                let is_needed = vm.could_have_successor();
                 vm.successor = Some(Successor { process, offer: None, serves: false, until });
-                if !is_needed || self.comes_to_rest() {
+                if !self.could_have_successor(&self.vms[index]) || self.comes_to_rest() {
                     self.end_successor(index, NOT_NEEDED);
                 }
             }
@@ -141,6 +150,7 @@ impl Broker {
                 (successor.serves, successor.until) = (true, now.saturating_add(LEAVE_PATIENCE));
                 // The end of the other process is near, and what else this one says is heard then.
                 let _ = unwatch(&self.epoll, successor.process.channel());
+                self.repeat_orders(index, now);
             }
             Ok(Some((ToBroker::Ready { gpus, limits, in_force }, _))) if !is_ready => {
                 successor.offer = Some(Offer { gpus, limits, in_force });
@@ -158,16 +168,32 @@ impl Broker {
         }
     }
 
+    /// Tells a successor that serves what the other process may not have read when it passed the VM on. Restarts were not begun then.
+    fn repeat_orders(&mut self, index: usize, now: Nanos) {
+        let killed = self.vms[index].contexts.iter().filter(|(_, context)| context.killed.is_some());
+        for ctx_id in killed.map(|(ctx_id, _)| *ctx_id).collect::<Vec<_>>() {
+            self.tell(index, FromBroker::Kill { ctx_id });
+        }
+        self.no_restarts_of(index, "the VM has just got a device process of a new program: try again", now);
+    }
+
     /// Tells both device processes of a VM that the one follows the other, or ends the successor, whose VM gets another one later.
     fn have_handed_on(&mut self, index: usize) {
-        let vm = &mut self.vms[index];
-        if !vm.could_have_successor() {
+        let vm = &self.vms[index];
+        if !self.could_have_successor(vm) {
             let why = match vm.contexts.is_empty() {
                 true => NOT_NEEDED,
-                false => "programs of the guest use the GPU",
+                false => {
+                    "programs of the guest use the GPU, whose memory several VMs were promised (gpu-memory)"
+                }
             };
             return self.end_successor(index, why);
         }
+        if !vm.contexts.is_empty() && !self.has_the_same_gpus(vm) {
+            let why = "it finds other GPUs than those that programs of the guest use";
+            return self.end_successor(index, why);
+        }
+        let vm = &mut self.vms[index];
         let Some(successor) = &mut vm.successor else { return };
         let pair = Channel::pair().map_err(|error| error.to_string());
         let told = pair.and_then(|(ours, theirs)| {
@@ -181,6 +207,13 @@ impl Broker {
         let sent =
             vm.process.as_mut().map(|process| process.send_with(FromBroker::HandOn, Some(ours.as_fd())));
         self.sent(index, sent.unwrap_or(Ok(false)));
+    }
+
+    /// Returns whether the successor of a VM has the GPUs that the VM has, in their order.
+    fn has_the_same_gpus(&self, vm: &Vm) -> bool {
+        let offer = vm.successor.as_ref().and_then(|successor| successor.offer.as_ref());
+        let offered = offer.into_iter().flat_map(|offer| &offer.gpus).map(|gpu| gpu.uuid);
+        offered.eq(vm.gpus.iter().map(|on| self.gpus[on.gpu].shared().uuid))
     }
 
     /// Ends the successor of a VM, if there is one.
@@ -242,6 +275,9 @@ impl Broker {
         let Offer { gpus, limits, in_force } = offer;
         let ready =
             watched.map_err(|error| error.to_string()).and_then(|()| self.ready(index, &gpus, limits, now));
+        // The other may have been told of another placement when it did nothing any more.
+        let placement = self.vms[index].placement.clone();
+        self.tell(index, FromBroker::Place { placement });
         self.settled(index, in_force);
         if let Err(why) = ready {
             self.disown(index, &why);

@@ -102,16 +102,11 @@ impl Broker {
         self.tell_restart(peer, &answer, true, now);
     }
 
-    /// A device process is gone, and with it all requests to it.
-    pub(in crate::broker) fn no_restarts_of(&mut self, index: usize, now: Nanos) {
+    /// A device process is gone, and with it all requests to it; operators are told why.
+    pub(in crate::broker) fn no_restarts_of(&mut self, index: usize, why: &str, now: Nanos) {
         let of_it = self.restarts.iter().filter(|restart| restart.index == index);
         for ctx_id in of_it.map(|restart| restart.ctx_id).collect::<Vec<_>>() {
-            self.restart_ends(
-                index,
-                ctx_id,
-                Err("its device process has ended, and the context with it"),
-                now,
-            );
+            self.restart_ends(index, ctx_id, Err(why), now);
         }
     }
 

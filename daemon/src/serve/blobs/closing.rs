@@ -29,6 +29,11 @@ pub(in crate::serve) struct Closing {
 }
 
 impl Closing {
+    /// Returns whether nothing waits.
+    pub(in crate::serve) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Has something wait until these are closed, or for [`CLOSED_MAX`].
     pub(in crate::serve) fn await_closed(&mut self, waits: Waits, given: Given, now: Instant) {
         let is_full = self.waiting.len() >= QUESTIONS_MAX && matches!(waits, Waits::Worker(..));

@@ -8,8 +8,10 @@ use crate::device::{Owner, Quota};
 use config::{DepositId, DeviceLimits, SHARE};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use shm::may_be_memory;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The deposits of all contexts: those of each are its present worker's.
@@ -31,6 +33,15 @@ struct Account {
     is_incomplete: bool,
     /// Descriptors of it that were given to be closed since there were none.
     closing: u64,
+}
+
+/// The deposits of one context, written down for another process. Their descriptors go along in this order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::serve) struct PassedDeposits {
+    ctx_id: ContextId,
+    owner: Owner,
+    is_incomplete: bool,
+    ids: Vec<DepositId>,
 }
 
 /// The reason why a deposit is not kept.
@@ -110,6 +121,37 @@ impl Deposits {
     ) -> impl Iterator<Item = (DepositId, Arc<OwnedFd>)> + '_ {
         let account = self.contexts.get(&ctx_id);
         account.into_iter().flat_map(|account| &account.files).map(|(id, file)| (*id, Arc::clone(file)))
+    }
+
+    /// Writes all deposits down for another process, with their descriptors.
+    pub(in crate::serve) fn pass_on(&self) -> (Vec<PassedDeposits>, Vec<BorrowedFd<'_>>) {
+        let passed = |(ctx_id, account): (&ContextId, &Account)| PassedDeposits {
+            ctx_id: *ctx_id,
+            owner: account.owner,
+            is_incomplete: account.is_incomplete,
+            ids: account.files.keys().copied().collect(),
+        };
+        let files = self.contexts.values().flat_map(|account| account.files.values());
+        (self.contexts.iter().map(passed).collect(), files.map(|file| file.as_fd()).collect())
+    }
+
+    /// Goes on with the deposits of another process.
+    ///
+    /// # Errors
+    ///
+    /// A descriptor is missing.
+    pub(in crate::serve) fn resume(
+        &mut self,
+        passed: Vec<PassedDeposits>,
+        files: &mut dyn Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        for PassedDeposits { ctx_id, owner, is_incomplete, ids } in passed {
+            self.quota.hold(owner, ids.len() as u64);
+            let file = |id| Ok((id, Arc::new(files.next().ok_or(io::ErrorKind::UnexpectedEof)?)));
+            let files = ids.into_iter().map(file).collect::<io::Result<_>>()?;
+            self.contexts.insert(ctx_id, Account { owner, files, is_incomplete, closing: 0 });
+        }
+        Ok(())
     }
 
     /// The context's worker is another, or none. Returns the descriptors, to be closed.

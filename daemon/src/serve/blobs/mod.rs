@@ -10,6 +10,7 @@ use config::{MemoryBackEnd, MemoryId};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::generated::VkResult;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use shm::{self, FixedFile, Mapping, ResultWords};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,6 +58,13 @@ pub(super) struct Blobs {
     /// The file that each piece is, and its device and inode: should its worker die, its successor gets it.
     made: FxHashMap<MemoryId, (Arc<OwnedFd>, (u64, u64))>,
     files: FxHashMap<ResourceId, File>,
+}
+
+/// The table, written down for another process. Its descriptors are those of the resources, and then those of the pieces, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PassedBlobs {
+    resources: Vec<ResourceId>,
+    made: Vec<MemoryId>,
 }
 
 /// Memory of a resource.
@@ -183,6 +191,38 @@ impl Blobs {
                 Err(error) => log::debug!(offset; "a fence is not answered: {error}"),
             }
         }
+    }
+
+    /// Writes the table down for another process, which lends nothing, with its descriptors.
+    pub(super) fn pass_on(&self) -> (PassedBlobs, Vec<BorrowedFd<'_>>) {
+        let passed = PassedBlobs {
+            resources: self.files.keys().copied().collect(),
+            made: self.made.keys().copied().collect(),
+        };
+        let of_resources = self.files.values().map(|file| file.fd.as_fd());
+        (passed, of_resources.chain(self.made.values().map(|(file, _)| file.as_fd())).collect())
+    }
+
+    /// Goes on with the memory of another process.
+    ///
+    /// # Errors
+    ///
+    /// A descriptor is missing, or the system refuses.
+    pub(super) fn resume(
+        &mut self,
+        passed: PassedBlobs,
+        files: &mut dyn Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        let mut next = || files.next().ok_or(io::ErrorKind::UnexpectedEof);
+        for resource_id in passed.resources {
+            self.files.insert(resource_id, File { fd: next()?, lender: None });
+        }
+        for memory in passed.made {
+            let file = next()?;
+            let identity = identity(&file)?;
+            self.made.insert(memory, (Arc::new(file), identity));
+        }
+        Ok(())
     }
 
     /// Lets go of a resource's memory; returns the descriptor of a device, which may take long to close.

@@ -115,8 +115,12 @@ impl Output {
     /// No descriptor is left.
     pub(in crate::serve) fn new(printer: Printer) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let output = Self { printer, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
-        Ok((output, theirs.into()))
+        Ok((Self::of(printer, ours.into()), theirs.into()))
+    }
+
+    /// The end at which a process is heard that another device process has started.
+    pub(in crate::serve) fn of(printer: Printer, socket: OwnedFd) -> Self {
+        Self { printer, socket, line: Vec::new(), cut: false, used: (0, 0) }
     }
 
     /// Logs the lines that have come; a bounded number of them.

@@ -4,35 +4,16 @@
 //! The one that serves stops between two messages of the frontend and two requests of its driver, writes down what it knows, and waits for a moment. The
 //! other builds that up, touches nothing, and says that it could serve. Only then is it told to, and from that message on the first does
 //! nothing any more. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen a
-//! delay. Nothing is passed on while a context is there: workers and their memory stay with their program.
+//! delay. Contexts keep their workers, which are processes of the program that has started them; a restart gives a context a worker of the new program.
 
 use super::handover::failure::Failure;
-use super::hangs::strikes::PassedStrikes;
-use crate::device::PassedDevice;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
-use crate::transport::PassedSession;
-use config::CacheKey;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// Everything but descriptors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Passed {
-    pub(super) session: PassedSession,
-    pub(super) device: PassedDevice,
-    pub(super) strikes: PassedStrikes,
-    pub(super) cache_key: CacheKey,
-    /// The advice that the log has given about the VM already.
-    pub(super) advised: (bool, bool),
-    /// The frontend's memory table follows the window, as far as that is known.
-    pub(super) table_follows: Option<bool>,
-    /// Device and inode of the socket file, if a device process has made it.
-    pub(super) socket: Option<(u64, u64)>,
-}
 
 /// The stage of a succession.
 #[derive(Debug, Default)]
@@ -42,31 +23,55 @@ pub(super) enum Succession {
     None,
     /// The broker wants one, over this socket.
     Wanted(Channel),
-    /// This process comes to rest, until this time.
-    Halts(Channel, Instant),
+    /// This process comes to rest: something is in the way, and it looks again at this time.
+    Rests(Rests, Instant),
+    /// This process comes to rest: the frontend is not listened to any more once it is between two messages, until this time at the latest.
+    Halts(Rests, Instant),
+}
+
+/// The attempt of a process to come to rest.
+#[derive(Debug)]
+pub(super) struct Rests {
+    /// The socket to the other process.
+    pub(super) channel: Channel,
+    /// The time at which the attempt is given up if something is still in the way.
+    pub(super) until: Instant,
 }
 
 impl Succession {
-    /// Returns the time at which a halt is given up.
+    /// Returns the time at which this process looks again, or gives a halt up.
     pub(super) fn next_due(&self) -> Option<Instant> {
         match self {
-            Self::Halts(_, until) => Some(*until),
+            Self::Rests(_, at) | Self::Halts(_, at) => Some(*at),
             Self::None | Self::Wanted(_) => None,
         }
     }
 
-    /// Takes the socket out and ends the halt, if this process is coming to rest.
-    pub(super) fn take_halts(&mut self) -> Option<Channel> {
+    /// Takes the attempt out if the frontend is about to be listened to no more.
+    pub(super) fn take_halts(&mut self) -> Option<Rests> {
         match std::mem::take(self) {
-            Self::Halts(channel, _) => Some(channel),
+            Self::Halts(rests, _) => Some(rests),
             other => {
                 *self = other;
                 None
             }
         }
     }
+
+    /// Something is in the way of an attempt, which is made again in a moment if there is time.
+    pub(super) fn try_again(&mut self, rests: Rests, reason: &str, now: Instant) {
+        if now < rests.until {
+            *self = Self::Rests(rests, now + AGAIN_AFTER);
+        } else {
+            refuse(&rests.channel, reason);
+        }
+    }
 }
 
+/// Time for which a process that comes to rest looks again whether something is in the way: exports, checkpoints and the ends of workers take a moment.
+pub(super) const REST_PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two such looks.
+const AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Time in which a frontend completes the message that it has begun.
 pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
 /// Time that the two processes have for everything else, during which the VM is not served: less than the 5 s that a guest's kernel waits for some
@@ -74,8 +79,8 @@ pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3
 pub(super) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
 /// Time for which a process that can serve waits to be told to: longer than the other one has for it.
 const TURN_PATIENCE: Duration = Duration::from_secs(30);
-/// Descriptors of a state: regions of guest memory, and a handful of others.
-const FILES_MAX: usize = 1024;
+/// Descriptors of a state: those of the guest's memory, and of each worker, resource, piece of memory and deposit.
+const FILES_MAX: usize = 1 << 17;
 /// Bytes of a state: some for each resource of the guest.
 const STATE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of one message.
@@ -88,10 +93,10 @@ pub(super) fn refuse(channel: &Channel, reason: &str) {
 }
 
 /// Passes everything on, and has the other end serve.
-pub(super) fn give(
+pub(super) fn give<M: Serialize>(
     channel: &Channel,
-    passed: &Passed,
-    files: &[OwnedFd],
+    passed: &M,
+    files: &[BorrowedFd<'_>],
     patience: Duration,
 ) -> Result<(), String> {
     let until = Instant::now() + patience;
@@ -101,7 +106,7 @@ pub(super) fn give(
     }
     let begins = (ToSuccessor::Begins { form: SUCCESSION }, None);
     let all = std::iter::once(begins)
-        .chain(files.iter().map(|file| (ToSuccessor::File, Some(file.as_fd()))))
+        .chain(files.iter().map(|file| (ToSuccessor::File, Some(*file))))
         .chain(state.chunks(PIECE_BYTES).map(|piece| (ToSuccessor::State(piece.to_vec()), None)))
         .chain([(ToSuccessor::Ends, None)]);
     for (message, file) in all {
@@ -117,7 +122,10 @@ pub(super) fn give(
 ///
 /// Nothing is passed on for now, or this program cannot take over what is. A channel that closes, and a message that cannot be read, count as a
 /// refusal that passes.
-pub(super) fn take(channel: &Channel, until: Instant) -> Result<(Passed, Vec<OwnedFd>), Failure> {
+pub(super) fn take<M: DeserializeOwned>(
+    channel: &Channel,
+    until: Instant,
+) -> Result<(M, Vec<OwnedFd>), Failure> {
     match hear(channel, until)? {
         (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
         (ToSuccessor::Begins { form }, _) => {
@@ -130,6 +138,11 @@ pub(super) fn take(channel: &Channel, until: Instant) -> Result<(Passed, Vec<Own
     loop {
         match hear(channel, until)? {
             (ToSuccessor::File, Some(file)) if files.len() < FILES_MAX => files.push(file),
+            (ToSuccessor::File, None) => {
+                return Err(Failure::for_now(
+                    "no descriptor is left: raise the limit of open files (LimitNOFILE=)",
+                ));
+            }
             (ToSuccessor::State(piece), _) if state.len() + piece.len() <= STATE_BYTES_MAX => {
                 state.extend(piece)
             }

@@ -1,13 +1,16 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 //!
-//! `successors` has the workers that are to take a context over, `backlogs` the bound on what waits for all of them.
+//! `successors` has the workers that are to take a context over, `inherited` those that a device process of another program has started, `backlogs` the
+//! bound on what waits for all of them.
 
 mod backlogs;
 mod crashes;
+mod inherited;
 mod successors;
 
 use self::backlogs::Backlogs;
 use self::crashes::{Kept, Life};
+pub(super) use self::inherited::{Inherited, PassedWorkers};
 pub(super) use self::successors::HANDS_OVER_TOKEN;
 use self::successors::Successor;
 use super::logging::output::{Budget, Heard, Output, Printer};
@@ -16,11 +19,12 @@ use crate::ipc::{
     Channel, ChildRole, DriverFamily, GpuChange, Outbox, OutboxError, Placement, ReceiveError, ToDevice,
     ToWorker, WorkerSetup,
 };
-use crate::sandbox::{FromChildren, Launcher};
+use crate::sandbox::{Ended, FromChildren, Launcher};
 use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, Passage};
 use protocol::ids::ContextId;
 use readiness::{self, Events};
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGSYS;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -89,6 +93,9 @@ pub(super) struct Workers {
     ended: Vec<u64>,
     contexts: FxHashMap<u32, ContextId>,
     ending: VecDeque<Ending>,
+    /// The launchers of other programs, whose workers are among the running ones, and the ends of workers whose launcher is gone.
+    inherited: Vec<Arc<Launcher>>,
+    orphans: Vec<Ended>,
     /// The ends at which the output of workers is read, by their serial numbers; those of workers that have ended are included.
     outputs: FxHashMap<u32, Output>,
     printing: Budget,
@@ -101,6 +108,8 @@ struct Worker {
     number: u64,
     channel: Channel,
     process: Process,
+    /// The page that it shares with us.
+    page: OwnedFd,
     /// Messages the socket had no room for, in order.
     outbox: Outbox<ToWorker>,
     /// The worker's `debug_name` and its gate, for a successor.
@@ -121,7 +130,7 @@ struct Worker {
 }
 
 /// The part of a worker without a driver.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SwappedOut {
     /// Bytes of contents that the context may have, at most.
     pub contents_max: u64,
@@ -226,6 +235,8 @@ impl Workers {
             ended: Vec::new(),
             contexts: FxHashMap::default(),
             ending: VecDeque::new(),
+            inherited: Vec::new(),
+            orphans: Vec::new(),
             outputs: FxHashMap::default(),
             printing: Budget::new(device_limits.log_lines),
         }
@@ -271,6 +282,7 @@ impl Workers {
             number,
             channel,
             process,
+            page: page.try_clone_to_owned()?,
             outbox: Outbox::default(),
             name,
             gate,
@@ -538,8 +550,9 @@ impl Workers {
     /// # Errors
     ///
     /// No worker is left, and none can be started any more.
-    pub(super) fn heard(&self) -> io::Result<Option<FromChildren>> {
-        self.launcher.heard()
+    pub(super) fn heard(&mut self) -> io::Result<Option<FromChildren>> {
+        let heard = self.launcher.heard()?;
+        Ok(heard.or_else(|| self.heard_of_inherited()))
     }
 
     /// The key that pipeline caches are authenticated with.
@@ -550,14 +563,6 @@ impl Workers {
     /// Goes on with the key of another process, so that what its guest keeps stays valid.
     pub(super) fn keep_key(&mut self, cache_key: CacheKey) {
         self.cache_key = cache_key;
-    }
-
-    /// Returns whether no worker is there, not even one that ends.
-    pub(super) fn are_all_gone(&self) -> bool {
-        self.running.is_empty()
-            && self.successors.is_empty()
-            && self.ending.is_empty()
-            && self.ended.is_empty()
     }
 
     /// The process that starts them.
@@ -581,9 +586,10 @@ impl Workers {
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
         let ending = self.ending.remove(at)?;
         let how = how_it_ended(status, out_of_memory, ending.killed);
-        let Ending { name, is_successor, .. } = ending;
-        let unexplained = ending.unexplained.map(|ctx_id| Unexplained { ctx_id, name, how, is_successor });
-        Some((ending.number, unexplained))
+        let Ending { number, name, is_successor, unexplained, .. } = ending;
+        let unexplained = unexplained.map(|ctx_id| Unexplained { ctx_id, name, how, is_successor });
+        self.retire_launchers();
+        Some((number, unexplained))
     }
 
     /// Returns when [`Self::kill_late`] has something to do next.
@@ -605,6 +611,9 @@ impl Workers {
     pub(super) fn end_all(mut self) {
         let running: Vec<_> = self.running.keys().copied().collect();
         running.into_iter().for_each(|ctx_id| self.end(ctx_id));
+        // Launchers of other programs kill theirs when nothing of ours is left that knows them.
+        self.inherited.clear();
+        self.ending.retain(|ending| Arc::ptr_eq(&ending.process.launcher, &self.launcher));
         let patience = Instant::now() + GRACE;
         while !self.ending.is_empty() {
             let left = patience.saturating_duration_since(Instant::now());
@@ -618,10 +627,6 @@ impl Workers {
         if let Some(launcher) = Arc::into_inner(launcher) {
             launcher.finish();
         }
-    }
-
-    fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        readiness::watch(&self.epoll, fd, token, Events::EPOLLIN)
     }
 }
 

@@ -1,5 +1,5 @@
-//! How often memory was freed: a request that finds none, and has waited for what is being freed, learns so whether there may be some now, whichever
-//! thread has freed it.
+//! A count of the times that memory was freed. A request that has found none, and has waited for what is being freed, learns by it whether there may be some
+//! now, whichever thread has freed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

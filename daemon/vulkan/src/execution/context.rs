@@ -51,7 +51,7 @@ pub struct Environment {
 pub struct Context {
     /// Memory that a successor needed only to be built up. It is freed before its device is destroyed.
     pub given_up: GivenUp,
-    /// How often memory of the context was freed.
+    /// The count of the times that memory of the context was freed.
     pub freed: Freed,
     /// The environment that it runs on and may use.
     pub env: Environment,

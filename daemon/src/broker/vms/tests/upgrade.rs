@@ -1,10 +1,12 @@
 //! A broker that is written down goes on in another one, whatever becomes of the text on the way.
 
 use super::*;
+use crate::broker::control::Answer;
 use crate::broker::upgrade::passing::Inherited;
 use crate::broker::upgrade::rehearsal::Program;
 use crate::broker::upgrade::{Stage, Upgrading};
 use crate::broker::vms::state::{Predecessor, State};
+use config::Amount;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -245,8 +247,86 @@ fn a_successor_that_is_ready_and_whose_predecessor_ends_is_the_vms_device_proces
 }
 
 #[test]
-fn a_successor_is_ended_when_a_program_begins_and_tried_again_when_it_has_ended() {
+fn contexts_stay_with_a_vm_whose_device_process_passes_them_on() {
     let (mut world, successor, _) = with_successor();
+    let gate = world.begin(0, 3);
+    says(&mut world, &successor, &ready());
+    assert!(!is_ended(&world));
+    // The old one does not read these orders any more.
+    let killed = world.ask(r#"{"request":"kill","vm":"a","context":3}"#).hears();
+    assert_eq!(killed, Some(Answer::Done));
+    let mut restarts = world.ask(r#"{"request":"restart","vm":"a","context":3}"#);
+    restarts.hears();
+    // What the old one has said last is heard, however late.
+    world.peers[0]
+        .send(&ToBroker::ContextEnds { ctx_id: ContextId(4), lost: None, hung: false }, None)
+        .unwrap();
+    world.peers[0].send(&ToBroker::Frontend { connected: true }, None).unwrap();
+    says(&mut world, &successor, &ToBroker::Frontend { connected: true });
+    // Orders are for the new one from now on.
+    let orders = || {
+        let all = std::iter::from_fn(|| successor.try_receive::<FromBroker>().ok().flatten());
+        all.map(|(message, _)| message).filter(|message| *message != FromBroker::HandOn).collect::<Vec<_>>()
+    };
+    assert_eq!(orders(), [FromBroker::Kill { ctx_id: CONTEXT }], "it is repeated");
+    assert!(restarts.hears_error().contains("try again"));
+    world.broker.tell(0, FromBroker::Report);
+    assert_eq!(orders(), [FromBroker::Report]);
+    let old = world.broker.vms[0].process.as_ref().unwrap().pid();
+    crash(old);
+    world.broker.child_ended(0, world.now);
+    assert!(matches!(orders()[..], [FromBroker::Place { .. }]), "it may not know where programs are placed");
+    assert_eq!((world.broker.vms[0].contexts.len(), world.broker.vms[0].past.restarts), (1, 0));
+    gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+    world.ring(0);
+    assert_eq!(gate.granted(), 1, "its worker is granted what it asks for");
+    successor.send(&ToBroker::ContextEnds { ctx_id: CONTEXT, lost: None, hung: false }, None).unwrap();
+    world.broker.channel(0, Events::EPOLLIN, world.now);
+    assert!(world.broker.vms[0].contexts.is_empty() && !world.is_dying(0));
+}
+
+#[test]
+fn contexts_stay_also_if_the_end_of_the_older_device_process_is_seen_first() {
+    let (mut world, successor, _) = with_successor();
+    world.begin(0, 3);
+    says(&mut world, &successor, &ready());
+    // The other waits for this before it ends, but the broker may look at its end first.
+    successor.send(&ToBroker::Frontend { connected: true }, None).unwrap();
+    crash(world.broker.vms[0].process.as_ref().unwrap().pid());
+    world.broker.child_ended(0, world.now);
+    assert_eq!(world.broker.vms[0].contexts.len(), 1);
+}
+
+#[test]
+fn contexts_end_with_both_device_processes() {
+    let (mut world, successor, _) = with_successor();
+    world.begin(0, 3);
+    serves(&mut world, &successor);
+    world.broker.end_successor(0, "test");
+    crash(world.broker.vms[0].process.as_ref().unwrap().pid());
+    world.broker.child_ended(0, world.now);
+    let vm = &world.broker.vms[0];
+    assert!(vm.contexts.is_empty() && vm.process.is_none());
+}
+
+#[test]
+fn a_successor_with_other_gpus_than_those_that_programs_use_is_ended() {
+    let (mut world, successor, _) = with_successor();
+    world.begin(0, 3);
+    let ToBroker::Ready { mut gpus, limits, in_force } = ready() else { unreachable!() };
+    gpus[0].uuid[0] ^= 1;
+    says(&mut world, &successor, &ToBroker::Ready { gpus, limits, in_force });
+    assert!(is_ended(&world) && world.heard(0).is_empty());
+    assert!(world.broker.vms[0].renew_at.is_some(), "these programs may end");
+}
+
+/// The context of the first VM.
+const CONTEXT: ContextId = ContextId(3);
+
+#[test]
+fn where_memory_is_shared_a_successor_is_ended_when_a_program_begins_and_tried_again_when_it_has_ended() {
+    let (mut world, successor, _) = with_successor();
+    world.broker.settings.room.gpu_memory = Some(Amount::Part(5000));
     world.begin(0, 3);
     says(&mut world, &successor, &ready());
     assert!(is_ended(&world) && world.heard(0).is_empty());
@@ -296,7 +376,7 @@ fn a_successor_that_cannot_be_started_is_tried_again_after_a_pause() {
 }
 
 #[test]
-fn pauses_between_successors_double_and_programs_that_end_shorten_none() {
+fn pauses_between_successors_double() {
     let (mut world, _successor, _) = with_successor();
     let vm = &mut world.broker.vms[0];
     let mut pause = |now| {
@@ -305,13 +385,6 @@ fn pauses_between_successors_double_and_programs_that_end_shorten_none() {
     };
     let pauses: Vec<_> = (0..9).map(|at| pause(at * 10_000 * SECOND)).collect();
     assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
-    let now = 100_000 * SECOND;
-    vm.renew_at = Some(now - 1);
-    vm.renews_behind_worker(now);
-    assert_eq!(vm.renew_at, Some(now + SECOND), "its worker may still be there");
-    vm.renews(now);
-    vm.renews_behind_worker(now + 3000 * SECOND);
-    assert_eq!(vm.renew_at, Some(now + 3600 * SECOND));
     vm.awaits_successor = false;
 }
 

@@ -1,0 +1,401 @@
+//! The device, written down for a device process of another program that serves the guest from then on, and built up there: contexts with their
+//! open fences, resources, mappings, and the memory that counts for each. The guest notices nothing.
+
+use super::Device;
+use super::context::{Context, State};
+use super::pieces::{Holdings, Piece, Waiting};
+use super::quota::Owner;
+use super::resource::{HostBlob, HostBlobState, Kind, Resource};
+use config::{Heap, MemoryId, PerHeap, Wanted};
+use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
+use protocol::virtio_gpu::MapCache;
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// A device, written down. `R` is the ticket of a command, written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PassedDevice<R> {
+    /// The offer of the device, which a guest has read.
+    window_size: u64,
+    capset: Vec<u8>,
+    shown: Vec<Option<ResourceId>>,
+    resources: Vec<PassedResource>,
+    contexts: Vec<PassedContext<R>>,
+    pieces: Vec<PassedPiece>,
+    holdings: Vec<PassedHoldings>,
+    waiting: Vec<PassedWaiting>,
+    away: Vec<Owner>,
+    dying: Vec<(Owner, u64)>,
+    next_owner: u64,
+    next_piece: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedResource {
+    id: ResourceId,
+    size: u64,
+    owner: Owner,
+    uuid: Option<[u8; 16]>,
+    /// None if its memory is the guest's.
+    blob: Option<PassedBlob>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedBlob {
+    state: PassedBlobState,
+    mappable: bool,
+    mapped: Option<u64>,
+    memory: Option<MemoryId>,
+}
+
+/// The states of a blob in which another process can take it over.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum PassedBlobState {
+    Shmem,
+    Exported(MapCache, Option<ContextId>),
+    Revoked { seems_mapped: bool },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedContext<R> {
+    id: ContextId,
+    state: State,
+    owner: Owner,
+    program: Owner,
+    attached: Vec<ResourceId>,
+    timelines: Vec<(RingIdx, Vec<(FenceId, R)>)>,
+    drivers: Vec<Owner>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedPiece {
+    memory: MemoryId,
+    owner: Owner,
+    heap: Heap,
+    bytes: u64,
+    holders: u64,
+    shared: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedHoldings {
+    owner: Owner,
+    pieces: Vec<(MemoryId, u64)>,
+    credit: PerHeap<u64>,
+    rings: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PassedWaiting {
+    ctx_id: ContextId,
+    request: u32,
+    wanted: Wanted,
+    is_told: bool,
+}
+
+impl<T> Device<T> {
+    /// Returns whether another process can take the device over now.
+    ///
+    /// # Errors
+    ///
+    /// Names what it cannot take over.
+    pub(crate) fn may_pass_on(&self) -> Result<(), &'static str> {
+        let is_handed_over = |context: &Context<T>| context.successor.is_some() || context.rests;
+        if self.contexts.values().any(is_handed_over) {
+            return Err("a context is being restarted or swapped");
+        }
+        let states = self.resources.values().filter_map(|resource| match &resource.kind {
+            Kind::HostBlob(blob) => Some(&blob.state),
+            Kind::Guest => None,
+        });
+        for state in states {
+            match state {
+                HostBlobState::Pending { .. } => return Err("memory is being exported"),
+                HostBlobState::Lent(..) => return Err("the guest maps memory of the GPU's driver"),
+                HostBlobState::Shmem | HostBlobState::Exported(..) | HostBlobState::Revoked { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the device down. `note` writes the ticket of a command down, or returns nothing if that is void.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::may_pass_on`], or the driver has reset the device.
+    pub(crate) fn pass_on<R>(&self, note: impl Fn(&T) -> Option<R>) -> Result<PassedDevice<R>, &'static str> {
+        self.may_pass_on()?;
+        let contexts = self.contexts.iter().map(|(id, context)| context.pass_on(*id, &note));
+        let resources = self.resources.iter().map(|(id, resource)| resource.pass_on(*id));
+        Ok(PassedDevice {
+            window_size: self.options.window_size,
+            capset: self.options.capset.clone(),
+            shown: self.scanouts.shown.clone(),
+            resources: resources.collect::<Option<_>>().ok_or("memory is being exported")?,
+            contexts: contexts.collect::<Option<_>>().ok_or("the driver has just reset the device")?,
+            pieces: self.pieces.table.iter().map(PassedPiece::new).collect(),
+            holdings: self.pieces.workers.iter().map(PassedHoldings::new).collect(),
+            waiting: self.waiting.iter().map(PassedWaiting::new).collect(),
+            away: self.away.iter().copied().collect(),
+            dying: self.dying.iter().map(|(owner, bytes)| (*owner, *bytes)).collect(),
+            next_owner: self.next_owner,
+            next_piece: self.pieces.next,
+        })
+    }
+
+    /// Goes on where a device of another process was. To be called once, before anything happens. `ticket` makes the ticket of a command again: none is
+    /// made if this fails, as one that is dropped is answered.
+    ///
+    /// # Errors
+    ///
+    /// Names the difference between the two devices, or the contradiction.
+    pub(crate) fn resume<R>(
+        &mut self,
+        passed: PassedDevice<R>,
+        ticket: impl Fn(R) -> T,
+    ) -> Result<(), &'static str> {
+        if passed.window_size != self.options.window_size {
+            return Err("its window would have another size");
+        }
+        if passed.capset != self.options.capset || passed.shown.len() != self.scanouts.shown.len() {
+            return Err("it would offer its guest another device");
+        }
+        if passed.resources.len() > self.options.limits.resources {
+            return Err("the guest has more resources than --max-resources allows now");
+        }
+        let ids: FxHashSet<_> = passed.contexts.iter().map(|context| context.id).collect();
+        let of_contexts = passed.contexts.iter().map(|context| context.owner);
+        let mut owners = passed.resources.iter().map(|resource| resource.owner).chain(of_contexts);
+        if ids.len() < passed.contexts.len() || owners.any(|owner| owner.0 >= passed.next_owner) {
+            return Err(CONTRADICTION);
+        }
+        passed.resources.into_iter().try_for_each(|resource| self.resume_resource(resource))?;
+        passed.contexts.into_iter().for_each(|context| self.resume_context(context, &ticket));
+        passed.pieces.into_iter().for_each(|piece| self.resume_piece(&piece));
+        passed.holdings.into_iter().for_each(|holdings| self.resume_holdings(holdings));
+        self.waiting.extend(passed.waiting.into_iter().map(PassedWaiting::resume));
+        self.away.extend(passed.away);
+        self.dying.extend(passed.dying);
+        (self.scanouts.shown, self.next_owner) = (passed.shown, passed.next_owner);
+        self.pieces.next = passed.next_piece;
+        Ok(())
+    }
+
+    fn resume_resource(&mut self, passed: PassedResource) -> Result<(), &'static str> {
+        let PassedResource { id, size, owner, uuid, blob } = passed;
+        self.quotas.resources.hold(owner, 1);
+        let kind = match blob {
+            None => Kind::Guest,
+            Some(PassedBlob { state, mappable, mapped, memory }) => {
+                if let Some(offset) = mapped {
+                    self.window.check(offset, size).map_err(|_| CONTRADICTION)?;
+                    self.window.insert(offset, size, id);
+                    self.quotas.live_maps.hold(owner, 1);
+                    self.quotas.window.hold(owner, size);
+                }
+                let state = match state {
+                    PassedBlobState::Shmem => {
+                        self.quotas.shmem_bytes.hold(owner, size);
+                        HostBlobState::Shmem
+                    }
+                    PassedBlobState::Exported(cache, creator) => HostBlobState::Exported(cache, creator),
+                    PassedBlobState::Revoked { seems_mapped } => HostBlobState::Revoked { seems_mapped },
+                };
+                Kind::HostBlob(HostBlob { state, mappable, mapped, memory })
+            }
+        };
+        let resource = Resource { uuid, ..Resource::new(size, kind, owner) };
+        self.resources.insert(id, resource).map_or(Ok(()), |_| Err(CONTRADICTION))
+    }
+
+    fn resume_context<R>(&mut self, passed: PassedContext<R>, ticket: &impl Fn(R) -> T) {
+        let PassedContext { id, state, owner, program, attached, timelines, drivers } = passed;
+        self.quotas.contexts.hold(program, 1);
+        let mut context = Context::new(state, owner, program);
+        (context.attached, context.drivers) = (attached.into_iter().collect(), drivers);
+        for (ring_idx, fences) in timelines {
+            for (fence_id, passed) in fences {
+                context.await_fence(ring_idx, fence_id, ticket(passed));
+            }
+        }
+        self.contexts.insert(id, context);
+    }
+
+    fn resume_piece(&mut self, passed: &PassedPiece) {
+        let PassedPiece { memory, owner, heap, bytes, holders, shared } = *passed;
+        self.quotas.memory.of(heap).hold(owner, bytes);
+        self.quotas.memory_pieces.hold(owner, 1);
+        self.pieces.table.insert(memory, Piece { owner, heap, bytes, holders, shared });
+    }
+
+    fn resume_holdings(&mut self, passed: PassedHoldings) {
+        let PassedHoldings { owner, pieces, credit, rings } = passed;
+        self.quotas.memory.device.hold(owner, credit.device);
+        self.quotas.memory.host.hold(owner, credit.host);
+        self.quotas.rings.hold(owner, rings);
+        let pieces = pieces.into_iter().collect();
+        self.pieces.workers.insert(owner, Holdings { pieces, credit, rings });
+    }
+}
+
+impl<R> PassedDevice<R> {
+    /// The tickets of all commands that are not answered.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = &R> {
+        let timelines = self.contexts.iter().flat_map(|context| &context.timelines);
+        timelines.flat_map(|(_, fences)| fences).map(|(_, ticket)| ticket)
+    }
+}
+
+impl<T> Context<T> {
+    fn pass_on<R>(&self, id: ContextId, note: &impl Fn(&T) -> Option<R>) -> Option<PassedContext<R>> {
+        let fences = |fences: &VecDeque<(FenceId, T)>| {
+            fences.iter().map(|(fence_id, ticket)| Some((*fence_id, note(ticket)?))).collect::<Option<_>>()
+        };
+        let timelines = self.timelines.iter().map(|(ring_idx, all)| Some((*ring_idx, fences(all)?)));
+        Some(PassedContext {
+            id,
+            state: self.state,
+            owner: self.owner,
+            program: self.program,
+            attached: self.attached.iter().copied().collect(),
+            timelines: timelines.collect::<Option<_>>()?,
+            drivers: self.drivers.clone(),
+        })
+    }
+}
+
+impl<T> Resource<T> {
+    /// Writes it down; none if that is not possible in its state.
+    fn pass_on(&self, id: ResourceId) -> Option<PassedResource> {
+        let blob = match &self.kind {
+            Kind::Guest => None,
+            Kind::HostBlob(HostBlob { state, mappable, mapped, memory }) => {
+                let state = match state {
+                    HostBlobState::Shmem => PassedBlobState::Shmem,
+                    HostBlobState::Exported(cache, creator) => PassedBlobState::Exported(*cache, *creator),
+                    HostBlobState::Revoked { seems_mapped } => {
+                        PassedBlobState::Revoked { seems_mapped: *seems_mapped }
+                    }
+                    HostBlobState::Pending { .. } | HostBlobState::Lent(..) => return None,
+                };
+                Some(PassedBlob { state, mappable: *mappable, mapped: *mapped, memory: *memory })
+            }
+        };
+        Some(PassedResource { id, size: self.size, owner: self.owner, uuid: self.uuid, blob })
+    }
+}
+
+impl PassedPiece {
+    fn new((memory, piece): (&MemoryId, &Piece)) -> Self {
+        let Piece { owner, heap, bytes, holders, shared } = *piece;
+        Self { memory: *memory, owner, heap, bytes, holders, shared }
+    }
+}
+
+impl PassedHoldings {
+    fn new((owner, holdings): (&Owner, &Holdings)) -> Self {
+        let Holdings { pieces, credit, rings } = holdings;
+        let pieces = pieces.iter().map(|(memory, times)| (*memory, *times)).collect();
+        Self { owner: *owner, pieces, credit: *credit, rings: *rings }
+    }
+}
+
+impl PassedWaiting {
+    fn new(waiting: &Waiting) -> Self {
+        let Waiting { ctx_id, request, wanted, is_told } = *waiting;
+        Self { ctx_id, request, wanted, is_told }
+    }
+
+    fn resume(self) -> Waiting {
+        let Self { ctx_id, request, wanted, is_told } = self;
+        Waiting { ctx_id, request, wanted, is_told }
+    }
+}
+
+/// The error for a state that no device could have.
+const CONTRADICTION: &str = "its resources contradict each other";
+
+#[cfg(test)]
+mod tests {
+    use super::super::DeviceOptions;
+    use super::*;
+    use config::{ContextLimits, DeviceLimits};
+
+    fn device(window_size: u64) -> Device<u32> {
+        let (limits, context_limits) = (DeviceLimits::default(), ContextLimits::default());
+        Device::new(DeviceOptions { num_scanouts: 1, window_size, capset: vec![7], limits, context_limits })
+    }
+
+    fn passed(device: &Device<u32>) -> PassedDevice<u32> {
+        device.pass_on(|ticket| Some(*ticket)).unwrap()
+    }
+
+    #[test]
+    fn a_device_goes_on_with_what_the_one_before_held_if_it_is_alike() {
+        let mut old = device(1 << 20);
+        old.resource_create_2d(ResourceId(3)).unwrap();
+        old.scanouts.shown[0] = Some(ResourceId(3));
+        let written = passed(&old);
+        let mut new = device(1 << 20);
+        new.resume(written.clone(), |ticket| ticket).unwrap();
+        assert_eq!(passed(&new), written);
+        assert_eq!(new.quotas.resources.used(), 1);
+        assert!(new.resource_create_2d(ResourceId(3)).is_err(), "it is there");
+        assert!(device(1 << 21).resume(written.clone(), |ticket| ticket).is_err());
+        let twice = PassedDevice {
+            resources: [written.resources.clone(), written.resources].concat(),
+            ..passed(&new)
+        };
+        assert!(device(1 << 20).resume(twice, |ticket| ticket).is_err());
+    }
+
+    #[test]
+    fn contexts_go_on_with_their_fences_and_mappings_and_what_counts_for_them() {
+        const VM: Owner = Owner(1);
+        let (size, id, ctx_id) = (8192, ResourceId(3), ContextId(5));
+        let mut old = device(1 << 20);
+        old.next_owner = 2;
+        old.quotas.contexts.hold(Owner(77), 1);
+        let mut context = Context::new(State::Alive, VM, Owner(77));
+        context.attach(id);
+        for fence in [7, 9] {
+            context.await_fence(RingIdx(1), FenceId(fence), fence as u32);
+        }
+        old.contexts.insert(ctx_id, context);
+        old.quotas.memory.host.hold(VM, size);
+        old.quotas.memory_pieces.hold(VM, 1);
+        let memory = old.pieces.add(VM, Heap::Host, size);
+        old.pieces.shown(memory);
+        let state = HostBlobState::Exported(MapCache::Cached, Some(ctx_id));
+        let blob = HostBlob { state, mappable: true, mapped: Some(4096), memory: Some(memory) };
+        old.quotas.take_map(VM, size).unwrap();
+        old.window.insert(4096, size, id);
+        old.add_resource(id, Resource::new(size, Kind::HostBlob(blob), VM)).unwrap();
+        let written = passed(&old);
+        let mut new = device(1 << 20);
+        new.resume(written.clone(), |ticket| ticket).unwrap();
+        assert_eq!(passed(&new), written);
+        assert_eq!(new.quotas.memory.host.held(VM), size);
+        assert_eq!((new.live_maps(), new.quotas.window.used()), (1, size));
+        assert!(new.window.check(8192, 4096).is_err(), "it is mapped");
+        assert_eq!(new.contexts.get_mut(&ctx_id).unwrap().signal(RingIdx(1), FenceId(9)), [7, 9]);
+        assert_eq!(new.pieces.add(VM, Heap::Host, 1), MemoryId(memory.0 + 1), "no name comes twice");
+        assert!(old.pass_on(|_| None::<u32>).is_err(), "its requests are void");
+    }
+
+    #[test]
+    fn what_only_one_process_can_know_is_waited_for() {
+        let mut device = device(1 << 20);
+        let creator = ContextId(5);
+        let state = HostBlobState::Pending { creator, create: None, waiting: Vec::new() };
+        let blob = HostBlob { state, mappable: true, mapped: None, memory: None };
+        device.add_resource(ResourceId(3), Resource::new(1, Kind::HostBlob(blob), Owner(0))).unwrap();
+        assert_eq!(device.may_pass_on(), Err("memory is being exported"));
+        device.remove_resource(ResourceId(3));
+        let mut context = Context::new(State::Alive, Owner(0), Owner(0));
+        context.rests = true;
+        device.contexts.insert(creator, context);
+        assert_eq!(device.may_pass_on(), Err("a context is being restarted or swapped"));
+    }
+}
