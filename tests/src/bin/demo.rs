@@ -3,9 +3,11 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tests::daemon_process::{DaemonProcess, build_daemon};
@@ -66,13 +68,17 @@ fn main() -> Result<()> {
     step("checking what this machine has");
     prerequisites::provide(prerequisites::PACKAGES)?;
     let compiled = Compiled::choose(&arguments);
-    let executable = compiled.executable(step)?;
     step(&format!(
         "getting QEMU, a kernel, Mesa and llama.cpp as Debian packages, which are kept in {} and not installed (when it is the first \
          time: 250 MB to fetch, up to 1.5 GB of the disk)",
         cache_dir()?.display()
     ));
-    let guest = Guest::build(arguments.guest).context("cannot build the guest")?;
+    // The network is slow, the compiler needs the processors.
+    let (executable, guest) = thread::scope(|scope| {
+        let guest = scope.spawn(|| fetched(arguments.guest, &compiled));
+        (compiled.executable(step), guest.join())
+    });
+    let (executable, guest) = (executable?, guest.map_err(|_| anyhow!("the guest's thread panicked"))??);
     let device = Device::choose(&arguments, &executable)?;
     let processor = Processor::choose(&arguments, &guest, step)?;
     step(&format!("starting the daemon on {}", device.name));
@@ -122,6 +128,16 @@ fn main() -> Result<()> {
         println!("{hint}");
     }
     Ok(())
+}
+
+/// Gets all packages that the demo needs, and makes the guest of them.
+fn fetched(suite: Suite, compiled: &Compiled) -> Result<Arc<Guest>> {
+    let guest = Guest::build(suite).context("cannot build the guest")?;
+    Vm::get_ready()?;
+    if compiled.is_slow() {
+        HostVulkan::lavapipe()?;
+    }
+    Ok(guest)
 }
 
 /// Returns the commands that print the measurements of llama.cpp, which depend on the daemon's speed.

@@ -93,7 +93,7 @@ impl Vm {
     /// # Errors
     /// QEMU cannot be had, the machine died, or hung twice.
     pub fn boot(guest: &Guest, script: &Script, options: &Options) -> Result<Self> {
-        let qemu = PackageRoot::with(Suite::Testing, &["qemu-system-x86"])?;
+        let qemu = qemu()?;
         let mut vm = Self::start(&qemu, guest, script, options)?;
         if !vm.reaches_its_first_process(Duration::MAX)? {
             eprintln!(
@@ -109,6 +109,14 @@ impl Vm {
         Ok(vm)
     }
 
+    /// Gets QEMU, unless that was done before.
+    ///
+    /// # Errors
+    /// QEMU cannot be had.
+    pub fn get_ready() -> Result<()> {
+        qemu().map(drop)
+    }
+
     /// Boots, waits for the end of the script and returns its outcome.
     ///
     /// # Errors
@@ -122,7 +130,7 @@ impl Vm {
     /// # Errors
     /// QEMU cannot be had.
     pub fn works(guest: &Guest, options: &Options) -> Result<bool> {
-        let qemu = PackageRoot::with(Suite::Testing, &["qemu-system-x86"])?;
+        let qemu = qemu()?;
         let mut vm = Self::start(&qemu, guest, &Script::new("true"), options)?;
         let boots = vm.reaches_its_first_process(options.limit).unwrap_or(false);
         Ok(boots && vm.wait().is_ok_and(|outcome| outcome.status == 0))
@@ -300,6 +308,11 @@ impl Vm {
     }
 }
 
+/// Gets QEMU, unless that was done before.
+fn qemu() -> Result<PackageRoot> {
+    PackageRoot::with(Suite::Testing, &["qemu-system-x86"])
+}
+
 impl Drop for Vm {
     fn drop(&mut self) {
         self.child.kill().ok();
@@ -381,7 +394,7 @@ fn bare(qemu: &PackageRoot) -> Result<Command> {
 /// # Errors
 /// QEMU refuses them.
 pub fn accepts(arguments: &[String]) -> Result<()> {
-    let qemu = PackageRoot::with(Suite::Testing, &["qemu-system-x86"])?;
+    let qemu = qemu()?;
     let folder = TempDir::new()?;
     let socket = folder.path().join("qmp");
     let mut command = bare(&qemu)?;
