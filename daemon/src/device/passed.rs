@@ -6,7 +6,7 @@ use super::context::{Context, State};
 use super::pieces::{Holdings, Piece, Waiting};
 use super::quota::Owner;
 use super::resource::{HostBlob, HostBlobState, Kind, Resource};
-use config::{Heap, MemoryId, PerHeap, Wanted};
+use config::MemoryId;
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::MapCache;
 use rustc_hash::FxHashSet;
@@ -22,9 +22,9 @@ pub(crate) struct PassedDevice<R> {
     shown: Vec<Option<ResourceId>>,
     resources: Vec<PassedResource>,
     contexts: Vec<PassedContext<R>>,
-    pieces: Vec<PassedPiece>,
-    holdings: Vec<PassedHoldings>,
-    waiting: Vec<PassedWaiting>,
+    pieces: Vec<(MemoryId, Piece)>,
+    holdings: Vec<(Owner, Holdings)>,
+    waiting: Vec<Waiting>,
     away: Vec<Owner>,
     dying: Vec<(Owner, u64)>,
     next_owner: u64,
@@ -54,6 +54,7 @@ struct PassedBlob {
 enum PassedBlobState {
     Shmem,
     Exported(MapCache, Option<ContextId>),
+    Lent(MapCache, ContextId),
     Revoked { seems_mapped: bool },
 }
 
@@ -68,75 +69,42 @@ struct PassedContext<R> {
     drivers: Vec<Owner>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct PassedPiece {
-    memory: MemoryId,
-    owner: Owner,
-    heap: Heap,
-    bytes: u64,
-    holders: u64,
-    shared: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct PassedHoldings {
-    owner: Owner,
-    pieces: Vec<(MemoryId, u64)>,
-    credit: PerHeap<u64>,
-    rings: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct PassedWaiting {
-    ctx_id: ContextId,
-    request: u32,
-    wanted: Wanted,
-    is_told: bool,
-}
-
 impl<T> Device<T> {
     /// Returns whether another process can take the device over now.
     ///
     /// # Errors
     ///
-    /// Names what it cannot take over.
+    /// The reason why another process cannot take it over now.
     pub(crate) fn may_pass_on(&self) -> Result<(), &'static str> {
         let is_handed_over = |context: &Context<T>| context.successor.is_some() || context.rests;
         if self.contexts.values().any(is_handed_over) {
             return Err("a context is being restarted or swapped");
         }
-        let states = self.resources.values().filter_map(|resource| match &resource.kind {
-            Kind::HostBlob(blob) => Some(&blob.state),
-            Kind::Guest => None,
-        });
-        for state in states {
-            match state {
-                HostBlobState::Pending { .. } => return Err("memory is being exported"),
-                HostBlobState::Lent(..) => return Err("the guest maps memory of the GPU's driver"),
-                HostBlobState::Shmem | HostBlobState::Exported(..) | HostBlobState::Revoked { .. } => {}
-            }
-        }
-        Ok(())
+        self.resources.values().try_for_each(|resource| resource.passed_blob().map(drop))
     }
 
-    /// Writes the device down. `note` writes the ticket of a command down, or returns nothing if that is void.
+    /// Writes the device down, where [`Self::may_pass_on`] allows that. `note` writes the ticket of a command down, or returns nothing if that is void.
     ///
     /// # Errors
     ///
-    /// As those of [`Self::may_pass_on`], or the driver has reset the device.
+    /// Names what another process cannot take over.
     pub(crate) fn pass_on<R>(&self, note: impl Fn(&T) -> Option<R>) -> Result<PassedDevice<R>, &'static str> {
-        self.may_pass_on()?;
         let contexts = self.contexts.iter().map(|(id, context)| context.pass_on(*id, &note));
         let resources = self.resources.iter().map(|(id, resource)| resource.pass_on(*id));
         Ok(PassedDevice {
             window_size: self.options.window_size,
             capset: self.options.capset.clone(),
             shown: self.scanouts.shown.clone(),
-            resources: resources.collect::<Option<_>>().ok_or("memory is being exported")?,
+            resources: resources.collect::<Result<_, _>>()?,
             contexts: contexts.collect::<Option<_>>().ok_or("the driver has just reset the device")?,
-            pieces: self.pieces.table.iter().map(PassedPiece::new).collect(),
-            holdings: self.pieces.workers.iter().map(PassedHoldings::new).collect(),
-            waiting: self.waiting.iter().map(PassedWaiting::new).collect(),
+            pieces: self.pieces.table.iter().map(|(memory, piece)| (*memory, piece.clone())).collect(),
+            holdings: self
+                .pieces
+                .workers
+                .iter()
+                .map(|(owner, holdings)| (*owner, holdings.clone()))
+                .collect(),
+            waiting: self.waiting.to_vec(),
             away: self.away.iter().copied().collect(),
             dying: self.dying.iter().map(|(owner, bytes)| (*owner, *bytes)).collect(),
             next_owner: self.next_owner,
@@ -172,9 +140,9 @@ impl<T> Device<T> {
         }
         passed.resources.into_iter().try_for_each(|resource| self.resume_resource(resource))?;
         passed.contexts.into_iter().for_each(|context| self.resume_context(context, &ticket));
-        passed.pieces.into_iter().for_each(|piece| self.resume_piece(&piece));
-        passed.holdings.into_iter().for_each(|holdings| self.resume_holdings(holdings));
-        self.waiting.extend(passed.waiting.into_iter().map(PassedWaiting::resume));
+        passed.pieces.into_iter().for_each(|(memory, piece)| self.resume_piece(memory, piece));
+        passed.holdings.into_iter().for_each(|(owner, holdings)| self.resume_holdings(owner, holdings));
+        self.waiting.extend(passed.waiting);
         self.away.extend(passed.away);
         self.dying.extend(passed.dying);
         (self.scanouts.shown, self.next_owner) = (passed.shown, passed.next_owner);
@@ -200,6 +168,7 @@ impl<T> Device<T> {
                         HostBlobState::Shmem
                     }
                     PassedBlobState::Exported(cache, creator) => HostBlobState::Exported(cache, creator),
+                    PassedBlobState::Lent(cache, lender) => HostBlobState::Lent(cache, lender),
                     PassedBlobState::Revoked { seems_mapped } => HostBlobState::Revoked { seems_mapped },
                 };
                 Kind::HostBlob(HostBlob { state, mappable, mapped, memory })
@@ -222,20 +191,17 @@ impl<T> Device<T> {
         self.contexts.insert(id, context);
     }
 
-    fn resume_piece(&mut self, passed: &PassedPiece) {
-        let PassedPiece { memory, owner, heap, bytes, holders, shared } = *passed;
-        self.quotas.memory.of(heap).hold(owner, bytes);
-        self.quotas.memory_pieces.hold(owner, 1);
-        self.pieces.table.insert(memory, Piece { owner, heap, bytes, holders, shared });
+    fn resume_piece(&mut self, memory: MemoryId, piece: Piece) {
+        self.quotas.memory.of(piece.heap).hold(piece.owner, piece.bytes);
+        self.quotas.memory_pieces.hold(piece.owner, 1);
+        self.pieces.table.insert(memory, piece);
     }
 
-    fn resume_holdings(&mut self, passed: PassedHoldings) {
-        let PassedHoldings { owner, pieces, credit, rings } = passed;
-        self.quotas.memory.device.hold(owner, credit.device);
-        self.quotas.memory.host.hold(owner, credit.host);
-        self.quotas.rings.hold(owner, rings);
-        let pieces = pieces.into_iter().collect();
-        self.pieces.workers.insert(owner, Holdings { pieces, credit, rings });
+    fn resume_holdings(&mut self, owner: Owner, holdings: Holdings) {
+        self.quotas.memory.device.hold(owner, holdings.credit.device);
+        self.quotas.memory.host.hold(owner, holdings.credit.host);
+        self.quotas.rings.hold(owner, holdings.rings);
+        self.pieces.workers.insert(owner, holdings);
     }
 }
 
@@ -266,50 +232,30 @@ impl<T> Context<T> {
 }
 
 impl<T> Resource<T> {
-    /// Writes it down; none if that is not possible in its state.
-    fn pass_on(&self, id: ResourceId) -> Option<PassedResource> {
-        let blob = match &self.kind {
-            Kind::Guest => None,
-            Kind::HostBlob(HostBlob { state, mappable, mapped, memory }) => {
-                let state = match state {
-                    HostBlobState::Shmem => PassedBlobState::Shmem,
-                    HostBlobState::Exported(cache, creator) => PassedBlobState::Exported(*cache, *creator),
-                    HostBlobState::Revoked { seems_mapped } => {
-                        PassedBlobState::Revoked { seems_mapped: *seems_mapped }
-                    }
-                    HostBlobState::Pending { .. } | HostBlobState::Lent(..) => return None,
-                };
-                Some(PassedBlob { state, mappable: *mappable, mapped: *mapped, memory: *memory })
-            }
+    fn pass_on(&self, id: ResourceId) -> Result<PassedResource, &'static str> {
+        let blob = self.passed_blob()?;
+        Ok(PassedResource { id, size: self.size, owner: self.owner, uuid: self.uuid, blob })
+    }
+
+    /// Writes its blob down, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// Names what is in the way as long as the blob is in its state.
+    fn passed_blob(&self) -> Result<Option<PassedBlob>, &'static str> {
+        let Kind::HostBlob(HostBlob { state, mappable, mapped, memory }) = &self.kind else {
+            return Ok(None);
         };
-        Some(PassedResource { id, size: self.size, owner: self.owner, uuid: self.uuid, blob })
-    }
-}
-
-impl PassedPiece {
-    fn new((memory, piece): (&MemoryId, &Piece)) -> Self {
-        let Piece { owner, heap, bytes, holders, shared } = *piece;
-        Self { memory: *memory, owner, heap, bytes, holders, shared }
-    }
-}
-
-impl PassedHoldings {
-    fn new((owner, holdings): (&Owner, &Holdings)) -> Self {
-        let Holdings { pieces, credit, rings } = holdings;
-        let pieces = pieces.iter().map(|(memory, times)| (*memory, *times)).collect();
-        Self { owner: *owner, pieces, credit: *credit, rings: *rings }
-    }
-}
-
-impl PassedWaiting {
-    fn new(waiting: &Waiting) -> Self {
-        let Waiting { ctx_id, request, wanted, is_told } = *waiting;
-        Self { ctx_id, request, wanted, is_told }
-    }
-
-    fn resume(self) -> Waiting {
-        let Self { ctx_id, request, wanted, is_told } = self;
-        Waiting { ctx_id, request, wanted, is_told }
+        let state = match state {
+            HostBlobState::Shmem => PassedBlobState::Shmem,
+            HostBlobState::Exported(cache, creator) => PassedBlobState::Exported(*cache, *creator),
+            HostBlobState::Lent(cache, lender) => PassedBlobState::Lent(*cache, *lender),
+            HostBlobState::Revoked { seems_mapped } => {
+                PassedBlobState::Revoked { seems_mapped: *seems_mapped }
+            }
+            HostBlobState::Pending { .. } => return Err("memory is being exported"),
+        };
+        Ok(Some(PassedBlob { state, mappable: *mappable, mapped: *mapped, memory: *memory }))
     }
 }
 
@@ -320,7 +266,7 @@ const CONTRADICTION: &str = "its resources contradict each other";
 mod tests {
     use super::super::DeviceOptions;
     use super::*;
-    use config::{ContextLimits, DeviceLimits};
+    use config::{ContextLimits, DeviceLimits, Heap};
 
     fn device(window_size: u64) -> Device<u32> {
         let (limits, context_limits) = (DeviceLimits::default(), ContextLimits::default());
@@ -372,6 +318,9 @@ mod tests {
         old.quotas.take_map(VM, size).unwrap();
         old.window.insert(4096, size, id);
         old.add_resource(id, Resource::new(size, Kind::HostBlob(blob), VM)).unwrap();
+        let state = HostBlobState::Lent(MapCache::WriteCombined, ctx_id);
+        let lent = HostBlob { state, mappable: true, mapped: None, memory: None };
+        old.add_resource(ResourceId(4), Resource::new(size, Kind::HostBlob(lent), VM)).unwrap();
         let written = passed(&old);
         let mut new = device(1 << 20);
         new.resume(written.clone(), |ticket| ticket).unwrap();

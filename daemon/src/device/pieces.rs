@@ -5,9 +5,10 @@ use super::quotas::Quotas;
 use config::{Heap, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 /// A request that waits for memory which workers that are ending hold, or for room.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Waiting {
     pub(super) ctx_id: ContextId,
     pub(super) request: u32,
@@ -24,7 +25,7 @@ pub(crate) struct Pieces {
     pub(super) next: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Piece {
     pub(super) owner: Owner,
     pub(super) heap: Heap,
@@ -35,7 +36,7 @@ pub(super) struct Piece {
 }
 
 /// The pieces that one worker holds.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Holdings {
     /// Pieces, each with the number of times that it was given.
     pub(super) pieces: FxHashMap<MemoryId, u64>,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The form of the state that is passed on. It rises with each change of these messages and of the content of [`ToSuccessor::State`].
-pub const SUCCESSION: u32 = 2;
+pub const SUCCESSION: u32 = 3;
 
 /// From the device process that serves to its successor. The first two keep their places in all forms, as programs of other forms read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,9 +29,11 @@ pub enum ToSuccessor {
     Serve,
 }
 
-/// The answer of the successor.
+/// The answers of the successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSuccessor {
     /// The successor has built the state up and touched nothing, and serves as soon as it is told to.
     CanServe,
+    /// The successor serves, and its launcher keeps all that the sender's launcher kept: that can let go. The last message.
+    Serves,
 }

@@ -5,6 +5,7 @@
 //! while it may have something to write down; one that has not is looked at again when something is sent to it. Knows no process and no clock: time
 //! is passed in.
 
+use crate::transport::PassedFiles;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -401,12 +402,11 @@ impl Checkpoints {
     pub(super) fn resume(
         &mut self,
         passed: Vec<PassedCheckpoint>,
-        files: &mut dyn Iterator<Item = OwnedFd>,
+        files: &mut PassedFiles,
         now: Instant,
     ) -> io::Result<()> {
         for PassedCheckpoint { ctx_id, number, has_journal } in passed {
-            let journal = has_journal.then(|| files.next().ok_or(io::ErrorKind::UnexpectedEof));
-            let journal = journal.transpose()?;
+            let journal = has_journal.then(|| files.take()).transpose()?;
             self.contexts.insert(ctx_id, Checkpoint { number, journal, ..Checkpoint::default() });
             self.is_used(ctx_id, now);
         }

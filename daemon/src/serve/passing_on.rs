@@ -3,6 +3,7 @@
 
 use super::blobs::PassedBlobs;
 use super::blobs::deposits::PassedDeposits;
+use super::blobs::lenders::PassedLender;
 use super::checkpoints::PassedCheckpoint;
 use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
@@ -12,13 +13,13 @@ use super::rings::PassedRing;
 use super::run::{Server, TOKEN_LAUNCHER, TOKENS};
 use super::setup::Listen;
 use super::succession::{
-    HALT_PATIENCE, PATIENCE, REST_PATIENCE, Rests, Succession, await_turn, give, refuse, take,
+    Attempt, HALT_PATIENCE, PATIENCE, REST_PATIENCE, Succession, await_turn, give, refuse, take,
 };
 use super::window::Window;
 use super::workers::{Inherited, PassedWorkers};
 use crate::device::PassedDevice;
-use crate::ipc::{Channel, WORKER_MESSAGES};
-use crate::transport::{PassedRequest, PassedSession, QUEUES, Session};
+use crate::ipc::{Channel, FromSuccessor, WORKER_MESSAGES};
+use crate::transport::{PassedFiles, PassedRequest, PassedSession, QUEUES, Session};
 use config::CacheKey;
 use outside::SocketFile;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,7 @@ pub(super) struct Passed {
     pub(super) worker_messages: u32,
     pub(super) workers: PassedWorkers,
     pub(super) blobs: PassedBlobs,
+    pub(super) lenders: Vec<PassedLender>,
     pub(super) rings: Vec<PassedRing>,
     pub(super) deposits: Vec<PassedDeposits>,
     pub(super) checkpoints: Vec<PassedCheckpoint>,
@@ -52,7 +54,7 @@ pub(super) struct Passed {
 
 /// The reason why another process does not serve the frontend.
 enum NotGiven {
-    /// Something is in the way that may be gone in a moment.
+    /// This process cannot pass everything on now; it may in a moment.
     InTheWay(String),
     /// The other process does not take everything over.
     Refused(String),
@@ -81,10 +83,10 @@ impl Server {
                 };
             }
             (Succession::Wanted(channel), _) => {
-                self.come_to_rest(Rests { channel, until: now + REST_PATIENCE }, now);
+                self.come_to_rest(Attempt { channel, until: now + REST_PATIENCE }, now);
             }
-            (Succession::Rests(rests, at), _) if at <= now => self.come_to_rest(rests, now),
-            (Succession::Halts(Rests { channel, .. }, until), _) if until <= now => {
+            (Succession::Rests(attempt, at), _) if at <= now => self.come_to_rest(attempt, now),
+            (Succession::Halts(Attempt { channel, .. }, until), _) if until <= now => {
                 self.world.session.iter().for_each(|session| session.unhalt());
                 refuse(&channel, "the frontend is in the middle of a message");
             }
@@ -94,15 +96,15 @@ impl Server {
     }
 
     /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
-    fn come_to_rest(&mut self, rests: Rests, now: Instant) {
+    fn come_to_rest(&mut self, attempt: Attempt, now: Instant) {
         let may_pass_on = self.may_pass_on();
         match (may_pass_on, &self.world.session) {
             (Ok(()), Some(session)) => match session.halt() {
-                Ok(()) => self.world.succession = Succession::Halts(rests, now + HALT_PATIENCE),
-                Err(error) => refuse(&rests.channel, &error.to_string()),
+                Ok(()) => self.world.succession = Succession::Halts(attempt, now + HALT_PATIENCE),
+                Err(error) => refuse(&attempt.channel, &error.to_string()),
             },
-            (Ok(()), None) => refuse(&rests.channel, "no frontend is connected"),
-            (Err(reason), _) => self.world.succession.try_again(rests, reason, now),
+            (Ok(()), None) => refuse(&attempt.channel, "no frontend is connected"),
+            (Err(reason), _) => self.world.succession.try_again(attempt, reason, now),
         }
     }
 
@@ -110,7 +112,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Names what is in the way.
+    /// The reason why another process cannot take it over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
         self.device.may_pass_on()?;
         self.world.may_pass_on()?;
@@ -125,25 +127,25 @@ impl Server {
 
     /// The frontend is not listened to any more. Returns whether another process serves it from now on.
     pub(super) fn halted(&mut self) -> bool {
-        if let Some(rests) = self.world.succession.take_halts() {
+        if let Some(attempt) = self.world.succession.take_halts() {
             self.settle();
             self.world.signal();
             // The other process is waited for, not the frontend.
             self.world.progress.waits();
-            let given = self.give(&rests);
+            let given = self.give(&attempt);
             self.world.progress.begins();
             match given {
                 Ok(()) => {
                     log::info!("a device process of another program serves the frontend from now on");
-                    self.given = Some(rests.channel);
+                    self.given = Some(attempt.channel);
                     return true;
                 }
                 Err(NotGiven::InTheWay(reason)) => {
-                    self.world.succession.try_again(rests, &reason, Instant::now());
+                    self.world.succession.try_again(attempt, &reason, Instant::now());
                 }
                 Err(NotGiven::Refused(reason)) => {
                     log::info!("this device process goes on serving the frontend: {reason}");
-                    refuse(&rests.channel, &reason);
+                    refuse(&attempt.channel, &reason);
                 }
             }
         }
@@ -154,20 +156,20 @@ impl Server {
     }
 
     /// Passes everything on to the other process, and has it serve.
-    fn give(&self, rests: &Rests) -> Result<(), NotGiven> {
+    fn give(&self, attempt: &Attempt) -> Result<(), NotGiven> {
         let (passed, of_session, files) = self.all_of_it().map_err(NotGiven::InTheWay)?;
         let files: Vec<_> = of_session.iter().map(AsFd::as_fd).chain(files).collect();
-        give(&rests.channel, &passed, &files, PATIENCE).map_err(NotGiven::Refused)
+        give(&attempt.channel, &passed, &files, PATIENCE).map_err(NotGiven::Refused)
     }
 
     /// Writes everything down, with the descriptors of the session, and the others.
     ///
     /// # Errors
     ///
-    /// Names what is in the way.
+    /// The reason why another process cannot take it over now.
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>, Vec<BorrowedFd<'_>>), String> {
         self.may_pass_on()?;
-        let World { workers, blobs, deposits, checkpoints, strikes, .. } = &self.world;
+        let World { workers, blobs, lenders, deposits, checkpoints, strikes, .. } = &self.world;
         let session = self.world.session.as_ref().ok_or("the frontend is gone")?;
         let Listen::Socket { listener, file } = &self.listen else {
             return Err("this device process listens at no socket".into());
@@ -182,15 +184,17 @@ impl Server {
         of_session.insert(0, listener.try_clone().map_err(|error| error.to_string())?.into());
         let (passed_workers, mut files) = workers.pass_on();
         let (blobs, of_blobs) = blobs.pass_on();
+        let (lenders, anchors) = lenders.pass_on();
         let (deposits, of_deposits) = deposits.pass_on();
         let (checkpoints, journals) = checkpoints.pass_on();
-        files.extend(of_blobs.into_iter().chain(of_deposits).chain(journals));
+        files.extend(of_blobs.into_iter().chain(anchors).chain(of_deposits).chain(journals));
         let passed = Passed {
             session,
             device,
             worker_messages: WORKER_MESSAGES,
             workers: passed_workers,
             blobs,
+            lenders,
             rings: self.world.rings.pass_on(),
             deposits,
             checkpoints,
@@ -212,9 +216,9 @@ impl Server {
         self.world.progress.waits();
         let until = Instant::now() + REST_PATIENCE + HALT_PATIENCE + PATIENCE;
         let (passed, files): (Passed, _) = take(channel, until)?;
-        let mut files = files.into_iter();
-        let listener =
-            UnixListener::from(files.next().ok_or_else(|| Failure::for_good("no socket to listen at"))?);
+        let mut files = PassedFiles::from(files);
+        let listener = files.take().map_err(|_| Failure::for_good("no socket to listen at"))?;
+        let listener = UnixListener::from(listener);
         // Another file may lie at the path by now: the launcher compares.
         let file = passed.socket.zip(self.listen.path());
         let file = file.map(|(identity, path)| SocketFile::known(path, identity));
@@ -224,6 +228,8 @@ impl Server {
         await_turn(channel)?;
         self.listen = Listen::Socket { listener, file };
         self.serves_on(session, inherited);
+        // The other process may be gone by now.
+        let _ = channel.try_send(&FromSuccessor::Serves, None);
         self.world.progress.begins();
         Ok(())
     }
@@ -236,7 +242,7 @@ impl Server {
     pub(super) fn resumed(
         &mut self,
         passed: Passed,
-        files: &mut dyn Iterator<Item = OwnedFd>,
+        files: &mut PassedFiles,
     ) -> Result<(Session, Inherited), Failure> {
         if !passed.workers.is_empty() && passed.worker_messages != WORKER_MESSAGES {
             let why = "workers of its program speak otherwise than this program: it waits for the end of their programs";
@@ -249,14 +255,16 @@ impl Server {
         })?;
         let resumed = self.device.resume(passed.device, |request| session.resume_request(request));
         resumed.map_err(Failure::for_good)?;
-        let World { workers, blobs, deposits, checkpoints, strikes, rings, window, .. } = &mut self.world;
+        let World { workers, blobs, lenders, deposits, checkpoints, strikes, rings, window, .. } =
+            &mut self.world;
         let inherited = workers.inherit(passed.workers, files, TOKEN_LAUNCHER);
         let of_system = |error: io::Error| Failure::for_now(error.to_string());
         let inherited = inherited.map_err(of_system)?;
         blobs.resume(passed.blobs, files).map_err(of_system)?;
+        lenders.resume(passed.lenders, files).map_err(of_system)?;
         deposits.resume(passed.deposits, files).map_err(of_system)?;
         checkpoints.resume(passed.checkpoints, files, now).map_err(of_system)?;
-        if files.next().is_some() {
+        if !files.is_empty() {
             return Err(Failure::for_good("it passes on more descriptors than it names"));
         }
         rings.resume(passed.rings);
@@ -273,6 +281,8 @@ impl Server {
             self.world.hangs.begins(ctx_id, page);
         }
         self.world.workers.adopt(inherited);
+        // First the anchors: should this process end, its launcher has them.
+        self.world.order_keeper();
         self.world.report_due = true;
         // The files were those of the other process until now.
         let launcher = self.world.workers.launcher();
@@ -294,7 +304,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Names what is in the way.
+    /// The reason why another process cannot take it over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
         let Self { workers, lenders, closer, outdated, room, window: Window { late, owed, .. }, .. } = self;
         if outdated.has_lost_socket {
@@ -313,7 +323,7 @@ impl World {
         if self.checkpoints.is_one_awaited() {
             return Err("a worker writes a checkpoint");
         }
-        if !(late.is_empty() && owed.is_empty() && lenders.is_empty() && closer.is_done()) {
+        if !(late.is_empty() && owed.is_empty() && lenders.may_pass_on() && closer.is_done()) {
             return Err("memory that the guest has given up is still mapped, or being freed");
         }
         Ok(())
@@ -323,9 +333,9 @@ impl World {
     pub(super) fn call_halt_off(&mut self) {
         let halts = self.succession.take_halts();
         let Some(session) = &mut self.session else { return };
-        if let Some(rests) = halts {
+        if let Some(attempt) = halts {
             session.unhalt();
-            self.succession.try_again(rests, "the frontend maps or unmaps", Instant::now());
+            self.succession.try_again(attempt, "the frontend maps or unmaps", Instant::now());
         }
         if session.is_halted() {
             session.go_on();

@@ -22,7 +22,7 @@ use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
 use super::setup::{EndRequest, Listen, take_signals};
-use super::succession::Succession;
+use super::succession::{Succession, serves};
 use super::window::Window;
 use super::workers::{
     CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
@@ -906,7 +906,7 @@ impl Server {
 
     /// Leaves everything to the device process that serves now, and waits until that has told the broker so: the broker takes the end of this process for
     /// the end of all contexts otherwise.
-    fn leave(&mut self, other: &Channel) {
+    pub(super) fn leave(&mut self, other: &Channel) {
         self.world.progress.waits();
         self.end_request.frontend_is_gone();
         if !readiness::has_ended(other, LEAVES_WITHIN) {
@@ -914,6 +914,11 @@ impl Server {
                 "the device process that serves the VM from now on does not go on within {}",
                 Span(LEAVES_WITHIN)
             );
+        }
+        // Otherwise that keeps them until the frontend has ended, as for a device process that was killed.
+        if serves(other) {
+            self.world.lenders.leave();
+            self.world.order_keeper();
         }
         if let Err(error) = self.world.workers.launcher().leave_at_end() {
             log::error!(

@@ -1,5 +1,6 @@
 //! Tests run both device processes of a succession in one process, with a played frontend.
 
+use super::blobs::lenders::Lenders;
 use super::broker::Broker;
 use super::fuzzing::options;
 use super::handover::failure::Lasts;
@@ -8,7 +9,7 @@ use super::passing_on::Passed;
 use super::restarts_tests::{CONTEXT, OLD, Rig, rig};
 use super::run::{Options, Server};
 use super::setup::Listen;
-use super::succession::{Rests, Succession, give, take};
+use super::succession::{Attempt, Succession, give, take};
 use super::window::Table;
 use super::workers::Whose;
 use crate::ipc::{
@@ -17,11 +18,13 @@ use crate::ipc::{
 };
 use crate::ipc::{ReceiveError, ToLauncher};
 use crate::sandbox::{Ended, FromChildren, Launcher};
-use crate::transport::Session;
+use crate::transport::{PassedFiles, Session};
+use config::DriverMapped;
 use outside::Access;
 use protocol::ids::{FenceId, RingIdx};
 use readiness::Reported;
 use rustix::event::PollFlags;
+use rustix::fs::makedev;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -117,10 +120,10 @@ impl Old {
         self.rest()
     }
 
-    /// Does the same, if nothing is in the way now.
+    /// Does the same as [`Self::hand_on`], but gives the attempt up at once if the device process cannot pass everything on.
     fn hand_on_at_once(&mut self, channel: Channel) -> bool {
         let now = Instant::now();
-        self.server.world.succession = Succession::Rests(Rests { channel, until: now }, now);
+        self.server.world.succession = Succession::Rests(Attempt { channel, until: now }, now);
         assert!(self.server.succession_due().unwrap().is_none());
         self.rest()
     }
@@ -166,8 +169,8 @@ fn a_frontend_that_is_to_map_is_listened_to_while_it_is_waited_for() {
         session.halt().unwrap();
         await_halt(session);
         if comes_to_rest {
-            let rests = Rests { channel: ours, until: Instant::now() };
-            world.succession = Succession::Halts(rests, Instant::now() + LONG);
+            let attempt = Attempt { channel: ours, until: Instant::now() };
+            world.succession = Succession::Halts(attempt, Instant::now() + LONG);
         } else {
             // The broker wants another succession, which stays.
             world.succession = Succession::Wanted(ours);
@@ -214,9 +217,10 @@ fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
     assert_eq!(rig.server.world.workers.may_pass_on(), Ok(()));
     let (passed, files) = rig.server.world.workers.pass_on();
     let passed = decode(&encode(&passed).unwrap()).unwrap();
-    let mut files = files.into_iter().map(|file| file.try_clone_to_owned().unwrap());
+    let files: Vec<_> = files.into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+    let mut files = PassedFiles::from(files);
     let inherited = new.world.workers.inherit(passed, &mut files, LAUNCHER).unwrap();
-    assert!(files.next().is_none());
+    assert!(files.is_empty());
     assert_eq!(inherited.pages.len(), 1);
     new.world.workers.adopt(inherited);
     assert_eq!((new.world.workers.inherited(), new.world.workers.name_of(CONTEXT)), (1, Some("app")));
@@ -383,6 +387,53 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     new.join().unwrap();
 }
 
+/// Returns what a launcher was told to keep, and what of that it was told to let go of.
+fn kept(launcher: &Channel) -> (Vec<u64>, Vec<u64>) {
+    let (mut keeps, mut lets_go) = (Vec::new(), Vec::new());
+    while let Ok(Some((told, _))) = launcher.try_receive() {
+        match told {
+            ToLauncher::Keep { set } => keeps.push(set),
+            ToLauncher::LetGo { set } => lets_go.push(set),
+            _ => {}
+        }
+    }
+    (keeps, lets_go)
+}
+
+#[test]
+fn a_launcher_lets_go_of_lent_memory_when_that_of_the_successor_keeps_it() {
+    let lenders = || Lenders::new([DriverMapped { types: 1, device: makedev(1, 5) }]);
+    for successor_lives in [true, false] {
+        let mut old = old();
+        let world = &mut old.server.world;
+        world.lenders = lenders();
+        world.lenders.anchor(CONTEXT, Some(File::open("/dev/full").unwrap().into()), 0).unwrap();
+        world.order_keeper();
+        let (ours, theirs) = Channel::pair().unwrap();
+        let path = old.folder.path().join("socket");
+        let new = std::thread::spawn(move || {
+            if successor_lives {
+                let (mut new, (_signals, launcher)) = server(Listen::Successor(path));
+                new.world.lenders = lenders();
+                new.world.succession = Succession::Wanted(theirs);
+                assert!(new.succession_due().unwrap().is_none());
+                assert!(new.world.lenders.is_anchored(CONTEXT));
+                assert_eq!(kept(&launcher), (vec![1], vec![]));
+            } else {
+                take::<Passed>(&theirs, Instant::now() + LONG).unwrap();
+                theirs.send(&FromSuccessor::CanServe, None).unwrap();
+                theirs.receive::<ToSuccessor>().unwrap();
+            }
+        });
+        assert!(old.hand_on(ours), "it serves on");
+        let other = old.server.given.take().unwrap();
+        old.server.leave(&other);
+        new.join().unwrap();
+        let lets_go = if successor_lives { vec![1] } else { vec![] };
+        assert_eq!(kept(&old._others.1), (vec![1], lets_go));
+    }
+}
+
 #[test]
 fn a_successor_that_ends_or_says_nonsense_costs_the_vm_nothing() {
     let mut old = old();
@@ -414,8 +465,8 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
         std::thread::yield_now();
     }
     session.halt().unwrap();
-    let rests = Rests { channel: ours, until: Instant::now() };
-    old.server.world.succession = Succession::Halts(rests, Instant::now() + Duration::from_millis(200));
+    let attempt = Attempt { channel: ours, until: Instant::now() };
+    old.server.world.succession = Succession::Halts(attempt, Instant::now() + Duration::from_millis(200));
     assert!(!old.rest());
     let heard = std::iter::from_fn(|| theirs.try_receive::<ToSuccessor>().unwrap_or_default());
     assert!(matches!(heard.last(), Some((ToSuccessor::NotNow { .. }, _))));
@@ -428,7 +479,10 @@ const SAMPLE: &str = r#"{
     "session": {
         "features": 300, "protocol_features": 2, "announces_maps": true, "requests": true,
         "stops": [{ "at": 3, "then": { "features": 4, "maps": 5 }, "probed": true }, null],
-        "regions": [{ "guest_addr": 6, "size": 7, "user_addr": 8, "offset": 9 }],
+        "regions": [
+            { "guest_addr": 6, "size": 7, "user_addr": 8, "offset": 9 },
+            { "guest_addr": 101, "size": 102, "user_addr": 103, "offset": null }
+        ],
         "vrings": [[
             { "size": 10, "places": [11, 12, 13], "next_available": 14, "next_used": 15, "started": true, "enabled": false },
             { "kick": true, "call": false }
@@ -442,7 +496,9 @@ const SAMPLE: &str = r#"{
         "resources": [
             { "id": 26, "size": 27, "owner": 28, "uuid": [29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29, 29], "blob": null },
             { "id": 40, "size": 41, "owner": 42, "uuid": null, "blob":
-                { "state": { "Exported": ["WriteCombined", 43] }, "mappable": true, "mapped": 44, "memory": 45 } }
+                { "state": { "Exported": ["WriteCombined", 43] }, "mappable": true, "mapped": 44, "memory": 45 } },
+            { "id": 104, "size": 105, "owner": 106, "uuid": null, "blob":
+                { "state": { "Lent": ["Cached", 107] }, "mappable": true, "mapped": null, "memory": null } }
         ],
         "contexts": [{
             "id": 46, "state": "Alive", "owner": 47, "program": 48, "attached": [49], "drivers": [50],
@@ -451,8 +507,8 @@ const SAMPLE: &str = r#"{
                 "header": { "command": 57, "flags": 58, "fence_id": 59, "ctx_id": 60, "ring_idx": 61 }
             }]]]]
         }],
-        "pieces": [{ "memory": 62, "owner": 63, "heap": "Host", "bytes": 64, "holders": 65, "shared": true }],
-        "holdings": [{ "owner": 66, "pieces": [[67, 68]], "credit": { "device": 69, "host": 70 }, "rings": 71 }],
+        "pieces": [[62, { "owner": 63, "heap": "Host", "bytes": 64, "holders": 65, "shared": true }]],
+        "holdings": [[66, { "pieces": { "67": 68 }, "credit": { "device": 69, "host": 70 }, "rings": 71 }]],
         "waiting": [{ "ctx_id": 72, "request": 73, "wanted": { "Pages": 74 }, "is_told": false }],
         "away": [75], "dying": [[76, 77]]
     },
@@ -461,7 +517,8 @@ const SAMPLE: &str = r#"{
         "ctx_id": 82, "launcher": 83, "serial": 84, "number": 85, "name": "n", "placement": [86], "has_output": true,
         "gate": { "passage": "ByGrant", "gpus": [87] }, "swapped_out": { "contents_max": 88, "is_forced": true }, "sent": 89
     }] },
-    "blobs": { "resources": [90], "made": [91] },
+    "blobs": { "resources": [[90, 108]], "made": [91] },
+    "lenders": [{ "ctx_id": 109, "anchors": 110, "mapped": [111] }],
     "rings": [{ "ctx_id": 92, "ring": 93, "resource_id": 94, "offset": 95 }],
     "deposits": [{ "ctx_id": 96, "owner": 97, "is_incomplete": true, "ids": [98] }],
     "checkpoints": [{ "ctx_id": 99, "number": 100, "has_journal": false }],
@@ -491,14 +548,15 @@ fn states_and_messages_that_change_have_another_form() {
         ToSuccessor::Ends,
         ToSuccessor::Serve,
     ];
-    let [messages, answer] = [hex(&messages), hex(&FromSuccessor::CanServe)];
-    assert_eq!((SUCCESSION, messages.as_str(), answer.as_str()), (2, "00ac0201017202030201020405", "00"));
-    let state = "ac02020101010103040105010001060708090a0b0c0d0e0f01000100101112131415000100011602171802011900021a1b1c\
-         011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d0028292a00010102012b01012c012d012e012f3001310133013400353601393a3b\
-         3c3d0137380132013e3f014041010142014344454647014849004a00014b014c4d1e274e4f500001510152535455016e0156\
-         010100015701580159015a015b015c5d5e5f016061010162016364000101701f012021002200012324252525252525252525\
-         25252525252525252525252525252525252525252525250100010001ac0226";
-    assert_eq!((SUCCESSION, hex(&passed).as_str()), (2, state));
+    let [messages, answers] = [hex(&messages), hex(&[FromSuccessor::CanServe, FromSuccessor::Serves])];
+    assert_eq!((SUCCESSION, messages.as_str(), answers.as_str()), (3, "00ac0201017202030201020405", "0001"));
+    let state = "ac020201010101030401050100020607080109656667000a0b0c0d0e0f01000100101112131415000100011602171802\
+         011900031a1b1c011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d0028292a00010102012b01012c012d68696a000102006b0100\
+         00012e012f3001310133013400353601393a3b3c3d0137380132013e3f014041010142014344454647014849004a00014b\
+         014c4d1e274e4f500001510152535455016e0156010100015701580159015a016c015b016d6e016f015c5d5e5f01606101\
+         0162016364000101701f012021002200012324252525252525252525252525252525252525252525252525252525252525\
+         25250100010001ac0226";
+    assert_eq!((SUCCESSION, hex(&passed).as_str()), (3, state));
 }
 
 #[test]
@@ -516,12 +574,12 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
             let mut state = state.clone();
             state[at] ^= flipped;
             let Ok(changed) = decode::<Passed>(&state) else { continue };
-            let mut files = files.iter().skip(1).map(|file| file.try_clone().unwrap());
+            let files: Vec<_> = files.iter().skip(1).map(|file| file.try_clone().unwrap()).collect();
             // A changed value that is not checked, such as the key, is taken.
-            let _ = new.resumed(changed, &mut files);
+            let _ = new.resumed(changed, &mut PassedFiles::from(files));
         }
     }
-    assert!(new.resumed(passed, &mut std::iter::empty()).is_err(), "descriptors are missing");
+    assert!(new.resumed(passed, &mut PassedFiles::from(Vec::new())).is_err(), "descriptors are missing");
     let (ours, _theirs) = Channel::pair().unwrap();
     let (passed, files, _) = old.server.all_of_it().unwrap();
     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();

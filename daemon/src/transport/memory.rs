@@ -3,6 +3,7 @@
 //! Frontends announce what they have mapped into the window, too. What was mapped out of a driver's device is left out: a guest that names
 //! it for a queue or a buffer names nothing, since that memory may be gone at any moment.
 
+use super::passed_files::PassedFiles;
 use super::regions::{Region, Regions, WrongRegion};
 use rustix::fs::{FileType, fstat};
 use serde::{Deserialize, Serialize};
@@ -45,30 +46,34 @@ pub(super) struct PassedRegion {
     guest_addr: u64,
     size: u64,
     user_addr: u64,
-    /// The offset in its file.
-    offset: u64,
-}
-
-impl From<PassedRegion> for VhostUserMemoryRegion {
-    fn from(PassedRegion { guest_addr, size, user_addr, offset }: PassedRegion) -> Self {
-        Self { guest_phys_addr: guest_addr, memory_size: size, user_addr, mmap_offset: offset }
-    }
+    /// The offset in its file; none if it is not mapped here, and no file goes along.
+    offset: Option<u64>,
 }
 
 impl MemoryTable {
-    /// Writes the regions down, and copies their files; none if one of them is not mapped here.
-    pub(super) fn pass_on(&self) -> io::Result<Option<(Vec<PassedRegion>, Vec<OwnedFd>)>> {
+    /// Writes the regions down, and copies the files of those that are mapped here.
+    pub(super) fn pass_on(&self) -> io::Result<(Vec<PassedRegion>, Vec<OwnedFd>)> {
         let (mut regions, mut files) = (Vec::new(), Vec::new());
         let memory = self.memory.memory();
-        for range in &self.ranges {
-            let mapped =
-                memory.find_region(GuestAddress(range.guest_addr)).and_then(|region| region.file_offset());
-            let Some(mapped) = mapped.filter(|_| !range.hidden) else { return Ok(None) };
-            let FrontendRange { user_addr, size, guest_addr, .. } = *range;
-            regions.push(PassedRegion { guest_addr, size, user_addr, offset: mapped.start() });
-            files.push(mapped.file().try_clone()?.into());
+        for FrontendRange { user_addr, size, guest_addr, hidden } in self.ranges.iter().copied() {
+            let region = memory.find_region(GuestAddress(guest_addr)).filter(|_| !hidden);
+            let file = region.and_then(|region| region.file_offset());
+            regions.push(PassedRegion { guest_addr, size, user_addr, offset: file.map(|file| file.start()) });
+            files.extend(file.map(|file| file.file().try_clone()).transpose()?.map(OwnedFd::from));
         }
-        Ok(Some((regions, files)))
+        Ok((regions, files))
+    }
+
+    /// Adds a region that another process has written down.
+    pub(super) fn resume(&mut self, passed: PassedRegion, files: &mut PassedFiles) -> io::Result<Result<()>> {
+        let PassedRegion { guest_addr: guest_phys_addr, size: memory_size, user_addr, offset } = passed;
+        let region =
+            |mmap_offset| VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset };
+        let Some(offset) = offset else {
+            self.ranges.push(range(&region(0), true));
+            return Ok(Ok(()));
+        };
+        Ok(self.add(&region(offset), files.take()?.into()))
     }
 
     /// An empty table that publishes to `memory` all but what is of the device nodes `hidden`.
@@ -204,6 +209,16 @@ mod tests {
         assert_eq!((table.len(), mapped()), (2, [true, false, false]));
         table.add(&at(0x2000, 0x9000), device()).unwrap();
         assert_eq!((table.len(), mapped()), (3, [true, false, false]));
+        let (passed, files) = table.pass_on().unwrap();
+        assert_eq!(files.len(), 1);
+        let goes_on = Memory::new(Regions::default());
+        let mut other = MemoryTable::new(goes_on.clone(), Vec::new());
+        let mut files = PassedFiles::from(files);
+        passed.into_iter().for_each(|region| other.resume(region, &mut files).unwrap().unwrap());
+        assert_eq!(other.regions(), table.regions());
+        let is_mapped = |at| goes_on.memory().find_region(GuestAddress(at)).is_some();
+        assert!(is_mapped(0) && !is_mapped(0x1000) && !is_mapped(0x2000));
+        assert_eq!(other.translate(0x8001).unwrap(), 0x1001);
         for (left, guest_addr) in [(2, 0x1000), (1, 0x2000)] {
             table.remove(&at(guest_addr, 0)).unwrap();
             assert_eq!((table.len(), mapped()), (left, [true, false, false]));

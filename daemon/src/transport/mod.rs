@@ -15,6 +15,7 @@ mod error;
 pub mod fuzzing;
 mod handler;
 mod memory;
+mod passed_files;
 mod pending;
 mod regions;
 mod requests;
@@ -27,6 +28,7 @@ mod tests;
 mod vring;
 
 pub(crate) use error::SessionError;
+pub(crate) use passed_files::PassedFiles;
 pub(crate) use pending::{PassedRequest, PendingResponse};
 pub(crate) use requests::Asked;
 pub(crate) use session::Session;

@@ -7,6 +7,7 @@ use super::QUEUES;
 use super::error::SessionError;
 use super::handler::Handler;
 use super::memory::PassedRegion;
+use super::passed_files::PassedFiles;
 use super::pending::{PassedRequest, PendingResponse};
 use super::requests::Requests;
 use super::session::{Messages, Session};
@@ -41,9 +42,6 @@ struct HasFiles {
     call: bool,
 }
 
-/// The descriptors of a session that is built up, in their order.
-type Files<'a> = dyn Iterator<Item = OwnedFd> + 'a;
-
 impl Session {
     /// Writes a request down that is not answered yet; none if it is void, as its queue was reset.
     pub(crate) fn pass_on_request(&self, request: &PendingResponse) -> Option<PassedRequest> {
@@ -72,8 +70,7 @@ impl Session {
         if let Some(requests) = &requests {
             files.push(requests.as_fd().try_clone_to_owned().map_err(copied)?);
         }
-        let (regions, of_regions) =
-            handler.table.pass_on().map_err(copied)?.ok_or("memory of a driver is mapped")?;
+        let (regions, of_regions) = handler.table.pass_on().map_err(copied)?;
         files.extend(of_regions);
         let mut vrings = Vec::new();
         for ((vring, kick), open) in self.shared().vrings.iter().zip(&handler.kicks).zip(open) {
@@ -103,12 +100,12 @@ impl Session {
     /// The text describes no session, or the system refuses something.
     pub(crate) fn resume(
         passed: PassedSession,
-        files: &mut Files<'_>,
+        files: &mut PassedFiles,
         config: DeviceConfig,
         epoll: Arc<OwnedFd>,
         tokens: Tokens,
     ) -> Result<Self, SessionError> {
-        let connection = UnixStream::from(next(files)?);
+        let connection = UnixStream::from(files.take()?);
         let shared = Shared::new(config, epoll, tokens)?;
         let handler = Handler::new(Arc::clone(&shared));
         let features = (passed.features, passed.protocol_features);
@@ -124,22 +121,22 @@ impl Handler {
     fn resume(
         &mut self,
         passed: PassedSession,
-        files: &mut Files<'_>,
+        files: &mut PassedFiles,
         shared: &Shared,
     ) -> Result<(), SessionError> {
         shared.announces_maps.store(passed.announces_maps, Ordering::Relaxed);
         if let Some(acknowledges) = passed.requests {
             shared.acknowledges.store(acknowledges, Ordering::Relaxed);
-            *shared.requests.lock() = Some(Arc::new(Requests::new(next(files)?, acknowledges)));
+            *shared.requests.lock() = Some(Arc::new(Requests::new(files.take()?, acknowledges)));
         }
         self.stops = passed.stops;
         for region in passed.regions {
-            self.table.add(&region.into(), next(files)?.into())?;
+            self.table.resume(region, files)??;
         }
         shared.set_regions(self.table.regions());
         for (index, (vring, has)) in passed.vrings.into_iter().enumerate() {
-            let kick = if has.kick { Some(next(files)?.into()) } else { None };
-            let call = if has.call { Some(next(files)?.into()) } else { None };
+            let kick = if has.kick { Some(files.take()?.into()) } else { None };
+            let call = if has.call { Some(files.take()?.into()) } else { None };
             if !shared.vrings[index].resume(&vring) {
                 return Err(io::Error::from(io::ErrorKind::InvalidData).into());
             }
@@ -151,9 +148,4 @@ impl Handler {
         }
         Ok(())
     }
-}
-
-/// The next descriptor.
-fn next(files: &mut Files<'_>) -> Result<OwnedFd, SessionError> {
-    files.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof).into())
 }

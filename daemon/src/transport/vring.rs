@@ -294,8 +294,8 @@ impl Vring {
 
 /// Another process serves it.
 impl Vring {
-    /// Writes the queue down, of which so many `open` requests are passed on, and copies the descriptor that signals used buffers to the driver; none
-    /// while an answer to another request is owed.
+    /// Writes the queue down and copies its call descriptor. `open` is the number of requests of this queue that are passed on. Returns nothing if the
+    /// queue has taken others that it has not answered.
     pub(super) fn pass_on(&self, open: usize) -> io::Result<Option<(PassedVring, Option<OwnedFd>)>> {
         let state = self.state.lock();
         if state.calls.open() as usize != open || !state.held.is_empty() {

@@ -109,14 +109,27 @@ fn a_new_program_takes_the_brokers_place_while_two_vms_compute() -> Result<()> {
 
 #[test]
 fn a_program_goes_on_with_another_device_process_with_its_memory_its_fences_and_its_worker() -> Result<()> {
-    let mut installed = Installed::start(&[("a", "")])?;
+    goes_on_with_its_memory("", |device| device.visible, true)
+}
+
+/// On a GPU whose driver exports nothing, that is memory which the driver lends: its worker is the only one that can have it.
+#[test]
+fn a_program_goes_on_with_memory_of_the_gpus_own_that_the_guest_maps() -> Result<()> {
+    let keys = "device-memory = \"1GiB\"\nwindow-size = \"8GiB\"";
+    goes_on_with_its_memory(keys, |device| device.local.unwrap_or(device.visible), false)
+}
+
+/// An upgrade while a program uses memory of a type that the guest maps. Restarts the program afterwards, if it can be.
+fn goes_on_with_its_memory(keys: &str, ty: impl Fn(&Device) -> u32, is_movable: bool) -> Result<()> {
+    let mut installed = Installed::start(&[("a", keys)])?;
     let broker = &installed.broker;
     let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
     let resource_id = gpu.new_resource_id();
     let create = Request::ResourceCreate2d { resource_id, format: 1, width: 8, height: 8 };
     gpu.call(&create, None)?;
     let mut device = Device::create(&gpu, "computes")?;
-    let memory = device.allocate(4096, Source::New)?.ok().context("memory")?;
+    let ty = ty(&device);
+    let memory = device.allocate_of_type(4096, ty, Source::New)?.ok().context("memory")?;
     let blob = device.blob(memory, 4096)?;
     let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
     let is_filled = |word| -> Result<()> {
@@ -148,13 +161,17 @@ fn a_program_goes_on_with_another_device_process_with_its_memory_its_fences_and_
     device.fill(memory, 4096, 9)?;
     is_filled(9)?;
     ensure!(gpu.call(&create, None).is_err(), "the guest's resource is forgotten");
-    // The program gets a worker of the new program, and programs that begin now have one.
-    let context = broker.vm("a")?["contexts"][0]["context"].clone();
-    broker.say(&["restart", &format!("a/{context}")])?;
-    device.fill(memory, 4096, 11)?;
-    is_filled(11)?;
+    // Programs that begin now have a worker of the new program, and so does this one once it was restarted.
+    if is_movable {
+        let context = broker.vm("a")?["contexts"][0]["context"].clone();
+        broker.say(&["restart", &format!("a/{context}")])?;
+        device.fill(memory, 4096, 11)?;
+        is_filled(11)?;
+    }
     gpu.destroy_context(gpu.create_context("afterwards")?)?;
-    drop((blob, device, gpu));
+    gpu.destroy_blob(blob)?;
+    ensure!(gpu.session.window.violations().is_empty(), "{:?}", gpu.session.window.violations());
+    drop((device, gpu));
     ensure!(eventually(PATIENCE, || broker.listens("a")), "{}", broker.log());
     let again = Gpu::new(Session::connect(&broker.path("a"), Options::default())?);
     again.call(&Request::GetDisplayInfo, None)?;

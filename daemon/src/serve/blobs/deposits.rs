@@ -5,6 +5,7 @@
 //! take long; so they are closed by [`Closer`](super::closer::Closer).
 
 use crate::device::{Owner, Quota};
+use crate::transport::PassedFiles;
 use config::{DepositId, DeviceLimits, SHARE};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -143,11 +144,11 @@ impl Deposits {
     pub(in crate::serve) fn resume(
         &mut self,
         passed: Vec<PassedDeposits>,
-        files: &mut dyn Iterator<Item = OwnedFd>,
+        files: &mut PassedFiles,
     ) -> io::Result<()> {
         for PassedDeposits { ctx_id, owner, is_incomplete, ids } in passed {
             self.quota.hold(owner, ids.len() as u64);
-            let file = |id| Ok((id, Arc::new(files.next().ok_or(io::ErrorKind::UnexpectedEof)?)));
+            let file = |id| Ok((id, Arc::new(files.take()?)));
             let files = ids.into_iter().map(file).collect::<io::Result<_>>()?;
             self.contexts.insert(ctx_id, Account { owner, files, is_incomplete, closing: 0 });
         }

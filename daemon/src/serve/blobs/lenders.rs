@@ -8,11 +8,14 @@
 //!
 //! Knows no sockets and no clock; only the reported mappings decide.
 
+use crate::transport::PassedFiles;
 use config::{ANCHORS_MAX, DriverMapped};
 use protocol::ids::ContextId;
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
 use shm::{device_node, is_anchor};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// All workers of the VM that lend memory.
 #[derive(Debug)]
@@ -39,6 +42,14 @@ struct Lender {
     mapped: FxHashSet<u64>,
 }
 
+/// A lender, written down for another process. Its anchors go along.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::serve) struct PassedLender {
+    ctx_id: ContextId,
+    anchors: usize,
+    mapped: Vec<u64>,
+}
+
 /// An order to the launcher, which keeps anchors as well: the device process may be killed.
 #[derive(Debug)]
 pub(in crate::serve) enum Order {
@@ -63,9 +74,50 @@ impl Lenders {
         &self.devices
     }
 
-    /// Returns whether nothing is lent, or may still be mapped.
-    pub(in crate::serve) fn is_empty(&self) -> bool {
-        self.lenders.is_empty() && self.closing.is_empty() && self.orders.is_empty()
+    /// Returns whether another process can go on with all lenders now: each has its worker and all of its anchors, and the launcher owes nothing.
+    pub(in crate::serve) fn may_pass_on(&self) -> bool {
+        let is_complete = |lender: &Lender| lender.ctx_id.is_some() && lender.arriving.is_empty();
+        self.closing.is_empty() && self.orders.is_empty() && self.lenders.iter().all(is_complete)
+    }
+
+    /// Writes all lenders down for another process, where [`Self::may_pass_on`] allows that, with their anchors.
+    pub(in crate::serve) fn pass_on(&self) -> (Vec<PassedLender>, Vec<BorrowedFd<'_>>) {
+        let passed = |lender: &Lender| {
+            Some(PassedLender {
+                ctx_id: lender.ctx_id?,
+                anchors: lender.anchors.len(),
+                mapped: lender.mapped.iter().copied().collect(),
+            })
+        };
+        let anchors = self.lenders.iter().flat_map(|lender| &lender.anchors);
+        (self.lenders.iter().filter_map(passed).collect(), anchors.map(AsFd::as_fd).collect())
+    }
+
+    /// Goes on with the lenders of another process, whose anchors the launcher of this process is to keep as well.
+    ///
+    /// # Errors
+    ///
+    /// A descriptor is missing, or is no anchor.
+    pub(in crate::serve) fn resume(
+        &mut self,
+        passed: Vec<PassedLender>,
+        files: &mut PassedFiles,
+    ) -> io::Result<()> {
+        for PassedLender { ctx_id, anchors, mapped } in passed {
+            for left in (0..anchors).rev() {
+                let left = u32::try_from(left).unwrap_or(u32::MAX);
+                self.anchor(ctx_id, Some(files.take()?), left).map_err(io::Error::other)?;
+            }
+            mapped.into_iter().for_each(|offset| self.mapped(ctx_id, offset));
+        }
+        Ok(())
+    }
+
+    /// Another process has the lenders, and its launcher keeps their anchors: the launcher of this process lets go of them.
+    pub(in crate::serve) fn leave(&mut self) {
+        for Lender { set, anchors, .. } in std::mem::take(&mut self.lenders) {
+            self.let_go((set, anchors));
+        }
     }
 
     /// Returns whether memory may be mapped out of this device node.
@@ -362,6 +414,35 @@ mod tests {
         assert!(old.stays(&mut keeper, &mut lenders) && new.is_open());
         lenders.anchor(A, Anchor::new().given.take(), 0).unwrap();
         assert!(old.goes(&mut keeper, &mut lenders) && new.is_open());
+    }
+
+    #[test]
+    fn another_process_keeps_what_is_lent_and_this_one_lets_go_then() {
+        let mut anchor = Anchor::new();
+        let (mut old, mut new) = (anchor.lenders(), anchor.lenders());
+        let (mut keeper, mut keeper_of_new) = (Keeper::default(), Keeper::default());
+        old.anchor(A, anchor.given.take(), 0).unwrap();
+        old.mapped(A, 0x1000);
+        assert!(!old.may_pass_on(), "its launcher was not told yet");
+        assert!(anchor.stays(&mut keeper, &mut old) && old.may_pass_on());
+        let (passed, anchors) = old.pass_on();
+        let anchors: Vec<_> = anchors.into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        let missing = anchor.lenders().resume(passed.clone(), &mut PassedFiles::from(Vec::new()));
+        assert!(missing.is_err());
+        let strange = vec![OwnedFd::from(File::open("/dev/zero").unwrap())];
+        assert!(anchor.lenders().resume(passed.clone(), &mut PassedFiles::from(strange)).is_err());
+        new.resume(passed, &mut PassedFiles::from(anchors)).unwrap();
+        keeper_of_new.obey(&mut new);
+        assert!(new.is_anchored(A));
+        old.leave();
+        keeper.obey(&mut old);
+        assert!(keeper.kept.is_empty() && keeper.waiting.is_empty());
+        drop(old);
+        new.ends(A);
+        assert!(anchor.stays(&mut keeper_of_new, &mut new), "it is mapped");
+        assert!(!new.may_pass_on(), "its worker is gone, and the frontend unmaps it at any moment");
+        new.unmapped(0x1000);
+        assert!(anchor.goes(&mut keeper_of_new, &mut new) && new.may_pass_on());
     }
 
     #[test]

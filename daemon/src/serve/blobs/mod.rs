@@ -6,6 +6,7 @@ pub(super) mod deposits;
 pub(super) mod lenders;
 
 use self::lenders::Lenders;
+use crate::transport::PassedFiles;
 use config::{MemoryBackEnd, MemoryId};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::generated::VkResult;
@@ -63,7 +64,8 @@ pub(super) struct Blobs {
 /// The table, written down for another process. Its descriptors are those of the resources, and then those of the pieces, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PassedBlobs {
-    resources: Vec<ResourceId>,
+    /// Each with the context whose driver lends it, if one does.
+    resources: Vec<(ResourceId, Option<ContextId>)>,
     made: Vec<MemoryId>,
 }
 
@@ -193,10 +195,10 @@ impl Blobs {
         }
     }
 
-    /// Writes the table down for another process, which lends nothing, with its descriptors.
+    /// Writes the table down for another process, with its descriptors.
     pub(super) fn pass_on(&self) -> (PassedBlobs, Vec<BorrowedFd<'_>>) {
         let passed = PassedBlobs {
-            resources: self.files.keys().copied().collect(),
+            resources: self.files.iter().map(|(id, file)| (*id, file.lender)).collect(),
             made: self.made.keys().copied().collect(),
         };
         let of_resources = self.files.values().map(|file| file.fd.as_fd());
@@ -208,17 +210,12 @@ impl Blobs {
     /// # Errors
     ///
     /// A descriptor is missing, or the system refuses.
-    pub(super) fn resume(
-        &mut self,
-        passed: PassedBlobs,
-        files: &mut dyn Iterator<Item = OwnedFd>,
-    ) -> io::Result<()> {
-        let mut next = || files.next().ok_or(io::ErrorKind::UnexpectedEof);
-        for resource_id in passed.resources {
-            self.files.insert(resource_id, File { fd: next()?, lender: None });
+    pub(super) fn resume(&mut self, passed: PassedBlobs, files: &mut PassedFiles) -> io::Result<()> {
+        for (resource_id, lender) in passed.resources {
+            self.files.insert(resource_id, File { fd: files.take()?, lender });
         }
         for memory in passed.made {
-            let file = next()?;
+            let file = files.take()?;
             let identity = identity(&file)?;
             self.made.insert(memory, (Arc::new(file), identity));
         }

@@ -9,7 +9,7 @@ pub(in crate::serve) struct Failure {
     pub(in crate::serve) lasts: Lasts,
 }
 
-/// The time for which the reason for a failure holds.
+/// The time for which the cause of a failure persists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Lasts {
     /// The reason may be gone in a moment.

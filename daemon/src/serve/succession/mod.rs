@@ -23,18 +23,18 @@ pub(super) enum Succession {
     None,
     /// The broker wants one, over this socket.
     Wanted(Channel),
-    /// This process comes to rest: something is in the way, and it looks again at this time.
-    Rests(Rests, Instant),
+    /// This process could not pass everything on, and tries again at this time.
+    Rests(Attempt, Instant),
     /// This process comes to rest: the frontend is not listened to any more once it is between two messages, until this time at the latest.
-    Halts(Rests, Instant),
+    Halts(Attempt, Instant),
 }
 
 /// The attempt of a process to come to rest.
 #[derive(Debug)]
-pub(super) struct Rests {
+pub(super) struct Attempt {
     /// The socket to the other process.
     pub(super) channel: Channel,
-    /// The time at which the attempt is given up if something is still in the way.
+    /// The time at which this process gives the attempt up.
     pub(super) until: Instant,
 }
 
@@ -48,9 +48,9 @@ impl Succession {
     }
 
     /// Takes the attempt out if the frontend is about to be listened to no more.
-    pub(super) fn take_halts(&mut self) -> Option<Rests> {
+    pub(super) fn take_halts(&mut self) -> Option<Attempt> {
         match std::mem::take(self) {
-            Self::Halts(rests, _) => Some(rests),
+            Self::Halts(attempt, _) => Some(attempt),
             other => {
                 *self = other;
                 None
@@ -58,19 +58,19 @@ impl Succession {
         }
     }
 
-    /// Something is in the way of an attempt, which is made again in a moment if there is time.
-    pub(super) fn try_again(&mut self, rests: Rests, reason: &str, now: Instant) {
-        if now < rests.until {
-            *self = Self::Rests(rests, now + AGAIN_AFTER);
+    /// The device process could not pass everything on: it tries again in a moment, or refuses if the attempt has lasted too long.
+    pub(super) fn try_again(&mut self, attempt: Attempt, reason: &str, now: Instant) {
+        if now < attempt.until {
+            *self = Self::Rests(attempt, now + AGAIN_AFTER);
         } else {
-            refuse(&rests.channel, reason);
+            refuse(&attempt.channel, reason);
         }
     }
 }
 
-/// Time for which a process that comes to rest looks again whether something is in the way: exports, checkpoints and the ends of workers take a moment.
+/// This process tries for so long: workers export memory, write checkpoints and end within moments.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two such looks.
+/// Time between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Time in which a frontend completes the message that it has begun.
 pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
@@ -112,7 +112,10 @@ pub(super) fn give<M: Serialize>(
     for (message, file) in all {
         send(channel, &message, file, until)?;
     }
-    let (FromSuccessor::CanServe, _) = receive(channel, until)?;
+    match receive(channel, until)? {
+        (FromSuccessor::CanServe, _) => {}
+        (FromSuccessor::Serves, _) => return Err("it serves before it is told to".into()),
+    }
     send(channel, &ToSuccessor::Serve, None, until)
 }
 
@@ -166,6 +169,11 @@ pub(super) fn await_turn(channel: &Channel) -> Result<(), Failure> {
         (ToSuccessor::Serve, _) => Ok(()),
         _ => Err(Failure::for_good("it passes on more than its state")),
     }
+}
+
+/// Returns whether the process at the other end, which is gone or has nothing more to say, said that it serves.
+pub(super) fn serves(channel: &Channel) -> bool {
+    matches!(channel.try_receive(), Ok(Some((FromSuccessor::Serves, _))))
 }
 
 /// Receives a message of the process that serves.

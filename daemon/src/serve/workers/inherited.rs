@@ -8,6 +8,7 @@ use super::{CHANNEL_TOKEN, Gate, OUTPUT_TOKEN, Process, SwappedOut, Worker, Work
 use crate::ipc::{Channel, Outbox, Placement};
 use crate::sandbox::{Ended, FromChildren, Launcher};
 use crate::serve::logging::output::{Output, Printer};
+use crate::transport::PassedFiles;
 use config::{GpuChoice, Passage};
 use protocol::ids::ContextId;
 use readiness::Events;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use shm::StatusPage;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// All workers, written down for another process. The channels of their launchers are the first of their descriptors.
@@ -76,7 +77,7 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Names what is in the way.
+    /// The reason why another process cannot take it over now.
     pub(in crate::serve) fn may_pass_on(&self) -> Result<(), &'static str> {
         let is_over = self.ending.is_empty() && self.ended.is_empty() && self.orphans.is_empty();
         if !is_over {
@@ -144,16 +145,15 @@ impl Workers {
     pub(in crate::serve) fn inherit(
         &self,
         passed: PassedWorkers,
-        files: &mut dyn Iterator<Item = OwnedFd>,
+        files: &mut PassedFiles,
         launcher_token: u64,
     ) -> io::Result<Inherited> {
-        let mut next = || files.next().ok_or(io::ErrorKind::UnexpectedEof);
         let PassedWorkers { launchers, next_serial, gpus, placement, workers } = passed;
         if !workers.is_empty() && gpus != self.gpus {
             return Err(io::Error::other("programs of the guest use other GPUs, or use them otherwise"));
         }
         let launchers = (0..launchers).map(|_| {
-            let launcher = Launcher::inherited(next()?);
+            let launcher = Launcher::inherited(files.take()?);
             self.watch(launcher.as_fd(), launcher_token)?;
             Ok(Arc::new(launcher))
         });
@@ -162,7 +162,7 @@ impl Workers {
         let mut inherited =
             Inherited { launchers, next_serial, placement, workers: Vec::new(), pages: Vec::new() };
         for passed in workers {
-            self.inherit_worker(passed, &mut next, &mut inherited)?;
+            self.inherit_worker(passed, files, &mut inherited)?;
         }
         Ok(inherited)
     }
@@ -170,26 +170,26 @@ impl Workers {
     fn inherit_worker(
         &self,
         passed: PassedWorker,
-        next: &mut impl FnMut() -> Result<OwnedFd, io::ErrorKind>,
+        files: &mut PassedFiles,
         inherited: &mut Inherited,
     ) -> io::Result<()> {
         let PassedWorker { ctx_id, launcher, serial, number, name, placement, .. } = passed;
         self.admit(&placement).map_err(io::Error::other)?;
         let launcher = inherited.launchers.get(launcher).ok_or(io::ErrorKind::InvalidData)?;
         let process = Process { launcher: Arc::clone(launcher), serial };
-        let (channel, page) = (Channel::from_socket(next()?), next()?);
+        let (channel, page) = (Channel::from_socket(files.take()?), files.take()?);
         self.watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))?;
         let output = match passed.has_output {
-            true => Some(Output::of(Printer::Worker(ctx_id, name.clone()), next()?)),
+            true => Some(Output::of(Printer::Worker(ctx_id, name.clone()), files.take()?)),
             false => None,
         };
         output.iter().try_for_each(|output| self.watch(output.as_fd(), OUTPUT_TOKEN | u64::from(serial)))?;
         let gate = match passed.gate {
             None => None,
             Some(PassedGate { passage, gpus }) => {
-                let pages = gpus.into_iter().map(|gpu| Ok((gpu, next()?)));
+                let pages = gpus.into_iter().map(|gpu| Ok((gpu, files.take()?)));
                 let pages = pages.collect::<io::Result<BTreeMap<_, _>>>()?;
-                Some(Gate { pages, doorbell: next()?, passage })
+                Some(Gate { pages, doorbell: files.take()?, passage })
             }
         };
         inherited.pages.push((ctx_id, StatusPage::open(&page).map_err(io::Error::other)?));
