@@ -7,6 +7,7 @@ use super::blobs::lenders::PassedLender;
 use super::checkpoints::PassedCheckpoint;
 use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
+use super::handover::room::PassedRoom;
 use super::hangs::strikes::PassedStrikes;
 use super::outdated::End;
 use super::rings::PassedRing;
@@ -42,6 +43,7 @@ pub(super) struct Passed {
     pub(super) rings: Vec<PassedRing>,
     pub(super) deposits: Vec<PassedDeposits>,
     pub(super) checkpoints: Vec<PassedCheckpoint>,
+    pub(super) room: Option<PassedRoom>,
     pub(super) strikes: PassedStrikes,
     pub(super) cache_key: CacheKey,
     /// The advice that the log has given about the VM already.
@@ -177,6 +179,7 @@ impl Server {
         if (0..QUEUES).any(|index| session.vring(index).generation() != self.generations[index]) {
             return Err("the driver has just reset the device".into());
         }
+        let now = Instant::now();
         let device = self.device.pass_on(|request| session.pass_on_request(request))?;
         let mut open = [0; QUEUES];
         device.tickets().for_each(|request| open[request.queue()] += 1);
@@ -198,7 +201,8 @@ impl Server {
             rings: self.world.rings.pass_on(),
             deposits,
             checkpoints,
-            strikes: strikes.pass_on(Instant::now()),
+            room: self.world.room.pass_on(now),
+            strikes: strikes.pass_on(now),
             cache_key: workers.cache_key(),
             advised: (self.world.advised, self.world.advised_on_queues),
             table_follows: self.world.window.table.follows(),
@@ -248,6 +252,10 @@ impl Server {
             let why = "workers of its program speak otherwise than this program: it waits for the end of their programs";
             return Err(Failure::for_now(why));
         }
+        if !passed.workers.is_empty() && passed.room.is_some() != self.world.room.order.is_some() {
+            let why = "programs of the guest began with or without gpu-memory, which has changed: it waits for their end";
+            return Err(Failure::for_now(why));
+        }
         let (config, epoll, now) = (self.config.clone(), Arc::clone(&self.epoll), Instant::now());
         let session = Session::resume(passed.session, files, config, epoll, TOKENS).map_err(|error| {
             let lasts = if error.is_of_system() { Lasts::ForNow } else { Lasts::ForGood };
@@ -255,7 +263,7 @@ impl Server {
         })?;
         let resumed = self.device.resume(passed.device, |request| session.resume_request(request));
         resumed.map_err(Failure::for_good)?;
-        let World { workers, blobs, lenders, deposits, checkpoints, strikes, rings, window, .. } =
+        let World { workers, blobs, lenders, deposits, checkpoints, strikes, rings, room, window, .. } =
             &mut self.world;
         let inherited = workers.inherit(passed.workers, files, TOKEN_LAUNCHER);
         let of_system = |error: io::Error| Failure::for_now(error.to_string());
@@ -266,6 +274,9 @@ impl Server {
         checkpoints.resume(passed.checkpoints, files, now).map_err(of_system)?;
         if !files.is_empty() {
             return Err(Failure::for_good("it passes on more descriptors than it names"));
+        }
+        if let Some(passed) = passed.room.filter(|_| room.order.is_some()) {
+            room.resume(passed, now);
         }
         rings.resume(passed.rings);
         strikes.resume(passed.strikes, now);
@@ -306,14 +317,9 @@ impl World {
     ///
     /// The reason why another process cannot take it over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
-        let Self { workers, lenders, closer, outdated, room, window: Window { late, owed, .. }, .. } = self;
+        let Self { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = self;
         if outdated.has_lost_socket {
             return Err("its socket file was removed or replaced");
-        }
-        if room.order.is_some() && workers.count() > 0 {
-            return Err(
-                "programs of the guest use the GPU, whose memory is promised to several VMs (gpu-memory)",
-            );
         }
         workers.may_pass_on()?;
         let wants_more = !self.restarts_wanted.is_empty() || !self.swaps_wanted.is_empty();

@@ -4,6 +4,7 @@ use super::blobs::lenders::Lenders;
 use super::broker::Broker;
 use super::fuzzing::options;
 use super::handover::failure::Lasts;
+use super::handover::room::Room;
 use super::outdated::End;
 use super::passing_on::Passed;
 use super::restarts_tests::{CONTEXT, OLD, Rig, rig};
@@ -12,9 +13,10 @@ use super::setup::Listen;
 use super::succession::{Attempt, Succession, give, take};
 use super::window::Table;
 use super::workers::Whose;
+use crate::device::Lack;
 use crate::ipc::{
-    Channel, Fence, FromSuccessor, Replaced, SUCCESSION, ToBroker, ToDevice, ToSuccessor, ToWorker, decode,
-    encode,
+    Channel, Fence, FromSuccessor, Replaced, RoomOrder, SUCCESSION, ToBroker, ToDevice, ToSuccessor,
+    ToWorker, decode, encode,
 };
 use crate::ipc::{ReceiveError, ToLauncher};
 use crate::sandbox::{Ended, FromChildren, Launcher};
@@ -252,6 +254,44 @@ fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
     );
     assert!(new.world.workers.reap(OLD, Err("gone".into()), false).is_some());
     assert_eq!(new.world.workers.may_pass_on(), Ok(()));
+}
+
+#[test]
+fn what_a_vm_may_hold_of_the_gpus_memory_holds_for_the_next_device_process() {
+    let mut old = old();
+    let now = Instant::now();
+    let room = &mut old.server.world.room;
+    *room = Room::closed();
+    let order = RoomOrder { number: 3, most: 4096, wait_ms: 60_000, ..RoomOrder::default() };
+    room.limit(order);
+    room.wait(CONTEXT);
+    let lack = Lack { ctx_id: CONTEXT, request: None, bytes: 8192 };
+    room.waits.look(&[lack], |_| false, now - Duration::from_secs(20));
+    old.halts();
+    let (passed, of_session, _) = old.server.all_of_it().unwrap();
+    let files = || -> PassedFiles {
+        let files = of_session.iter().skip(1).map(|file| file.try_clone().unwrap());
+        files.collect::<Vec<_>>().into()
+    };
+    let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
+    new.world.room = Room::closed();
+    new.resumed(passed.clone(), &mut files()).unwrap();
+    let room = &mut new.world.room;
+    assert_eq!((room.order, room.is_news, room.waits(CONTEXT)), (Some(order), true, true));
+    let begun = room.waits.since(&lack, now);
+    assert!(begun <= now - Duration::from_secs(20) + Duration::from_secs(1), "the wait has begun anew");
+    // If the file has another word about gpu-memory, only a VM without programs gets another device process.
+    let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
+    new.resumed(passed, &mut files()).unwrap();
+    assert!(new.world.room.order.is_none());
+    let rig = rig();
+    let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
+    new.world.room = Room::closed();
+    let (workers, _) = rig.server.world.workers.pass_on();
+    let (passed, ..) = old.server.all_of_it().unwrap();
+    let passed = Passed { workers, room: None, ..passed };
+    let failure = new.resumed(passed, &mut files()).map(|_| ()).unwrap_err();
+    assert!(failure.reason.contains("gpu-memory") && failure.lasts == Lasts::ForNow, "{}", failure.reason);
 }
 
 #[test]
@@ -522,6 +562,10 @@ const SAMPLE: &str = r#"{
     "rings": [{ "ctx_id": 92, "ring": 93, "resource_id": 94, "offset": 95 }],
     "deposits": [{ "ctx_id": 96, "owner": 97, "is_incomplete": true, "ids": [98] }],
     "checkpoints": [{ "ctx_id": 99, "number": 100, "has_journal": false }],
+    "room": {
+        "order": { "number": 112, "most": 113, "forced": true, "total": 114, "wait_ms": 115 }, "waiting": [116],
+        "waits": [{ "ctx_id": 117, "request": 118, "has_lasted": { "secs": 119, "nanos": 120 } }], "back_ms": 121
+    },
     "strikes": {
         "programs": { "p": { "count": 31, "since": { "secs": 32, "nanos": 33 }, "left": null } },
         "together": { "count": 34, "since": null, "left": { "secs": 35, "nanos": 36 } }
@@ -554,8 +598,8 @@ fn states_and_messages_that_change_have_another_form() {
          011900031a1b1c011d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d0028292a00010102012b01012c012d68696a000102006b0100\
          00012e012f3001310133013400353601393a3b3c3d0137380132013e3f014041010142014344454647014849004a00014b\
          014c4d1e274e4f500001510152535455016e0156010100015701580159015a016c015b016d6e016f015c5d5e5f01606101\
-         0162016364000101701f012021002200012324252525252525252525252525252525252525252525252525252525252525\
-         25250100010001ac0226";
+         0162016364000170710172730174017501767778790101701f012021002200012324252525252525252525252525252525\
+         25252525252525252525252525252525250100010001ac0226";
     assert_eq!((SUCCESSION, hex(&passed).as_str()), (3, state));
 }
 

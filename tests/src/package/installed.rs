@@ -25,6 +25,14 @@ impl Installed {
     /// # Errors
     /// The daemon is not built, or the broker does not start.
     pub fn start(vms: &[(&str, &str)]) -> Result<Self> {
+        Self::start_with("", vms)
+    }
+
+    /// Does the same as [`Self::start`], with `top` before the VMs' tables.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(top: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = folder.path().join(NAME);
         let usual = bare_command()?;
@@ -34,7 +42,7 @@ impl Installed {
         usual.get_envs().filter_map(|(name, value)| Some((name, value?))).for_each(|(name, value)| {
             command.env(name, value);
         });
-        let broker = Broker::start_command(command, "", vms)?;
+        let broker = Broker::start_command(command, top, vms)?;
         Ok(Self { broker, built, folder })
     }
 

@@ -16,6 +16,7 @@ use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{Ring, RingOptions};
 use tests::guest::{Gpu, PATIENCE, timeline};
+use tests::package::installed::Installed;
 use tests::program::{LIMIT, Program};
 use vm_memory::{Bytes as _, VolatileMemory as _};
 
@@ -49,6 +50,29 @@ fn two_vms_that_are_promised_all_of_a_gpu_take_turns_and_compute_the_same() -> R
     println!("{}", broker.say(&["status"])?);
     ensure!(broker.log().contains("is swapped out: "), "no VM has given anything up");
     end_well(&broker, [one, other])
+}
+
+#[test]
+fn vms_that_take_turns_go_on_with_other_device_processes() -> Result<()> {
+    let installed = Installed::start_with(SMALL, &[("a", ""), ("b", "")])?;
+    let broker = &installed.broker;
+    let (_first, one) = computing(broker, "a")?;
+    goes_on(broker, "a")?;
+    let (_second, other) = computing(broker, "b")?;
+    goes_on(broker, "b")?;
+    installed.replace()?;
+    println!("{}", broker.say(&["upgrade"])?);
+    for vm in ["a", "b"] {
+        let is_new = || broker.device(vm).is_ok_and(|device| installed.is_new(device).unwrap_or_default());
+        ensure!(eventually(PATIENCE, is_new), "{vm} keeps its device process\n{}", broker.log());
+    }
+    let before = broker.log().matches("is swapped out: ").count();
+    for vm in ["a", "b", "a", "b"] {
+        goes_on(broker, vm)?;
+    }
+    let turns = || broker.log().matches("is swapped out: ").count();
+    ensure!(turns() > before, "no VM gives anything up any more\n{}", broker.log());
+    end_well(broker, [one, other])
 }
 
 #[test]

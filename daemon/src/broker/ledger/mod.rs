@@ -83,6 +83,11 @@ impl Ledger {
         self.order(vm)
     }
 
+    /// Returns what a VM was told last, which its next device process has to know as well; nothing if the VM has no account.
+    pub(super) fn told(&mut self, vm: usize) -> Option<Order> {
+        self.accounts.contains_key(&vm).then(|| self.order(vm))
+    }
+
     /// A VM has no device process any more. What it had counts until its workers have ended as well.
     pub(super) fn ends(&mut self, vm: usize, now: Nanos) {
         let Some(account) = self.accounts.remove(&vm) else { return };

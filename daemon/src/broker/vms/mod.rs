@@ -220,7 +220,9 @@ impl Broker {
             }
             self.no_restarts_of(index, "its device process has ended, and the context with it", now);
         }
-        self.ledger.ends(index, now);
+        if !is_passed_on || self.settings.room.gpu_memory.is_none() {
+            self.ledger.ends(index, now);
+        }
         self.room_due(now);
         if !self.succeed(index, now) {
             self.has_ended(index, life, now);

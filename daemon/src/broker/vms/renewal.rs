@@ -40,7 +40,7 @@ impl Broker {
                     false => self.end_successor(index, "it does not take over in time"),
                 }
             } else if vm.renew_at.is_some_and(|at| at <= now)
-                && self.could_have_successor(&self.vms[index])
+                && self.vms[index].could_have_successor()
                 && self.may_renew()
             {
                 self.start_successor(index, now);
@@ -54,17 +54,10 @@ impl Broker {
             return None;
         }
         let may_renew = self.may_renew();
-        let starts = self.vms.iter().filter(|vm| may_renew && self.could_have_successor(vm));
+        let starts = self.vms.iter().filter(|vm| may_renew && vm.could_have_successor());
         let starts = starts.filter_map(|vm| vm.renew_at);
         let ends = self.vms.iter().filter_map(|vm| vm.successor.as_ref()).map(|successor| successor.until);
         starts.chain(ends.filter(|until| *until < Nanos::MAX)).min()
-    }
-
-    /// Returns whether a VM can have a successor now: with `gpu-memory`, only if none of its programs uses the GPU, as the new device process would have to
-    /// learn what each of them waits for.
-    fn could_have_successor(&self, vm: &Vm) -> bool {
-        let shares_memory = self.settings.room.gpu_memory.is_some();
-        vm.could_have_successor() && (vm.contexts.is_empty() || !shares_memory)
     }
 
     /// Returns whether a VM has a successor, or is to have one.
@@ -124,7 +117,7 @@ impl Broker {
             Ok(process) => {
                 log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program starts");
                 vm.successor = Some(Successor { process, offer: None, serves: false, until });
-                if !self.could_have_successor(&self.vms[index]) || self.comes_to_rest() {
+                if !self.vms[index].could_have_successor() || self.comes_to_rest() {
                     self.end_successor(index, NOT_NEEDED);
                 }
             }
@@ -180,14 +173,8 @@ impl Broker {
     /// Tells both device processes of a VM that the one follows the other, or ends the successor, whose VM gets another one later.
     fn have_handed_on(&mut self, index: usize) {
         let vm = &self.vms[index];
-        if !self.could_have_successor(vm) {
-            let why = match vm.contexts.is_empty() {
-                true => NOT_NEEDED,
-                false => {
-                    "programs of the guest use the GPU, whose memory several VMs were promised (gpu-memory)"
-                }
-            };
-            return self.end_successor(index, why);
+        if !vm.could_have_successor() {
+            return self.end_successor(index, NOT_NEEDED);
         }
         if !vm.contexts.is_empty() && !self.has_the_same_gpus(vm) {
             let why = "it finds other GPUs than those that programs of the guest use";

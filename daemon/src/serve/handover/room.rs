@@ -2,10 +2,11 @@
 //!
 //! Knows no clock: time is passed in.
 
-use super::waits::Waits;
+use super::waits::{PassedWait, Waits};
 use crate::ipc::{RoomOrder, RoomState};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Time for which a context that could not be swapped out is left alone: at first, and at most.
@@ -41,6 +42,16 @@ pub(in crate::serve) struct Room {
     pub(in crate::serve) again: Option<Instant>,
 }
 
+/// The part of the GPUs' memory, and the contexts that wait for it, written down for another process. That finds out by itself which contexts cannot be
+/// swapped out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::serve) struct PassedRoom {
+    order: RoomOrder,
+    waiting: Vec<ContextId>,
+    waits: Vec<PassedWait>,
+    back_ms: u64,
+}
+
 /// A context that could not be swapped out.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::serve) struct Stay {
@@ -55,6 +66,20 @@ impl Room {
     pub(in crate::serve) fn closed() -> Self {
         let order = RoomOrder { total: u64::MAX, wait_ms: u64::MAX, ..RoomOrder::default() };
         Self { order: Some(order), is_news: true, ..Self::default() }
+    }
+
+    /// Writes it down for another process; nothing if the broker shares no memory out.
+    pub(in crate::serve) fn pass_on(&self, now: Instant) -> Option<PassedRoom> {
+        let (waiting, waits, back_ms) = (self.waiting.clone(), self.waits.pass_on(now), self.back_ms);
+        Some(PassedRoom { order: self.order?, waiting, waits, back_ms })
+    }
+
+    /// Goes on where another process was, until the broker says something else.
+    pub(in crate::serve) fn resume(&mut self, passed: PassedRoom, now: Instant) {
+        let PassedRoom { order, waiting, waits, back_ms } = passed;
+        self.limit(order);
+        self.waits.resume(waits, now);
+        (self.waiting, self.back_ms) = (waiting, back_ms);
     }
 
     /// The broker lets the VM have so much.

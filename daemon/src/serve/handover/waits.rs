@@ -5,6 +5,7 @@
 use crate::device::Lack;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Time in which a worker asks anew, from the first look that finds it at rest no more.
@@ -18,6 +19,14 @@ type Waiter = (ContextId, Option<u32>);
 pub(in crate::serve) struct Waits {
     since: FxHashMap<Waiter, Instant>,
     interrupted: FxHashMap<ContextId, Interrupted>,
+}
+
+/// A wait, written down for another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::serve) struct PassedWait {
+    ctx_id: ContextId,
+    request: Option<u32>,
+    has_lasted: Duration,
 }
 
 /// The waits of one context whose requests were taken back.
@@ -65,6 +74,22 @@ impl Waits {
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         self.since.retain(|(waiting, _), _| *waiting != ctx_id);
         self.interrupted.remove(&ctx_id);
+    }
+
+    /// Writes all waits down for another process. No worker is at rest, or has just been.
+    pub(in crate::serve) fn pass_on(&self, now: Instant) -> Vec<PassedWait> {
+        let passed = |(waiter, since): (&Waiter, &Instant)| PassedWait {
+            ctx_id: waiter.0,
+            request: waiter.1,
+            has_lasted: now.saturating_duration_since(*since),
+        };
+        self.since.iter().map(passed).collect()
+    }
+
+    /// Goes on with the waits of another process.
+    pub(in crate::serve) fn resume(&mut self, passed: Vec<PassedWait>, now: Instant) {
+        let since = |wait: &PassedWait| now.checked_sub(wait.has_lasted).unwrap_or(now);
+        self.since = passed.iter().map(|wait| ((wait.ctx_id, wait.request), since(wait))).collect();
     }
 
     /// Returns since when this one waits.

@@ -6,6 +6,7 @@ use crate::broker::upgrade::passing::Inherited;
 use crate::broker::upgrade::rehearsal::Program;
 use crate::broker::upgrade::{Stage, Upgrading};
 use crate::broker::vms::state::{Predecessor, State};
+use crate::ipc::RoomState;
 use config::Amount;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
@@ -324,19 +325,35 @@ fn a_successor_with_other_gpus_than_those_that_programs_use_is_ended() {
 const CONTEXT: ContextId = ContextId(3);
 
 #[test]
-fn where_memory_is_shared_a_successor_is_ended_when_a_program_begins_and_tried_again_when_it_has_ended() {
+fn where_memory_is_shared_a_vm_may_hold_the_same_with_its_next_device_process() {
     let (mut world, successor, _) = with_successor();
     world.broker.settings.room.gpu_memory = Some(Amount::Part(5000));
+    world.broker.room_begins(0);
     world.begin(0, 3);
+    world.heard(0);
+    // It gets more, which the old device process does not read any more.
+    let lacks = RoomState { order: 1, lacks: 1 << 30, ..RoomState::default() };
+    world.say(0, &ToBroker::Room(lacks));
+    let may = world.broker.ledger.allows(0).unwrap();
+    assert!(may >= 1 << 30);
     says(&mut world, &successor, &ready());
-    assert!(is_ended(&world) && world.heard(0).is_empty());
-    world.broker.successor_ended(0, world.now);
-    assert!(world.broker.vms[0].successor.is_none());
-    assert_eq!(world.broker.next_renewal(), None, "not while the program is there");
-    world.say(0, &ToBroker::ContextEnds { ctx_id: ContextId(3), lost: None, hung: false });
-    assert!(world.broker.next_renewal().is_some_and(|at| at > world.now));
-    world.say(0, &ToBroker::Frontend { connected: false });
-    assert_eq!(world.broker.next_renewal(), None, "it ends, and its VM gets another");
+    assert!(!is_ended(&world));
+    says(&mut world, &successor, &ToBroker::Frontend { connected: true });
+    crash(world.broker.vms[0].process.as_ref().unwrap().pid());
+    world.broker.child_ended(0, world.now);
+    let heard = std::iter::from_fn(|| successor.try_receive::<FromBroker>().ok().flatten());
+    let orders: Vec<_> = heard
+        .filter_map(|(message, _)| match message {
+            FromBroker::Room(order) => Some((order.number, order.most)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(orders, [(2, may)]);
+    assert_eq!(world.broker.ledger.allows(0), Some(may), "others do not get it meanwhile");
+    let holds = RoomState { order: 2, held: 1 << 30, ..RoomState::default() };
+    successor.send(&ToBroker::Room(holds), None).unwrap();
+    world.broker.channel(0, Events::EPOLLIN, world.now);
+    assert!(!world.is_dying(0));
 }
 
 #[test]
