@@ -140,6 +140,7 @@ impl<T> Device<T> {
         }
         passed.resources.into_iter().try_for_each(|resource| self.resume_resource(resource))?;
         passed.contexts.into_iter().for_each(|context| self.resume_context(context, &ticket));
+        self.resume_lending()?;
         passed.pieces.into_iter().for_each(|(memory, piece)| self.resume_piece(memory, piece));
         passed.holdings.into_iter().for_each(|(owner, holdings)| self.resume_holdings(owner, holdings));
         self.waiting.extend(passed.waiting);
@@ -176,6 +177,16 @@ impl<T> Device<T> {
         };
         let resource = Resource { uuid, ..Resource::new(size, kind, owner) };
         self.resources.insert(id, resource).map_or(Ok(()), |_| Err(CONTRADICTION))
+    }
+
+    /// Each context that lends memory knows of it: if its worker ends, the frontend unmaps that.
+    fn resume_lending(&mut self) -> Result<(), &'static str> {
+        for (id, resource) in &self.resources {
+            if let Kind::HostBlob(HostBlob { state: HostBlobState::Lent(_, lender), .. }) = &resource.kind {
+                self.contexts.get_mut(lender).ok_or(CONTRADICTION)?.lends(*id);
+            }
+        }
+        Ok(())
     }
 
     fn resume_context<R>(&mut self, passed: PassedContext<R>, ticket: &impl Fn(R) -> T) {
@@ -241,7 +252,7 @@ impl<T> Resource<T> {
     ///
     /// # Errors
     ///
-    /// Names what is in the way as long as the blob is in its state.
+    /// The reason why another process cannot take it over now.
     fn passed_blob(&self) -> Result<Option<PassedBlob>, &'static str> {
         let Kind::HostBlob(HostBlob { state, mappable, mapped, memory }) = &self.kind else {
             return Ok(None);
@@ -264,7 +275,7 @@ const CONTRADICTION: &str = "its resources contradict each other";
 
 #[cfg(test)]
 mod tests {
-    use super::super::DeviceOptions;
+    use super::super::{DeviceOptions, Obstacle};
     use super::*;
     use config::{ContextLimits, DeviceLimits, Heap};
 
@@ -325,6 +336,12 @@ mod tests {
         let mut new = device(1 << 20);
         new.resume(written.clone(), |ticket| ticket).unwrap();
         assert_eq!(passed(&new), written);
+        assert_eq!(new.obstacle(ctx_id), Some(Obstacle::Lends), "the frontend would not unmap what it lends");
+        let of_none = PassedDevice { contexts: Vec::new(), ..written };
+        assert!(
+            device(1 << 20).resume(of_none, |ticket| ticket).is_err(),
+            "memory of a context that is not there"
+        );
         assert_eq!(new.quotas.memory.host.held(VM), size);
         assert_eq!((new.live_maps(), new.quotas.window.used()), (1, size));
         assert!(new.window.check(8192, 4096).is_err(), "it is mapped");

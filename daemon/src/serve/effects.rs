@@ -157,8 +157,9 @@ impl World {
         log::info!(context = ctx_id.0, program = self.workers.name_of(ctx_id); "context {ctx_id} {what}");
     }
 
-    /// Passes on to the launcher which descriptors of lending workers it is to keep.
-    pub(super) fn order_keeper(&mut self) {
+    /// Passes on to the launcher which descriptors of lending workers it is to keep. Returns whether all of that is sent.
+    pub(super) fn order_keeper(&mut self) -> bool {
+        let mut is_sent = true;
         for order in self.lenders.take_orders() {
             let launcher = self.workers.launcher();
             let told = match &order {
@@ -167,8 +168,9 @@ impl World {
                 Order::KeepOn(set) => launcher.keep_on(*set),
             };
             // The launcher is gone, then, which the loop hears of.
-            let _ = told.inspect_err(|error| log::debug!("not told to the launcher: {error}"));
+            is_sent &= told.inspect_err(|error| log::debug!("not told to the launcher: {error}")).is_ok();
         }
+        is_sent
     }
 
     /// Returns advice on maps that have run out, which depends on the frontend.
@@ -436,6 +438,9 @@ impl Effects for World {
             return Err(EffectFailed);
         };
         if let Some(lender) = lender {
+            if !self.lenders.is_anchored(lender) {
+                return Err(self.failed("cannot map a blob", &"nothing keeps its memory alive"));
+            }
             if !session.acknowledges() {
                 return Err(
                     self.failed("cannot map a blob", &"the frontend does not say when it is unmapped")

@@ -73,7 +73,11 @@ impl Server {
         match (std::mem::take(&mut self.world.succession), &self.listen) {
             (Succession::None, _) => {}
             (Succession::Wanted(channel), Listen::Successor(_)) => {
-                return match self.follow(&channel) {
+                let followed = self.follow(&channel);
+                if followed.is_err() {
+                    self.world.lenders.forget();
+                }
+                return match followed {
                     Ok(()) => Ok(None),
                     Err(Failure { reason, lasts: Lasts::ForNow }) => {
                         log::info!("the VM goes on with the old program for now: {reason}");
@@ -231,9 +235,13 @@ impl Server {
         told.map_err(|error| Failure::for_now(error.to_string()))?;
         await_turn(channel)?;
         self.listen = Listen::Socket { listener, file };
+        // The launcher has all anchors before anything else is done: if this process ends, they keep alive what the frontend has mapped.
+        let is_kept = self.world.order_keeper();
         self.serves_on(session, inherited);
-        // The other process may be gone by now.
-        let _ = channel.try_send(&FromSuccessor::Serves, None);
+        if is_kept {
+            // The other process may be gone by now.
+            let _ = channel.try_send(&FromSuccessor::Serves, None);
+        }
         self.world.progress.begins();
         Ok(())
     }
@@ -292,8 +300,6 @@ impl Server {
             self.world.hangs.begins(ctx_id, page);
         }
         self.world.workers.adopt(inherited);
-        // First the anchors: should this process end, its launcher has them.
-        self.world.order_keeper();
         self.world.report_due = true;
         // The files were those of the other process until now.
         let launcher = self.world.workers.launcher();

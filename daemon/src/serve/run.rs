@@ -480,7 +480,7 @@ impl Server {
     }
 
     /// Frees everything that belongs to the frontend's VM.
-    fn end_session(&mut self) {
+    pub(super) fn end_session(&mut self) {
         // First the connection, so that nothing is sent to the frontend any more.
         if self.world.session.take().is_some() {
             self.tell_frontend(false);
@@ -915,7 +915,7 @@ impl Server {
                 Span(LEAVES_WITHIN)
             );
         }
-        // Otherwise that keeps them until the frontend has ended, as for a device process that was killed.
+        // If the other process has not said so, the launcher keeps the anchors until the frontend has ended, as if this process had been killed.
         if serves(other) {
             self.world.lenders.leave();
             self.world.order_keeper();

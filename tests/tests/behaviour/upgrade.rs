@@ -12,13 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::clients;
-use tests::daemon::{eventually, is_alive};
+use tests::daemon::{eventually, is_alive, on_machine};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::package::installed::Installed;
 use tests::program::Background;
 use vm_memory::{Bytes, VolatileMemory};
+
+/// Bytes of memory of a program: memory of the GPU's own that has few is the host's in truth.
+const SIZE: u64 = 1 << 20;
 
 /// A program of stock Mesa that computes, checks its results and says so, for ever.
 fn computes_for_ever(socket: &Path) -> Result<Background> {
@@ -129,15 +132,15 @@ fn goes_on_with_its_memory(keys: &str, ty: impl Fn(&Device) -> u32, is_movable: 
     gpu.call(&create, None)?;
     let mut device = Device::create(&gpu, "computes")?;
     let ty = ty(&device);
-    let memory = device.allocate_of_type(4096, ty, Source::New)?.ok().context("memory")?;
-    let blob = device.blob(memory, 4096)?;
+    let memory = device.allocate_of_type(SIZE, ty, Source::New)?.ok().context("memory")?;
+    let blob = device.blob(memory, SIZE)?;
     let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
     let is_filled = |word| -> Result<()> {
-        let mut bytes = vec![0; 4096];
+        let mut bytes = vec![0; SIZE as usize];
         mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
         ensure_filled(&bytes, word)
     };
-    device.fill(memory, 4096, 7)?;
+    device.fill(memory, SIZE, 7)?;
     let old = broker.device("a")?;
     // This waits for what comes behind the upgrade.
     let semaphore = timeline::wait_before_signal(&mut device)?;
@@ -158,17 +161,25 @@ fn goes_on_with_its_memory(keys: &str, ty: impl Fn(&Device) -> u32, is_movable: 
     ensure!(!done.arrives_within(Duration::from_millis(100)), "nothing has been signalled yet");
     timeline::signal(&mut device, semaphore)?;
     ensure!(done.arrives_within(PATIENCE), "a fence is forgotten\n{}", broker.log());
-    device.fill(memory, 4096, 9)?;
+    device.fill(memory, SIZE, 9)?;
     is_filled(9)?;
     ensure!(gpu.call(&create, None).is_err(), "the guest's resource is forgotten");
     // Programs that begin now have a worker of the new program, and so does this one once it was restarted.
     if is_movable {
         let context = broker.vm("a")?["contexts"][0]["context"].clone();
         broker.say(&["restart", &format!("a/{context}")])?;
-        device.fill(memory, 4096, 11)?;
+        device.fill(memory, SIZE, 11)?;
         is_filled(11)?;
     }
     gpu.destroy_context(gpu.create_context("afterwards")?)?;
+    if on_machine() && !is_movable {
+        // Without the worker the memory may be another's: no process has it mapped any more.
+        let context = broker.vm("a")?["contexts"][0]["context"].clone();
+        let mapped = gpu.session.window.live();
+        broker.say(&["kill", &format!("a/{context}")])?;
+        let is_unmapped = || gpu.session.window.live() == mapped - 1;
+        ensure!(eventually(PATIENCE, is_unmapped), "{}", broker.log());
+    }
     gpu.destroy_blob(blob)?;
     ensure!(gpu.session.window.violations().is_empty(), "{:?}", gpu.session.window.violations());
     drop((device, gpu));

@@ -83,9 +83,17 @@ impl Ledger {
         self.order(vm)
     }
 
-    /// Returns what a VM was told last, which its next device process has to know as well; nothing if the VM has no account.
-    pub(super) fn told(&mut self, vm: usize) -> Option<Order> {
-        self.accounts.contains_key(&vm).then(|| self.order(vm))
+    /// A VM goes on with another device process, on these GPUs, as for [`Self::begins`]. Returns what it was told last, which that process has to know as
+    /// well; nothing if the VM has no account.
+    pub(super) fn goes_on(
+        &mut self,
+        vm: usize,
+        reserved: u64,
+        gpus: impl IntoIterator<Item = (usize, u64)>,
+    ) -> Option<Order> {
+        self.accounts.get_mut(&vm)?.reserved = reserved;
+        self.uses(vm, gpus);
+        Some(self.order(vm))
     }
 
     /// A VM has no device process any more. What it had counts until its workers have ended as well.

@@ -6,19 +6,16 @@ use crate::ipc::{FromBroker, RoomOrder, RoomState};
 use sched::Nanos;
 
 impl Broker {
-    /// A VM's device process is ready: it may hold the amount of the ledger, if the file says how much VMs may hold together. One that goes on with the contexts
-    /// of another device process is told what that may not have read.
+    /// A VM's device process is ready: it may hold the amount of the ledger, if the file says how much VMs may hold together. A successor, which goes on
+    /// with the contexts, may hold what the VM could hold before.
     pub(super) fn room_begins(&mut self, index: usize) {
         let reserved = self.vms[index].settings.reserved_memory;
         let gpus = self.rooms_of(index);
         if gpus.is_empty() {
             return;
         }
-        let order = match self.ledger.told(index) {
-            Some(order) => {
-                self.ledger.uses(index, gpus);
-                order
-            }
+        let order = match self.ledger.goes_on(index, reserved, gpus.iter().copied()) {
+            Some(order) => order,
             None => self.ledger.begins(index, reserved, gpus),
         };
         if self.ledger.is_over_reserved(index) {

@@ -76,7 +76,7 @@ impl Waits {
         self.interrupted.remove(&ctx_id);
     }
 
-    /// Writes all waits down for another process. No worker is at rest, or has just been.
+    /// Writes all waits down for another process. A wait of a worker that has been at rest in the last second may begin anew there.
     pub(in crate::serve) fn pass_on(&self, now: Instant) -> Vec<PassedWait> {
         let passed = |(waiter, since): (&Waiter, &Instant)| PassedWait {
             ctx_id: waiter.0,

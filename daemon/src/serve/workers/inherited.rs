@@ -231,7 +231,8 @@ impl Workers {
         while let Some(launcher) = self.inherited.get(at) {
             match launcher.heard() {
                 Ok(Some(FromChildren::Ended(ended))) => return Some(FromChildren::Ended(ended)),
-                // It is not asked to keep anything, and what it watches this process watches as well.
+                // It keeps nothing for this process: it was told by the one before to let go, of sets that have the numbers of others here. What it
+                // watches this process watches as well.
                 Ok(Some(FromChildren::Released(_) | FromChildren::Replaced(_))) => {}
                 Ok(None) => at += 1,
                 Err(error) => {
