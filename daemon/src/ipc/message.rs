@@ -11,7 +11,7 @@ use waiting::Heuristic;
 
 /// The version of the messages between a device process and its workers, and of the pages and files that they share. It rises with each change of these: a
 /// device process of another program goes on with workers of the same version only.
-pub const WORKER_MESSAGES: u32 = 1;
+pub const WORKER_MESSAGES: u32 = 2;
 
 /// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
@@ -152,6 +152,9 @@ pub enum ToWorker {
     WritePrelude {
         /// The successor has made what was written down before: only what has come since, and what has gone, is to be written.
         goes_on: bool,
+        /// The successor can have memory of this worker's driver: memory that only the driver uses is written down as well, and its descriptors go along
+        /// as [`HandOver::File`]. False for the first part, as the successor does not know yet.
+        is_at_home: bool,
     },
     /// Make what a worker writes down that goes on: comes behind the set-up, ahead of [`Self::TakeOver`], and once for each part of the
     /// prelude. Descriptor: the socket to read from.
@@ -166,6 +169,8 @@ pub enum ToWorker {
     HandOver {
         /// The contents of memory that only the driver uses are to be copied: the successor cannot have the memory itself.
         copies: bool,
+        /// The successor has made what was written down as the prelude: only what has come since, and what has gone, is to be written.
+        goes_on: bool,
     },
     /// Take over from a worker whose context this is: comes behind the set-up and the resources that the context sees, and when there is
     /// something to read. Descriptor: the socket that [`HandOver`] messages come from; its end without [`HandOver::End`] means that the

@@ -221,7 +221,8 @@ impl Server {
 
     /// Has a successor make the first part of the prelude, or the next.
     fn prepare(&mut self, ctx_id: ContextId, goes_on: bool) {
-        if let Err(reason) = self.world.workers.prepare(ctx_id, goes_on) {
+        let is_at_home = self.world.handovers.get(ctx_id).is_some_and(|it| it.is_at_home);
+        if let Err(reason) = self.world.workers.prepare(ctx_id, goes_on, is_at_home) {
             self.fail(ctx_id, Failure::until_mended(reason));
         }
     }
@@ -248,9 +249,12 @@ impl Server {
         let hand_over = self.world.handovers.get(ctx_id);
         let is_swap_in = hand_over.is_some_and(|it| it.purpose == Purpose::SwapIn);
         let copies = hand_over.is_none_or(|it| !it.is_at_home);
+        // What an earlier successor has made, which was called off, this one does not have.
+        let has_prelude =
+            hand_over.is_some_and(|it| !matches!(it.purpose, Purpose::SwapIn | Purpose::SwapOut));
         // What comes for one that is swapped out waits for the successor.
         match self.unmovable(ctx_id).filter(|_| !is_swap_in) {
-            None => match self.world.workers.hand_over(ctx_id, copies) {
+            None => match self.world.workers.hand_over(ctx_id, copies, has_prelude) {
                 Ok(()) => {
                     self.world.handovers.rests(ctx_id, now);
                     self.tell_stage(ctx_id, RestartStage::Rests);

@@ -204,16 +204,16 @@ impl Rig {
 
     /// The successor builds up what the old worker has written down meanwhile; the socket that this is given then.
     fn prelude_built(&mut self, new: u32) -> Channel {
-        self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false });
+        self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
         assert!(matches!(self.stage(), Some(Stage::Prepares { .. })));
         self.say(new, &ToDevice::PreludeBuilt { is_at_home: false });
         // Where this took long, there are more parts.
         while let Some(Stage::Prepares { .. }) = self.stage() {
-            self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true });
+            self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true, is_at_home: false });
             self.hear(new);
             self.say(new, &ToDevice::PreludeBuilt { is_at_home: false });
         }
-        self.hear_one(OLD, &ToWorker::HandOver { copies: true })
+        self.hear_one(OLD, &ToWorker::HandOver { copies: true, goes_on: true })
     }
 
     /// A worker ends, and the device thread notices it: a process that another test starts may hold the worker's socket for a moment.
@@ -302,7 +302,7 @@ fn a_successor_gets_the_context_with_what_came_meanwhile_and_nobody_misses_a_fen
 #[test]
 fn a_context_goes_on_while_its_successor_prepares() {
     let mut rig = preparing();
-    let writes = rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false });
+    let writes = rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
     rig.hear(NEW);
     rig.submit(1, Some(7));
     rig.command(&blob(6), None);
@@ -316,7 +316,7 @@ fn a_context_goes_on_while_its_successor_prepares() {
     assert!(matches!(rig.stage(), Some(Stage::Prepares { part: 1, .. })));
     let messages = |rig: &Rig| rig.hear(OLD).pop();
     rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
-    while messages(&rig) == Some(ToWorker::WritePrelude { goes_on: true }) {
+    while messages(&rig) == Some(ToWorker::WritePrelude { goes_on: true, is_at_home: false }) {
         rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     }
     assert_eq!(rig.stage(), Some(Stage::Rests));
@@ -327,13 +327,28 @@ fn a_context_goes_on_while_its_successor_prepares() {
 }
 
 #[test]
+fn a_program_that_finds_no_memory_is_answered_when_a_successor_that_prepares_has_ended() {
+    let mut rig = preparing();
+    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
+    rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: true });
+    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true, is_at_home: true });
+    let number = rig.server.world.workers.successor_number(CONTEXT).unwrap();
+    rig.say(OLD, &ToDevice::ClosingWanted { request: 5 });
+    assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None));
+    assert_eq!(rig.hear(OLD), [], "its memory is there still");
+    rig.server.worker_has_ended(number);
+    assert_eq!(rig.hear(OLD), [ToWorker::CaughtUp { request: 5 }]);
+    assert!(rig.is_running());
+}
+
+#[test]
 fn what_has_come_while_a_long_part_of_the_prelude_was_made_is_made_before_anybody_rests() {
     let mut rig = preparing();
-    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false });
+    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
     std::thread::sleep(SHORT_PART);
     rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     assert!(matches!(rig.stage(), Some(Stage::Prepares { part: 2, .. })));
-    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true });
+    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true, is_at_home: false });
     let messages = rig.hear(NEW);
     assert!(messages.ends_with(&[ToWorker::BuildPrelude, ToWorker::BuildPrelude]), "{messages:?}");
 }
@@ -375,7 +390,7 @@ fn one_that_stays_for_now_goes_on_meanwhile_and_the_successor_sees_what_it_sees(
         assert_eq!(messages[1..], shown);
     }
     rig.turn_at(Instant::now() + AGAIN_AFTER);
-    rig.hear_one(OLD, &ToWorker::HandOver { copies: true });
+    rig.hear_one(OLD, &ToWorker::HandOver { copies: true, goes_on: true });
     rig.say(OLD, &stays(false));
     assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None));
     rig.submit(2, None);

@@ -62,7 +62,7 @@ impl Rig {
         self.hear(old);
         self.say(new, &ToDevice::Ready);
         self.hear(new);
-        let writes = self.hear_one(old, &ToWorker::HandOver { copies: true });
+        let writes = self.hear_one(old, &ToWorker::HandOver { copies: true, goes_on: false });
         meanwhile(self);
         writes.send(&HandOver::End, None).unwrap();
         self.turn();

@@ -1,7 +1,7 @@
 //! The device thread's loop.
 
 use super::blobs::closer::Closer;
-use super::blobs::closing::{Closing, Waits};
+use super::blobs::closing::Closing;
 use super::blobs::deposits::Deposits;
 use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
@@ -45,6 +45,7 @@ use outside::{HostMemory, Quoted, Span};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use readiness::{self, Event, Events, Reported};
+use rustc_hash::FxHashMap;
 use shm::{device_node, guard_mappings, memory_was_lost};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -169,6 +170,8 @@ pub(super) struct Server {
     requests_since_asked: usize,
     /// The things that wait for descriptors to be closed.
     pub(super) closing: Closing,
+    /// The questions of workers that wait for the end of the worker with a number.
+    pub(super) scarce: FxHashMap<u64, (ContextId, u32)>,
     done: bool,
     end_request: EndRequest,
     /// The socket to the device process that serves the frontend instead of this one.
@@ -266,6 +269,7 @@ impl Server {
             catching_up: Vec::new(),
             requests_since_asked: 0,
             closing: Closing::default(),
+            scarce: FxHashMap::default(),
             done: false,
             end_request,
             given: None,
@@ -686,10 +690,7 @@ impl Server {
                     self.tell_caught_up();
                 }
             }
-            ToDevice::ClosingWanted { request } => {
-                let waits = Waits::Worker(ctx_id, request);
-                self.closing.await_closed(waits, self.world.closer.given(), Instant::now());
-            }
+            ToDevice::ClosingWanted { request } => self.closing_wanted(ctx_id, request),
             ToDevice::MemoryReturned { memory } => {
                 self.device.memory_returned(ctx_id, memory, &mut self.world);
             }

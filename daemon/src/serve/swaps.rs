@@ -108,6 +108,9 @@ impl Server {
     /// Nothing of the worker with this number is left.
     pub(super) fn nothing_is_left(&mut self, number: u64) {
         self.device.worker_ended(number, &mut self.world);
+        if let Some((ctx_id, request)) = self.scarce.remove(&number) {
+            self.world.tell_caught_up(ctx_id, request);
+        }
         let Some(ctx_id) = self.world.room.leaving.remove(&number) else { return };
         let workers = &self.world.workers;
         if workers.is_swapped_out(ctx_id) && !workers.has_successor(ctx_id) && !self.leaves(ctx_id) {
@@ -121,6 +124,26 @@ impl Server {
             true => self.nothing_is_left(number),
             false => {
                 self.closing.await_closed(Waits::Ended(number), self.world.closer.given(), Instant::now());
+            }
+        }
+    }
+
+    /// The driver of a worker finds no memory. A successor that prepares itself has memory of its own, and such as the program has freed since: it is
+    /// ended before the worker tries again.
+    pub(super) fn closing_wanted(&mut self, ctx_id: ContextId, request: u32) {
+        let hand_over = self.world.handovers.get(ctx_id);
+        let prepares = hand_over.is_some_and(|it| matches!(it.stage, Stage::Prepares { .. }));
+        match self.world.workers.successor_number(ctx_id).filter(|_| prepares) {
+            Some(number) => {
+                self.scarce.insert(number, (ctx_id, request));
+                self.fail(
+                    ctx_id,
+                    Failure::for_now("its program needs the memory of the GPU that this would take"),
+                );
+            }
+            None => {
+                let waits = Waits::Worker(ctx_id, request);
+                self.closing.await_closed(waits, self.world.closer.given(), Instant::now());
             }
         }
     }

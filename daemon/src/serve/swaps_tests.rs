@@ -42,7 +42,7 @@ impl Rig {
 
     /// One worker writes everything and another reads it.
     fn hands_over(&mut self, old: u32, new: u32) {
-        let writes = self.hear_one(old, &ToWorker::HandOver { copies: true });
+        let writes = self.hear_one(old, &ToWorker::HandOver { copies: true, goes_on: false });
         writes.send(&HandOver::End, None).unwrap();
         self.turn();
         self.hear_one(new, &ToWorker::TakeOver);
@@ -135,7 +135,7 @@ fn a_program_that_goes_on_is_not_swapped_out() {
     let mut rig = rig();
     rig.swaps_out(Asker::Itself);
     rig.say(NEW, &ToDevice::Ready);
-    rig.hear_one(OLD, &ToWorker::HandOver { copies: true });
+    rig.hear_one(OLD, &ToWorker::HandOver { copies: true, goes_on: false });
     rig.submit(1, None);
     rig.turn();
     let messages = rig.hear(OLD);
@@ -252,7 +252,7 @@ fn an_idle_context_whose_contents_cannot_be_copied_is_tried_again_whichever_work
         let begin = rig.now;
         (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
         rig.say(NEW, &ToDevice::Ready);
-        let writes = rig.hear_one(OLD, &ToWorker::HandOver { copies: true });
+        let writes = rig.hear_one(OLD, &ToWorker::HandOver { copies: true, goes_on: false });
         if order == Order::WorkerAheadOfWhatItWrites {
             rig.workers[&OLD].send(&stays, None).unwrap();
             writes.send(&HandOver::End, None).unwrap();
@@ -291,7 +291,7 @@ fn one_that_cannot_rest_now_keeps_what_has_come_for_a_driver() {
     rig.submit(1, None);
     rig.turn();
     rig.say(THIRD, &ToDevice::Ready);
-    rig.hear_one(NEW, &ToWorker::HandOver { copies: true });
+    rig.hear_one(NEW, &ToWorker::HandOver { copies: true, goes_on: false });
     rig.say(NEW, &ToDevice::Stays { reason: "busy".into(), for_now: true });
     assert_eq!((rig.stage(), rig.hear(NEW)), (Some(Stage::Waits), vec![]));
     rig.turn_at(Instant::now() + Duration::from_millis(50));

@@ -46,6 +46,8 @@ struct State {
     next_request: u32,
     requests: FxHashMap<u32, Request>,
     credit: PerHeap<Credit>,
+    /// The part of `credit` that is granted to the predecessor, until this worker takes its context over.
+    borrowed: PerHeap<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -241,6 +243,10 @@ impl Allowances {
                     Some(used) => used - credit.granted,
                 }
             };
+            if self.is_borrowing() {
+                // The device process grants nothing to a worker that has no context yet.
+                return Ok(None);
+            }
             let Some(bytes) = missing.checked_next_multiple_of(STEP) else { return Ok(None) };
             let Some(granted) = self.ask(Wanted::Credit { heap, least: missing, bytes }, cancel)? else {
                 return Ok(None);
@@ -257,13 +263,27 @@ impl Allowances {
         PerHeap::each(|heap| state.credit.of(heap).granted)
     }
 
-    /// Takes over what another worker was granted for this context: so much may be used without asking.
-    pub(super) fn take_over_credit(&self, mut granted: PerHeap<u64>) {
+    /// Takes over what another worker was granted for this context, in place of what was borrowed of it: so much may be used without asking.
+    pub(super) fn take_over_credit(&self, granted: PerHeap<u64>) {
+        self.borrow_credit(granted);
+        self.state.lock().borrowed = PerHeap::default();
+    }
+
+    /// Another worker is granted so much for this context, which this one is about to take over: that may be used without asking. It takes the place of
+    /// what was borrowed before.
+    pub(super) fn borrow_credit(&self, mut granted: PerHeap<u64>) {
         let mut state = self.state.lock();
         for heap in [Heap::Device, Heap::Host] {
+            let new = *granted.of(heap);
+            let before = std::mem::replace(state.borrowed.of(heap), new);
             let credit = state.credit.of(heap);
-            credit.granted = credit.granted.saturating_add(*granted.of(heap));
+            credit.granted = (credit.granted - before).saturating_add(new);
         }
+    }
+
+    fn is_borrowing(&self) -> bool {
+        let mut state = self.state.lock();
+        [Heap::Device, Heap::Host].into_iter().any(|heap| *state.borrowed.of(heap) > 0)
     }
 
     /// Gives back what is free beyond a step.
@@ -272,9 +292,11 @@ impl Allowances {
             let mut state = self.state.lock();
             let credit = state.credit.of(heap);
             credit.used -= bytes;
-            let free = credit.granted - credit.used;
+            let free = credit.granted.saturating_sub(credit.used);
             let surplus = if free >= 2 * STEP { free - STEP } else { 0 };
-            credit.granted -= surplus;
+            // What is borrowed is the other worker's to give back.
+            let surplus = if *state.borrowed.of(heap) > 0 { 0 } else { surplus };
+            state.credit.of(heap).granted -= surplus;
             surplus
         };
         if surplus > 0 {
@@ -333,7 +355,10 @@ impl Allowance for Allowances {
         Ok(Some(PerHeap::each(|heap| {
             let MemoryCount { held, room } = *memory.of(heap);
             let Credit { granted, used } = *state.credit.of(heap);
-            HeapBudget { used: held.saturating_sub(granted - used), most: held.saturating_add(room) }
+            HeapBudget {
+                used: held.saturating_sub(granted.saturating_sub(used)),
+                most: held.saturating_add(room),
+            }
         })))
     }
 
@@ -564,6 +589,26 @@ mod tests {
         assert!(used.is_some() && rig.said().is_none());
         drop(used);
         assert_eq!(rig.said(), Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: 2 * STEP }));
+    }
+
+    #[test]
+    fn borrowed_credit_is_all_that_there_is_and_goes_back_to_none() {
+        let (rig, cancel) = (Rig::new(), Cancel::default());
+        let take = |bytes| rig.allowances.credit(Heap::Device, bytes, &cancel).unwrap();
+        let granted = |device| PerHeap { device, host: 0 };
+        rig.allowances.borrow_credit(granted(4 * STEP));
+        let (first, second) = (take(3 * STEP), take(STEP));
+        assert!(first.is_some() && second.is_some() && take(1).is_none(), "the predecessor has no more");
+        // The predecessor has given some back meanwhile, and what this worker has of that goes later.
+        rig.allowances.borrow_credit(granted(2 * STEP));
+        drop(first);
+        assert_eq!(rig.said(), None, "nothing is asked for, and nothing goes back");
+        rig.allowances.take_over_credit(granted(2 * STEP));
+        assert_eq!(rig.allowances.credit_granted(), granted(2 * STEP));
+        let third = take(STEP);
+        assert!(third.is_some());
+        drop((second, third));
+        assert_eq!(rig.said(), Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: STEP }));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub(super) trait Backend: Send + Sync + 'static {
     fn drain(&self, patience: Duration) -> Result<(), NotMovable>;
 
     /// Writes down what a successor can make before this context rests; see [`Renderer::save_prelude`].
-    fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable>;
+    fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable>;
 
     /// Deposits what a checkpoint needs, as far as that can be done ahead; see [`Renderer::deposit_all`].
     fn deposit_all(&self);
@@ -82,7 +82,10 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Writes down what the guest made, beside what is in the prelude; see [`Renderer::save`].
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable>;
 
-    /// Builds up what [`Self::save_prelude`] or [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
+    /// Builds up what [`Self::save_prelude`] of another process has written down, which goes on; see [`Renderer::rebuild_ahead`].
+    fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
+
+    /// Builds up what [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
 
     /// Executes again, one behind the other, what another process has executed since; see [`Renderer::replay`].
@@ -205,8 +208,8 @@ impl Backend for Renderer {
         Renderer::drain(self, patience)
     }
 
-    fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
-        Renderer::save_prelude(self, so_far)
+    fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
+        Renderer::save_prelude(self, so_far, carry)
     }
 
     fn deposit_all(&self) {
@@ -219,6 +222,10 @@ impl Backend for Renderer {
 
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
         Renderer::save(self, prelude, carry)
+    }
+
+    fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        Renderer::rebuild_ahead(self, steps, files)
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {

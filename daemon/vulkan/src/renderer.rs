@@ -218,13 +218,13 @@ impl Renderer {
     }
 
     /// Writes down what a successor can make before this context rests, for [`Self::rebuild`] in another process that has made `so_far`
-    /// already, and returns all that it has made then. Commands may be in flight.
+    /// already, and returns all that it has made then. With [`Carry::HandedOver`] that includes memory. Commands may be in flight.
     ///
     /// # Errors
     ///
     /// The successor has to make everything later that it has not made so far.
-    pub fn save_prelude(&self, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
-        snapshot::prelude::save(&self.0, so_far)
+    pub fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
+        snapshot::prelude::save(&self.0, so_far, carry)
     }
 
     /// Deposits what [`Self::save`] with [`Carry::Deposited`] would have to deposit. Commands may be in flight.
@@ -255,6 +255,15 @@ impl Renderer {
     /// A step makes no sense. The context is over.
     pub fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         snapshot::rebuild(&self.0, steps, files)
+    }
+
+    /// Builds up what [`Self::save_prelude`] has written down of a context that goes on.
+    ///
+    /// # Errors
+    ///
+    /// A step makes no sense. The context is over.
+    pub fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        snapshot::rebuild_ahead(&self.0, steps, files)
     }
 
     /// Does again what a predecessor has executed since the checkpoint that was [rebuilt](Self::rebuild): each entry has whole commands, and

@@ -256,8 +256,10 @@ impl HandOvers {
         let under_way = self.under_way.get_mut(&ctx_id);
         match under_way.map(|HandOver { stage, is_at_home, .. }| (stage, is_at_home)) {
             Some((Stage::Prepares { part, since }, is_at_home)) => {
-                *is_at_home = at_home;
-                if *part == PARTS_MAX || now.saturating_duration_since(*since) < SHORT_PART {
+                // Memory comes with the part behind the one with which this is known.
+                let misses_memory = at_home && !std::mem::replace(is_at_home, at_home);
+                let is_short = now.saturating_duration_since(*since) < SHORT_PART;
+                if *part == PARTS_MAX || is_short && !misses_memory {
                     return Ok(Prepared::Enough);
                 }
                 (*part, *since) = (*part + 1, now);
@@ -434,6 +436,16 @@ mod tests {
             all.rests(CONTEXT, now);
             assert!(all.prepared(CONTEXT, false, now).is_err());
         }
+    }
+
+    #[test]
+    fn memory_is_in_the_part_behind_the_one_that_says_that_it_can_be_had() {
+        let now = Instant::now();
+        let mut all = begun(now);
+        all.prepares(CONTEXT, now);
+        assert_eq!(all.prepared(CONTEXT, true, now), Ok(Prepared::More), "however short the first was");
+        assert!(all.get(CONTEXT).unwrap().is_at_home);
+        assert_eq!(all.prepared(CONTEXT, true, now), Ok(Prepared::Enough));
     }
 
     #[test]

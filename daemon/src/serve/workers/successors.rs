@@ -206,27 +206,38 @@ impl Workers {
     }
 
     /// Has a successor make what it can, while the context goes on: the worker writes it down, beside what the successor has made already if it
-    /// `goes_on`.
+    /// `goes_on`, and with memory if the successor `is_at_home`.
     ///
     /// # Errors
     ///
     /// No descriptor is left, or the worker's limit is reached for which it was killed.
-    pub(in crate::serve) fn prepare(&mut self, ctx_id: ContextId, goes_on: bool) -> Result<(), String> {
+    pub(in crate::serve) fn prepare(
+        &mut self,
+        ctx_id: ContextId,
+        goes_on: bool,
+        is_at_home: bool,
+    ) -> Result<(), String> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Err("the context has ended".into()) };
         let (writes, reads) = Channel::pair().map_err(|error| error.to_string())?;
         let (writes, reads) = (writes.into_socket(), reads.into_socket());
-        let message = ToWorker::WritePrelude { goes_on };
+        let message = ToWorker::WritePrelude { goes_on, is_at_home };
         worker.post(&self.epoll, &mut self.backlogs, message, Some(writes.as_fd()))?;
         self.send_to_successor(ctx_id, ToWorker::BuildPrelude, Some(reads.as_fd()));
         Ok(())
     }
 
-    /// Tells a context's worker to hand over, with copies of its driver's memory or the memory itself, and keeps back what comes for the context. Under [`HANDS_OVER_TOKEN`] is heard that it writes.
+    /// Tells a context's worker to hand over, with copies of its driver's memory or the memory itself, beside the prelude if the successor has one, and keeps
+    /// back what comes for the context. Under [`HANDS_OVER_TOKEN`] is heard that it writes.
     ///
     /// # Errors
     ///
     /// No descriptor is left, or the worker's limit is reached for which it was killed.
-    pub(in crate::serve) fn hand_over(&mut self, ctx_id: ContextId, copies: bool) -> Result<(), String> {
+    pub(in crate::serve) fn hand_over(
+        &mut self,
+        ctx_id: ContextId,
+        copies: bool,
+        has_prelude: bool,
+    ) -> Result<(), String> {
         let (Some(successor), Some(worker)) =
             (self.successors.get_mut(&ctx_id), self.running.get_mut(&ctx_id))
         else {
@@ -243,7 +254,8 @@ impl Workers {
         let writes = successor.writes.as_ref().map(AsFd::as_fd);
         // What is held back from now on is not kept, so a checkpoint would not be all.
         worker.keep_no_more(&mut self.backlogs, worker.owner());
-        worker.post(&self.epoll, &mut self.backlogs, ToWorker::HandOver { copies }, writes)?;
+        let message = ToWorker::HandOver { copies, goes_on: has_prelude };
+        worker.post(&self.epoll, &mut self.backlogs, message, writes)?;
         (successor.holds_back, worker.owes_answer) = (true, true);
         Ok(())
     }

@@ -122,10 +122,16 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
         }
         5 if u.ratio(1, 8)? => (ToWorker::Setup(Box::new(setup())), None),
         5 => match u.int_in_range(0..=7u8)? {
-            0 => (ToWorker::HandOver { copies: u.arbitrary()? }, fd(u)?),
-            1 => (ToWorker::HandOver { copies: u.arbitrary()? }, Some(channels().0.into_socket())),
+            0 => (ToWorker::HandOver { copies: u.arbitrary()?, goes_on: u.arbitrary()? }, fd(u)?),
+            1 => (
+                ToWorker::HandOver { copies: u.arbitrary()?, goes_on: u.arbitrary()? },
+                Some(channels().0.into_socket()),
+            ),
             2 => (ToWorker::TakeOver, fd(u)?),
-            3 => (ToWorker::WritePrelude { goes_on: u.arbitrary()? }, Some(channels().0.into_socket())),
+            3 => (
+                ToWorker::WritePrelude { goes_on: u.arbitrary()?, is_at_home: u.arbitrary()? },
+                Some(channels().0.into_socket()),
+            ),
             4 => (ToWorker::BuildPrelude, fd(u)?),
             5 => (ToWorker::WriteCheckpoint { number: u.int_in_range(1..=3)? }, fd(u)?),
             6 => (ToWorker::KeepJournal, if u.arbitrary()? { Journal::create().ok() } else { fd(u)? }),

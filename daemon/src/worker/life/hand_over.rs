@@ -126,6 +126,13 @@ fn fences_have_passed<B: Backend>(context: &Context<B>, max: Duration) -> Result
     Ok(())
 }
 
+/// Sends descriptors, each with the memory that it is.
+pub(super) fn send_files(link: &Link, files: &[SavedFile]) -> Result<(), LinkError> {
+    files.iter().try_for_each(|file| {
+        link.send(&HandOver::File { memory: file.name() }, file.file().map(|file| file.as_fd()))
+    })
+}
+
 /// Sends bytes, as many in a message as it takes.
 pub(super) fn send_bytes(link: &Link, bytes: &[u8]) -> Result<(), LinkError> {
     bytes.chunks(CHUNK).try_for_each(|chunk| link.send(&HandOver::Bytes(chunk.to_vec()), None))
@@ -141,10 +148,7 @@ fn send(
     if files.len() > FILES_MAX {
         return Err(NotMovable::for_now("the context has too many memory files"));
     }
-    for file in files {
-        let memory = file.name();
-        link.send(&HandOver::File { memory }, file.file().map(|file| file.as_fd())).map_err(not_sent)?;
-    }
+    send_files(link, files).map_err(not_sent)?;
     send_bytes(link, bytes).map_err(not_sent)?;
     if let Some(outgoing) = &outgoing {
         outgoing.announce(link).map_err(not_sent)?;

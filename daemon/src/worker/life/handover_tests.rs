@@ -9,7 +9,7 @@ impl Peer {
     /// Has the worker hand over; answers what a successor reads from.
     pub(super) fn hands_over(&self) -> Channel {
         let (ours, theirs) = Channel::pair().unwrap();
-        self.channel.send(&ToWorker::HandOver { copies: true }, Some(theirs.as_fd())).unwrap();
+        self.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(theirs.as_fd())).unwrap();
         ours
     }
 
@@ -18,13 +18,15 @@ impl Peer {
         let (ours, theirs) = Channel::pair().unwrap();
         // Not closed: a process that another test starts has what this one has open until it executes its program.
         shutdown(&ours, Shutdown::Both).unwrap();
-        self.channel.send(&ToWorker::HandOver { copies: true }, Some(theirs.as_fd())).unwrap();
+        self.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(theirs.as_fd())).unwrap();
     }
 
     /// Has a prelude written, which a successor builds up.
     fn prepares(&self, successor: &Self) {
         let (writes, reads) = Channel::pair().unwrap();
-        self.channel.send(&ToWorker::WritePrelude { goes_on: false }, Some(writes.as_fd())).unwrap();
+        self.channel
+            .send(&ToWorker::WritePrelude { goes_on: false, is_at_home: false }, Some(writes.as_fd()))
+            .unwrap();
         successor.channel.send(&ToWorker::BuildPrelude, Some(reads.as_fd())).unwrap();
     }
 
@@ -73,7 +75,7 @@ impl Peer {
 /// One worker hands over to another.
 pub(super) fn hand_over(old: &Peer, new: &Peer, has_contents: bool) {
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(from.as_fd())).unwrap();
     if has_contents {
         old.grants();
     }
@@ -173,7 +175,7 @@ fn a_worker_that_cannot_hand_over_stays_and_goes_on() {
     peer.hands_over_to_nobody();
     peer.expect_stays("gone", true);
     goes_on();
-    peer.channel.send(&ToWorker::HandOver { copies: true }, None).unwrap();
+    peer.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, None).unwrap();
     peer.expect_stays("nobody", false);
     goes_on();
     // The ring's memory is not what its id stands for.
@@ -324,7 +326,7 @@ fn memory_of_the_driver_is_given_away_as_credit_and_is_no_piece() {
         let counted = Piece::new(MemoryId(3), Lease::new(|| ()));
         *old.fake.files.lock() = vec![file(Piece::uncounted()), file(counted), file(Piece::uncounted())];
         let (from, to) = Channel::pair().unwrap();
-        old.channel.send(&ToWorker::HandOver { copies }, Some(from.as_fd())).unwrap();
+        old.channel.send(&ToWorker::HandOver { copies, goes_on: true }, Some(from.as_fd())).unwrap();
         new.takes_over_from(&to);
         drop((from, to));
         assert_eq!(old.answer(), ToDevice::HandedOver);
@@ -347,8 +349,10 @@ fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     let old = Peer::start();
     let (writes, reads) = Channel::pair().unwrap();
     drop(reads);
-    old.channel.send(&ToWorker::WritePrelude { goes_on: false }, Some(writes.as_fd())).unwrap();
-    old.channel.send(&ToWorker::WritePrelude { goes_on: false }, None).unwrap();
+    old.channel
+        .send(&ToWorker::WritePrelude { goes_on: false, is_at_home: false }, Some(writes.as_fd()))
+        .unwrap();
+    old.channel.send(&ToWorker::WritePrelude { goes_on: false, is_at_home: false }, None).unwrap();
     old.submit_and_wait(&VERSION);
     old.channel.send(&ToWorker::BuildPrelude, None).unwrap();
     old.expect_lost("where a context is");
@@ -358,8 +362,8 @@ fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     for (message, fd, part) in [
         (None, None, "gone"),
         (Some(HandOver::Bytes(vec![99; 100])), None, "version"),
-        (Some(memory), Some(file.as_fd()), "too large"),
-        (Some(HandOver::Slots { count: 1, bytes: 4096 }), Some(file.as_fd()), "contents ahead"),
+        (Some(memory), Some(file.as_fd()), "ahead of its snapshot"),
+        (Some(HandOver::Slots { count: 1, bytes: 4096 }), Some(file.as_fd()), "ahead of their snapshot"),
         (Some(HandOver::Filled), None, "contents ahead"),
     ] {
         let peer = Peer::start();
@@ -455,7 +459,7 @@ fn what_nothing_is_made_of_goes_back_behind_what_says_that_it_was_taken_over() {
     *old.fake.files.lock() = vec![Arc::new(MemoryFile::new(shm::create("test", 4096).unwrap(), piece))];
     new.fake.forgets.store(true, SeqCst);
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(from.as_fd())).unwrap();
     new.takes_over_from(&to);
     drop((from, to));
     assert!(matches!(new.answer(), ToDevice::TakenOver { pieces, .. } if pieces == [MemoryId(3)]));
@@ -492,7 +496,7 @@ fn contents_of_memory_pass_through_a_file_that_goes_back_whatever_their_size() {
         *old.fake.contents.lock() = contents(bytes);
         *new.fake.contents.lock() = vec![0; bytes];
         let (from, to) = Channel::pair().unwrap();
-        old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
+        old.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(from.as_fd())).unwrap();
         assert_eq!(old.grants(), through, "{bytes} bytes");
         new.takes_over_from(&to);
         drop((from, to));
@@ -692,7 +696,7 @@ fn a_prelude_is_written_and_a_checkpoint_put_off_while_the_virtqueue_waits_for_a
     old.channel.send(&ToWorker::WriteCheckpoint { number: 1 }, Some(file.as_fd())).unwrap();
     assert!(old.silent());
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: false }, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: false, goes_on: true }, Some(from.as_fd())).unwrap();
     new.takes_over_from(&to);
     drop((from, to));
     assert!(matches!(old.answer(), ToDevice::NoCheckpoint { for_now: true, .. }));

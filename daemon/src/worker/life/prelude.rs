@@ -1,24 +1,34 @@
 //! The prelude: the objects that a successor makes while the old worker still runs. Both sides of it.
 
-use super::hand_over::send_bytes;
+use super::hand_over::{send_bytes, send_files};
 use super::link::Link;
-use super::snapshot::{BYTES_MAX, PreludeSteps};
+use super::snapshot::{BYTES_MAX, FILES_MAX, PreludePart};
 use super::take_over::{Received, receive};
 use crate::ipc::HandOver;
+use crate::worker::allowance::Allowances;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
+use config::{MemoryName, PerHeap};
+use std::sync::Arc;
 use std::time::Instant;
-use vulkan::ContextLost;
-use vulkan::snapshot::{NotMovable, Prelude};
+use vulkan::snapshot::{Carry, NotMovable, Prelude, SavedFile};
+use vulkan::{ContextLost, MemoryFile, Piece};
 
 /// Writes down the objects that a successor can make already beside those that it has made `so_far`, and returns all of them. There are no more than
-/// before if the successor has to make all others later.
-pub(super) fn write<B: Backend>(context: &Context<B>, so_far: Prelude, link: &Link) -> Prelude {
-    let (bytes, prelude) = written(context, &so_far).unwrap_or_else(|why| {
+/// before if the successor has to make all others later. Memory that is handed over is among them, of which this worker
+/// was granted what `allowances` have.
+pub(super) fn write<B: Backend>(
+    context: &Context<B>,
+    so_far: Prelude,
+    (carry, allowances): (Carry, &Allowances),
+    link: &Link,
+) -> Prelude {
+    let (bytes, files, prelude) = written(context, &so_far, carry, allowances).unwrap_or_else(|why| {
         log::debug!("nothing is made ahead: {why}");
-        (Vec::new(), so_far)
+        (Vec::new(), Vec::new(), so_far)
     });
-    let sent = send_bytes(link, &bytes).and_then(|()| link.send(&HandOver::End, None));
+    let sent = send_files(link, &files).and_then(|()| send_bytes(link, &bytes));
+    let sent = sent.and_then(|()| link.send(&HandOver::End, None));
     if let Err(error) = sent {
         // The successor has not got it, and says so.
         log::debug!("the prelude is not sent: {error}");
@@ -26,28 +36,56 @@ pub(super) fn write<B: Backend>(context: &Context<B>, so_far: Prelude, link: &Li
     prelude
 }
 
-/// Returns the bytes of the next part, and the prelude with that part.
-fn written<B: Backend>(context: &Context<B>, so_far: &Prelude) -> Result<(Vec<u8>, Prelude), NotMovable> {
-    let (steps, prelude) = context.backend.save_prelude(so_far)?;
-    let bytes = PreludeSteps::encode(steps).map_err(NotMovable::ever)?;
-    Ok((bytes, prelude))
+/// Returns the bytes of the next part, its files, and the prelude with that part.
+fn written<B: Backend>(
+    context: &Context<B>,
+    so_far: &Prelude,
+    carry: Carry,
+    allowances: &Allowances,
+) -> Result<(Vec<u8>, Vec<SavedFile>, Prelude), NotMovable> {
+    let mut before = allowances.credit_granted();
+    let (saved, prelude) = context.backend.save_prelude(so_far, carry)?;
+    let mut after = allowances.credit_granted();
+    // The program has allocated and freed meanwhile.
+    let credit = PerHeap::each(|heap| *before.of(heap).max(after.of(heap)));
+    if saved.files.len() > FILES_MAX {
+        return Err(NotMovable::for_now("the context has too many pieces of memory"));
+    }
+    let bytes = PreludePart::encode(saved.steps, credit).map_err(NotMovable::ever)?;
+    Ok((bytes, saved.files, prelude))
 }
 
-/// Makes the objects that the old worker has written down.
+/// Makes the objects that the old worker has written down. Memory among them counts for that worker, until this one takes over what was granted to it.
 ///
 /// # Errors
 ///
 /// The driver refuses an object, or the other worker gives up. The context is over here.
-pub(super) fn build<B: Backend>(context: &Context<B>, link: &Link) -> Result<(), ContextLost> {
-    let Received { bytes, incoming: None, .. } = receive(link, (BYTES_MAX, 0))? else {
-        return Err(ContextLost::new("contents ahead of their snapshot"));
+pub(super) fn build<B: Backend>(
+    context: &Context<B>,
+    allowances: &Allowances,
+    link: &Link,
+) -> Result<(), ContextLost> {
+    let Received { files, bytes, incoming: None, journal: None } = receive(link, (BYTES_MAX, FILES_MAX))?
+    else {
+        return Err(ContextLost::new("contents or a journal ahead of their snapshot"));
     };
+    if files.iter().any(|(memory, _)| *memory != MemoryName::Unnamed) {
+        return Err(ContextLost::new("memory that does not count as credit, ahead of its snapshot"));
+    }
     if bytes.is_empty() {
         return Ok(());
     }
     let start = Instant::now();
-    let steps = PreludeSteps::decode(&bytes).map_err(ContextLost::new)?;
-    context.backend.rebuild(&steps, &[])?;
-    log::debug!("prelude of {} bytes: built up in {:.1?}", bytes.len(), start.elapsed());
+    let PreludePart { steps, credit, .. } = PreludePart::decode(&bytes).map_err(ContextLost::new)?;
+    allowances.borrow_credit(credit);
+    let files = files.into_iter().map(|(_, file)| Arc::new(MemoryFile::new(file, Piece::uncounted())));
+    let files: Vec<_> = files.collect();
+    context.backend.rebuild_ahead(&steps, &files)?;
+    log::debug!(
+        "prelude of {} bytes and {} allocations: built up in {:.1?}",
+        bytes.len(),
+        files.len(),
+        start.elapsed()
+    );
     Ok(())
 }

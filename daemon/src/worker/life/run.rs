@@ -297,8 +297,11 @@ impl<B: Backend> Worker<B> {
             ToWorker::Grants | ToWorker::Doorbell => {
                 self.context.lose(&ContextLost::new("grants without a scheduler"));
             }
-            ToWorker::WritePrelude { goes_on } => self.write_prelude(goes_on, fd),
-            ToWorker::HandOver { copies } => {
+            ToWorker::WritePrelude { goes_on, is_at_home } => self.write_prelude((goes_on, is_at_home), fd),
+            ToWorker::HandOver { copies, goes_on } => {
+                if !goes_on {
+                    self.handed_over.prelude = Prelude::default();
+                }
                 self.settle_left();
                 self.hand_over(fd, if copies { Carry::Copied } else { Carry::HandedOver });
             }
@@ -336,20 +339,22 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Writes down what a successor can make already.
-    fn write_prelude(&mut self, goes_on: bool, socket: Option<OwnedFd>) {
-        let Self { context, handed_over: HandOvers { inbox, prelude, .. }, .. } = self;
+    /// Writes down what a successor can make already, or what more if it `goes_on`; with memory if that successor `is_at_home`.
+    fn write_prelude(&mut self, (goes_on, is_at_home): (bool, bool), socket: Option<OwnedFd>) {
+        let Self { context, handed_over: HandOvers { inbox, allowances, prelude, .. }, .. } = self;
         context.hand_over_is_handled();
         let so_far = if goes_on { std::mem::take(prelude) } else { Prelude::default() };
-        let written = |link| inbox.while_away(|| prelude::write(context, so_far, &link));
+        let carry = if is_at_home { Carry::HandedOver } else { Carry::Copied };
+        let memory = (carry, &**allowances);
+        let written = |link| inbox.while_away(|| prelude::write(context, so_far, memory, &link));
         *prelude = open(context, socket, link::PATIENCE).map(written).unwrap_or_default();
     }
 
     /// Makes what the worker whose successor this is has written down, or is over.
     fn build_prelude(&mut self, socket: Option<OwnedFd>) {
-        let Self { context, handed_over: HandOvers { inbox, .. }, .. } = self;
+        let Self { context, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
         let built = match open(context, socket, link::PATIENCE) {
-            Some(link) => inbox.while_away(|| prelude::build(context, &link)),
+            Some(link) => inbox.while_away(|| prelude::build(context, allowances, &link)),
             None => Err(ContextLost::new("a prelude from nobody")),
         };
         match built {

@@ -175,9 +175,10 @@ impl Backend for Fake {
         }
     }
 
-    fn save_prelude(&self, _: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+    fn save_prelude(&self, _: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
+        *self.carried.lock() = Some(carry);
         match &*self.stays.lock() {
-            None => Ok((PRELUDE.to_vec(), Prelude::default())),
+            None => Ok((Saved::new(PRELUDE.to_vec(), Vec::new(), carry), Prelude::default())),
             Some(stays) => Err(stays.clone()),
         }
     }
@@ -197,7 +198,11 @@ impl Backend for Fake {
             (Carry::Deposited, None) => SavedFile::Deposited(DepositId(id)),
             _ => SavedFile::Here(Arc::clone(file)),
         };
-        Ok(Saved { steps, files: (0..).zip(&*self.files.lock()).map(file).collect(), carry })
+        Ok(Saved::new(steps, (0..).zip(&*self.files.lock()).map(file).collect(), carry))
+    }
+
+    fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        self.rebuild(steps, files)
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {

@@ -30,7 +30,7 @@ const STEPS_MAX: usize = 4 << 20;
 const RINGS_MAX: usize = 65_536;
 
 /// The version of this format.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 /// A worker at rest.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +63,37 @@ pub(super) struct Parts<T> {
     parts: Vec<T>,
 }
 
-/// The steps of the part of a prelude that a successor makes before the worker rests.
-pub(super) type PreludeSteps = Parts<Step>;
+/// A part of the prelude, which a successor makes before the worker rests.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PreludePart {
+    version: u32,
+    /// The steps of the renderer. Their descriptors come in the order of their indices.
+    #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
+    pub steps: Vec<Step>,
+    /// Bytes that the device process has granted the worker for memory that only the driver uses: the successor may have no more of it for now.
+    pub credit: PerHeap<u64>,
+}
+
+impl PreludePart {
+    /// Returns the bytes of a part.
+    ///
+    /// # Errors
+    ///
+    /// There would be too many.
+    pub(super) fn encode(steps: Vec<Step>, credit: PerHeap<u64>) -> Result<Vec<u8>, &'static str> {
+        let count = steps.len();
+        encoded(&Self { version: VERSION, steps, credit }, count)
+    }
+
+    /// Returns the part of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no part.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        decoded(bytes)
+    }
+}
 
 /// The data of pipeline caches, as they are beside a journal.
 pub(super) type CacheParts = Parts<CacheData>;
@@ -143,10 +172,10 @@ impl Snapshot {
 /// The entry point for fuzzing: any bytes are decoded or refused, and a decoded value is the same after it was encoded.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::worker) fn fuzz_decode(bytes: &[u8]) -> usize {
-    if let Ok(steps) = PreludeSteps::decode(bytes) {
-        let again = PreludeSteps::encode(steps.clone()).expect("it was not too large");
-        assert_eq!(PreludeSteps::decode(&again).as_ref(), Ok(&steps));
-        return steps.len();
+    if let Ok(part) = PreludePart::decode(bytes) {
+        let again = PreludePart::encode(part.steps.clone(), part.credit).expect("it was not too large");
+        assert_eq!(PreludePart::decode(&again).as_ref(), Ok(&part));
+        return part.steps.len();
     }
     let Ok(snapshot) = Snapshot::decode(bytes) else { return 0 };
     let again = snapshot.encode().expect("it was not too large");

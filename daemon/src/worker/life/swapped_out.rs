@@ -142,7 +142,7 @@ impl Backend for SwappedOut {
         Ok(())
     }
 
-    fn save_prelude(&self, _: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+    fn save_prelude(&self, _: &Prelude, _: Carry) -> Result<(Saved, Prelude), NotMovable> {
         // Nobody computes meanwhile, so there is no time to be won.
         Err(NotMovable::for_now("the context is swapped out"))
     }
@@ -155,15 +155,16 @@ impl Backend for SwappedOut {
 
     fn save(&self, _: &Prelude, _: Carry) -> Result<Saved, NotMovable> {
         let parts = self.parts.lock();
-        Ok(Saved {
-            steps: parts.steps.clone(),
-            files: parts.files.iter().cloned().map(SavedFile::Here).collect(),
-            ..Saved::default()
-        })
+        let files = parts.files.iter().cloned().map(SavedFile::Here).collect();
+        Ok(Saved::new(parts.steps.clone(), files, Carry::Copied))
     }
 
     fn replay(&self, _entries: &[&[u8]]) -> Result<(), ContextLost> {
         Err(ContextLost::new("a journal without a driver"))
+    }
+
+    fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+        self.rebuild(steps, files)
     }
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {

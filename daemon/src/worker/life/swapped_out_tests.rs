@@ -89,7 +89,7 @@ fn more_contents_than_a_context_may_have_are_not_kept() {
     let (old, asleep) = (Peer::start(), without_driver((1 << 20) - 1));
     *old.fake.contents.lock() = contents(1 << 20);
     let (from, to) = Channel::pair().unwrap();
-    old.channel.send(&ToWorker::HandOver { copies: true }, Some(from.as_fd())).unwrap();
+    old.channel.send(&ToWorker::HandOver { copies: true, goes_on: false }, Some(from.as_fd())).unwrap();
     old.grants();
     asleep.takes_over_from(&to);
     drop((from, to));

@@ -57,6 +57,8 @@ struct State {
     has_thread: bool,
     /// The thread sleeps until it is woken, and not until something is old.
     sleeps: bool,
+    /// Nothing is kept.
+    is_closed: bool,
     ended: bool,
 }
 
@@ -66,8 +68,14 @@ impl Pool {
         let part = |limit: u64| BYTES_MAX.min(limit / PART);
         let bytes = PerHeap { device: part(limits.device_memory), host: part(limits.host_memory) };
         let free_list = FreeList::new(Bounds { bytes, pieces: PIECES_MAX, age: AGE });
-        let state =
-            State { free_list, shown: FxHashMap::default(), has_thread: false, sleeps: false, ended: false };
+        let state = State {
+            free_list,
+            shown: FxHashMap::default(),
+            has_thread: false,
+            sleeps: false,
+            is_closed: false,
+            ended: false,
+        };
         Self(Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -92,7 +100,8 @@ impl Pool {
         let Some(memory) = memory(&object) else { return Some(object) };
         let (key, piece) = (memory.key, memory.piece());
         let mut state = self.0.state.lock();
-        let Some(key) = key.filter(|_| is_live(&object) && self.0.is_aging(&mut state)) else {
+        let keeps = |state: &mut State| is_live(&object) && !state.is_closed && self.0.is_aging(state);
+        let Some(key) = key.filter(|_| keeps(&mut state)) else {
             piece.map(|piece| state.shown.remove(&piece));
             return Some(object);
         };
@@ -105,6 +114,12 @@ impl Pool {
         }
         self.0.free(gone);
         None
+    }
+
+    /// Has nothing kept from now on, or again. A context that is built up keeps nothing: the memory that it frees may be the driver's memory that another
+    /// allocation is, or be at the address of one.
+    pub fn keep_nothing(&self, is_closed: bool) {
+        self.0.state.lock().is_closed = is_closed;
     }
 
     /// Counts a blob as which memory is about to be shown to the guest.

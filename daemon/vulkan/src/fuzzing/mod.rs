@@ -501,8 +501,8 @@ impl World {
         }
         let mut so_far = self.prelude.borrow_mut();
         let (ahead, prelude) = &mut *so_far;
-        if let Ok((more, with_more)) = self.renderer.save_prelude(prelude) {
-            ahead.extend(more);
+        if let Ok((more, with_more)) = self.renderer.save_prelude(prelude, Carry::Copied) {
+            ahead.extend(more.steps);
             *prelude = with_more;
         }
     }

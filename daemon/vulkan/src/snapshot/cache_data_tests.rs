@@ -1,6 +1,6 @@
 //! Tests on the null driver of the data of pipeline caches: which caches of a successor begin with them, and that they are only ever a help.
 
-use super::prelude_tests::{pipelines, pipelines_with};
+use super::prelude_tests::{ahead_of, pipelines, pipelines_with};
 use super::step::{CacheData, Step};
 use super::tests::{pipeline_layout, set_layout};
 use super::{Carry, Prelude};
@@ -165,9 +165,9 @@ fn there_is_something_new_once_after_pipelines_were_made() {
 fn a_prelude_brings_it_along_with_its_device_and_a_checkpoint_does_not() {
     let world = world();
     pipelines(&world, [40, 41], 31);
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     assert_eq!(data(&world.renderer, ahead).len(), 1);
-    let (more, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    let (more, prelude) = ahead_of(&world, &prelude);
     let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
     let checkpoint = world.renderer.save(&Prelude::default(), Carry::Deposited).unwrap();
     for steps in [&more, &rest.steps, &checkpoint.steps] {

@@ -25,17 +25,23 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Adds the step that says whose contents follow, if there is any memory that only the driver uses and that a successor makes anew.
+/// Adds the step that says whose contents follow, if there is any memory that only the driver uses and that a successor makes anew, unless it
+/// `has` that already.
 ///
 /// # Errors
 ///
 /// Contents of some of it cannot be copied.
-pub(super) fn save(context: &Context, saved: &mut Saved) -> Result<(), NotMovable> {
+pub(super) fn save(
+    context: &Context,
+    has: impl Fn(&Object) -> bool,
+    saved: &mut Saved,
+) -> Result<(), NotMovable> {
     let table = context.objects.read();
     let mut all = Vec::new();
     let handed_over: FxHashSet<u64> = saved.steps.iter().filter_map(Step::handed_over).collect();
     for (id, object, _) in table.objects().filter(|(.., result)| result.is_none()) {
-        let Some(memory) = private(object).filter(|_| !handed_over.contains(&id)) else { continue };
+        let is_there = || handed_over.contains(&id) || has(object);
+        let Some(memory) = private(object).filter(|_| !is_there()) else { continue };
         let bytes = memory.copied_bytes();
         let bytes = bytes.ok_or_else(|| NotMovable::ever("there is memory for one image or buffer alone"))?;
         if object.device.as_ref().and_then(|device| device.own_queue()).is_none() {

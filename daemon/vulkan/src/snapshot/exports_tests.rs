@@ -102,6 +102,62 @@ fn successors_have_the_memory_itself_one_after_the_other() {
 }
 
 #[test]
+fn a_successor_has_memory_before_its_predecessor_rests() {
+    let world = world();
+    drop(world.allocate_of(13, &[ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)], SIZE, PRIVATE));
+    drop(world.allocate_of(14, &[], SIZE, PRIVATE));
+    let save = |so_far: &Prelude, carry| world.renderer.save_prelude(so_far, carry).unwrap();
+    // The first part has none: it is not known yet whether the driver is the same.
+    let (first, prelude) = save(&Prelude::default(), Carry::Copied);
+    assert!(first.files.is_empty());
+    let (second, prelude) = save(&prelude, Carry::HandedOver);
+    let ids = |saved: &Saved| saved.steps.iter().filter_map(Step::handed_over).collect::<Vec<_>>();
+    assert_eq!((ids(&second), second.files.len()), (vec![10, 12, 14], 3));
+    let (third, prelude) = save(&prelude, Carry::HandedOver);
+    assert!(third.steps.is_empty() && third.files.is_empty(), "{:?}", third.steps);
+    let successor = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+    successor.rebuild_ahead(&first.steps, &[]).unwrap();
+    successor.rebuild_ahead(&second.steps, &second.files_here()).unwrap();
+    assert!(successor.is_at_home());
+    let imports = fuzzing::imports();
+    // What has gone meanwhile goes there, too, and another may have its id. What is written meanwhile is seen.
+    world.free(14);
+    // The driver's memory is kept, and given again.
+    drop(world.allocate_of(14, &[], SIZE, PRIVATE));
+    fill_all(&world.renderer);
+    let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
+    assert_eq!(ids(&rest), [14]);
+    assert_eq!(Step::contents(&rest.steps), Some(&[(13, SIZE)][..]), "the others are there");
+    successor.rebuild(&comparable(&rest.steps), &fuzzing::files_of(&rest)).unwrap();
+    assert_eq!(fuzzing::imports(), imports, "what was freed is imported no more: it is the other's memory");
+    assert_eq!(seen(&successor), seen(&world.renderer));
+    let whole = |renderer: &Renderer| {
+        let saved = renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+        // In another order.
+        let of_all = |step: &Step| matches!(step, Step::Objects(_) | Step::Addresses(_) | Step::Contents(_));
+        (ids(&saved), comparable(&saved.steps).into_iter().filter(of_all).collect::<Vec<_>>())
+    };
+    assert_eq!(whole(&successor), whole(&world.renderer));
+}
+
+#[test]
+fn memory_for_one_image_is_made_behind_the_image() {
+    let world = world();
+    world.image(30, venus::Format::R8_UNORM, venus::ImageCreateFlags(0));
+    let one = venus::MemoryDedicatedAllocateInfo { image: venus::Image(30), ..Default::default() };
+    drop(world.allocate_of(13, &[ChainStruct::MemoryDedicatedAllocateInfo(&one)], SIZE, PRIVATE));
+    let (first, prelude) = world.renderer.save_prelude(&Prelude::default(), Carry::Copied).unwrap();
+    let (second, prelude) = world.renderer.save_prelude(&prelude, Carry::HandedOver).unwrap();
+    let ids: Vec<_> = second.steps.iter().filter_map(Step::handed_over).collect();
+    assert_eq!(ids, [10, 12]);
+    let next = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+    next.rebuild_ahead(&first.steps, &[]).unwrap();
+    next.rebuild_ahead(&second.steps, &second.files_here()).unwrap();
+    let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
+    next.rebuild(&comparable(&rest.steps), &fuzzing::files_of(&rest)).unwrap();
+}
+
+#[test]
 fn what_a_successor_cannot_have_itself_is_copied() {
     let world = world();
     drop(world.allocate_of(13, &[ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)], SIZE, PRIVATE));

@@ -2,7 +2,7 @@
 
 use super::saved::{Carry, NotMovable, Saved, SavedFile};
 use super::step::Step;
-use super::synthesis::{NO_REPLY, encoded};
+use super::synthesis::{NO_REPLY, decoded, encoded};
 use crate::backing::memory::{Exported, Made, Memory};
 use crate::context::allowance::{MemoryFile, Piece};
 use crate::execution::context::Context;
@@ -12,7 +12,8 @@ use crate::objects::object::Object;
 use crate::objects::table::Table;
 use ash::vk;
 use config::DepositId;
-use protocol::venus::generated::{self as venus, ChainStruct};
+use protocol::cursor::Arena;
+use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use rustc_hash::FxHashMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -95,11 +96,55 @@ fn exported(
         let deposit = deposited(context, (id, object), memory).map(SavedFile::Deposited);
         Some(deposit.ok_or_else(|| NotMovable::for_now("the driver makes no descriptor of its memory now"))?)
     } else {
-        descriptor((id, object), memory).map(SavedFile::Here)
+        let there = saved.descriptors.remove(&object.usage.serial());
+        there.or_else(|| descriptor((id, object), memory)).map(SavedFile::Here)
     };
     let Some(file) = file else { return Ok(None) };
     saved.files.push(file);
     Ok(Some(Step::Exported { id, file: saved.files.len() as u32 - 1 }))
+}
+
+/// Returns descriptors of all memory that a successor can have while this context goes on, beside what it `has` of that already, by the places of the
+/// allocations in the order of creation. Two kinds are not among it: memory with an address, which the successor makes anew, so that it would be there
+/// twice for longer; and memory for one image or buffer, even where the driver does not insist on that, as the image or buffer has to be there first.
+pub(super) fn descriptors(
+    context: &Context,
+    has: impl Fn(&Object) -> bool,
+) -> FxHashMap<u64, Arc<MemoryFile>> {
+    let is_new = |object: &Object| {
+        let memory = object.get::<venus::DeviceMemory>().filter(|memory| !memory.replays);
+        let is_exported = memory.is_some_and(|memory| Carry::HandedOver.hands_over(memory));
+        is_exported && !has(object)
+    };
+    let table = context.objects.read();
+    let new = table.objects().filter(|(id, object, _)| is_new(object) && !table.is_only_destroyed(*id));
+    let new: Vec<_> = new.map(|(id, object, _)| (id, object.usage.serial())).collect();
+    drop(table);
+    let (mut all, mut arena) = (FxHashMap::default(), context.arena(0));
+    for (id, serial) in new {
+        // Commands go on meanwhile, between two allocations.
+        let table = context.objects.read();
+        let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
+        let memory = object.get::<venus::DeviceMemory>().filter(|_| object.usage.serial() == serial);
+        let memory = memory.filter(|_| !is_for_one(object, &mut arena));
+        let file = memory.and_then(|memory| descriptor((id, object), memory));
+        all.extend(file.map(|file| (serial, file)));
+    }
+    all
+}
+
+/// Returns whether the program has allocated memory for one image or buffer.
+fn is_for_one(object: &Object, arena: &mut Arena) -> bool {
+    let names_one = |command: &Command<'_>| {
+        let Command::AllocateMemory(allocate) = command else { return true };
+        let mut chain = allocate.p_allocate_info.into_iter().flat_map(|info| info.p_next);
+        chain.any(|next| match next {
+            ChainStruct::MemoryDedicatedAllocateInfo(one) => one.image.0 != 0 || one.buffer.0 != 0,
+            _ => false,
+        })
+    };
+    let created_by = object.created_by.as_ref();
+    created_by.is_none_or(|created_by| decoded(created_by, arena, names_one).unwrap_or(true))
 }
 
 /// Returns the deposit of an allocation, which is made if there is none; none if the driver makes no descriptor.

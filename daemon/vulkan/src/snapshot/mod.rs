@@ -57,7 +57,7 @@ use crate::execution::context::Context;
 pub use contents::Contents;
 pub(crate) use memory::deposit_all;
 pub use prelude::Prelude;
-pub(crate) use rebuild::rebuild;
+pub(crate) use rebuild::{rebuild, rebuild_ahead};
 pub use saved::{Carry, NotMovable, Saved, SavedFile};
 
 /// Writes a context down for a successor that has made what is in the `prelude`. Nothing of it is executed meanwhile, and nothing that was
@@ -91,6 +91,6 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
     recordings::save(context, &available, &mut saved.steps)?;
     state::save_after(context, &mut saved.steps);
     addresses::save(context, &mut saved.steps);
-    contents::save(context, &mut saved)?;
+    contents::save(context, |object| prelude.has(object), &mut saved)?;
     Ok(saved)
 }

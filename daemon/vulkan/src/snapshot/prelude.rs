@@ -1,23 +1,25 @@
 //! The prelude: objects that a successor makes while its predecessor still runs, so that the program does not wait for them. They are the
-//! driver itself, and what it compiles. The predecessor remembers what it was; the next part of the prelude has what has come since, and its snapshot has the rest.
+//! driver itself, what it compiles, and memory that only the driver uses, which the successor imports. The predecessor remembers what it was; the next part of the prelude has what has come since, and its snapshot has the rest.
 //!
 //! ```text
 //! predecessor   runs ....................................... rests, writes the snapshot
 //! successor          makes what is in the prelude, its parts             makes the rest, goes on
 //! ```
 
+use super::memory;
 use super::objects::{There, Wanted, alive, save_these, with_lineage};
-use super::saved::{NotMovable, Saved};
+use super::saved::{Carry, NotMovable, Saved};
 use super::step::{Step, push_commands};
 use super::synthesis::destruction;
 use crate::commands::pipeline_cache::collect::data_of_all;
 use crate::execution::context::Context;
+use crate::objects::object::Object;
 use crate::objects::table::Table;
 use protocol::venus::generated::ObjectType;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The kinds of objects that a prelude makes: they are made of each other only, and never change.
+/// The kinds of objects that a prelude makes, beside memory: they are made of each other only, and never change.
 const KINDS: [ObjectType; 11] = [
     ObjectType::INSTANCE,
     ObjectType::PHYSICAL_DEVICE,
@@ -60,21 +62,31 @@ pub(super) struct Split<'t> {
     pub missing: Vec<Wanted<'t>>,
 }
 
-/// Writes down what a successor can make while this context goes on, beside what it has made `so_far`: commands may be in flight.
+/// Writes down what a successor can make while this context goes on, beside what it has made `so_far`: commands may be in flight. With
+/// [`Carry::HandedOver`] memory that only the driver uses is among it.
 ///
 /// # Errors
 ///
 /// The successor has to make everything later that it has not made so far.
-pub(crate) fn save(context: &Context, so_far: &Prelude) -> Result<(Vec<Step>, Prelude), NotMovable> {
+pub(crate) fn save(
+    context: &Context,
+    so_far: &Prelude,
+    carry: Carry,
+) -> Result<(Saved, Prelude), NotMovable> {
+    let descriptors = match carry {
+        Carry::HandedOver => memory::descriptors(context, |object| so_far.has(object)),
+        Carry::Copied | Carry::Deposited => FxHashMap::default(),
+    };
     let caches = if so_far.has_device() { Vec::new() } else { data_of_all(context) };
     let table = context.objects.read();
-    let mut saved = Saved { steps: caches.into_iter().map(Step::CacheData).collect(), ..Saved::default() };
+    let steps = caches.into_iter().map(Step::CacheData).collect();
+    let mut saved = Saved { steps, carry, descriptors, ..Saved::default() };
     let Split { there, mut made, gone, missing } = so_far.split(alive(&table)?);
     destroy(&gone, &mut saved)?;
-    let objects = made_ahead(&table, missing, &there)?;
+    let objects = made_ahead(&table, missing, &there, &saved)?;
     made.extend(objects.iter().map(|one| (one.usage.serial(), Made::from(one))));
     save_these((context, &table), objects, &there, &mut saved)?;
-    Ok((saved.steps, Prelude { made }))
+    Ok((saved, Prelude { made }))
 }
 
 /// Adds the steps that destroy what a successor has made and what is no more, in this order.
@@ -97,11 +109,14 @@ fn made_ahead<'t>(
     table: &Table,
     missing: Vec<Wanted<'t>>,
     there: &There,
+    saved: &Saved,
 ) -> Result<Vec<Wanted<'t>>, NotMovable> {
     let (all, mut needs) = with_lineage(table, missing, there)?;
     let reused: FxHashSet<u64> = all.iter().filter(|one| one.object.is_none()).map(|one| one.id).collect();
     let is_free = |one: &Wanted<'_>| !reused.contains(&one.id) && !table.is_only_destroyed(one.id);
-    let fits = |one: &Wanted<'_>| KINDS.contains(&one.kind) && (one.object.is_none() || is_free(one));
+    let has_kind =
+        |one: &Wanted<'_>| KINDS.contains(&one.kind) || saved.descriptors.contains_key(&one.usage.serial());
+    let fits = |one: &Wanted<'_>| has_kind(one) && (one.object.is_none() || is_free(one));
     let mut fit: Vec<bool> = all.iter().map(fits).collect();
     // In the order of creation: what something is made of is decided by then.
     needs.sort_unstable_by_key(|(user, _)| all[*user].usage.serial());
@@ -119,6 +134,11 @@ impl From<&Wanted<'_>> for Made {
 }
 
 impl Prelude {
+    /// Returns whether a successor has made this object.
+    pub(super) fn has(&self, object: &Object) -> bool {
+        self.made.contains_key(&object.usage.serial())
+    }
+
     /// Returns whether a successor has made a device, with the data of its caches.
     pub(super) fn has_device(&self) -> bool {
         self.made.values().any(|made| made.kind == ObjectType::DEVICE)

@@ -10,12 +10,18 @@ use protocol::venus::chain::Chain;
 use protocol::venus::generated::{self as venus, Command, ObjectType};
 use std::sync::Arc;
 
+/// Writes the next part of a prelude, without memory.
+pub(super) fn ahead_of(world: &World, so_far: &Prelude) -> (Vec<Step>, Prelude) {
+    let (saved, prelude) = world.renderer.save_prelude(so_far, Carry::Copied).unwrap();
+    (saved.steps, prelude)
+}
+
 /// Builds up behind a prelude what is left of a context, which must make no difference but to the order of commands.
 pub(super) fn hand_over_behind(world: &World, ahead: &[Step], prelude: &Prelude) -> Renderer {
     let all = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let rest = world.renderer.save(prelude, Carry::Copied).unwrap();
     let successor = fuzzing::renderer(Arc::new(NoResources));
-    successor.rebuild(ahead, &[]).unwrap();
+    successor.rebuild_ahead(ahead, &[]).unwrap();
     successor.rebuild(&comparable(&rest.steps), &rest.files_here()).unwrap();
     let again = successor.save(&Prelude::default(), Carry::Copied).unwrap();
     assert_eq!(beside_commands(&again.steps), beside_commands(&all.steps));
@@ -42,7 +48,7 @@ fn what_is_in_the_prelude_is_not_in_the_snapshot() {
     for id in 0..100 {
         pipeline_layout(&world, 100 + id, 30);
     }
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     world.buffer(20);
     let [all, rest] = [&Prelude::default(), &prelude]
         .map(|prelude| command_bytes(&world.renderer.save(prelude, Carry::Copied).unwrap().steps));
@@ -62,7 +68,7 @@ fn what_has_gone_since_the_prelude_goes_and_what_has_come_is_made() {
     set_layout(&world, 30);
     pipeline_layout(&world, 31, 30);
     pipeline_layout(&world, 32, 30);
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     destroy_pipeline_layout(&world, 32);
     // Made of what was there, and is not any more.
     pipeline_layout(&world, 33, 30);
@@ -83,7 +89,7 @@ fn an_id_that_something_had_before_comes_later() {
     // What the layout was made of has this id before.
     set_layout(&world, 32);
     pipeline_layout(&world, 30, 32);
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     let early = fuzzing::renderer(Arc::new(NoResources));
     early.rebuild(&ahead, &[]).unwrap();
     assert!(has_layout(&early, 31) && !early.context().objects.read().has(30, ObjectType::PIPELINE_LAYOUT));
@@ -175,7 +181,7 @@ fn pipelines_of_one_command_of_which_only_some_were_there_are_made_again() {
     set_layout(&world, 30);
     pipeline_layout(&world, 31, 30);
     pipelines(&world, [40, 41], 31);
-    let (ahead, mut prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, mut prelude) = ahead_of(&world, &Prelude::default());
     let successor = hand_over_behind(&world, &ahead, &prelude);
     assert!([40, 41].into_iter().all(|id| is_there(&successor, id, ObjectType::PIPELINE)));
     // As if the second had not been bound to its id yet, when the prelude was written.
@@ -195,7 +201,7 @@ fn a_device_and_an_instance_that_have_gone_since_go_with_all_that_was_theirs() {
     let world = World::reliable();
     set_layout(&world, 30);
     pipeline_layout(&world, 31, 30);
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     destroy_pipeline_layout(&world, 31);
     destroy_set_layout(&world, 30);
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
@@ -210,15 +216,15 @@ fn a_device_and_an_instance_that_have_gone_since_go_with_all_that_was_theirs() {
 fn parts_of_a_prelude_add_up_and_each_has_what_changed() {
     let world = World::reliable();
     set_layout(&world, 30);
-    let (first, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
-    let (nothing, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    let (first, prelude) = ahead_of(&world, &Prelude::default());
+    let (nothing, prelude) = ahead_of(&world, &prelude);
     assert_eq!(nothing, []);
     pipeline_layout(&world, 31, 30);
     pipeline_layout(&world, 32, 30);
-    let (second, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    let (second, prelude) = ahead_of(&world, &prelude);
     destroy_pipeline_layout(&world, 32);
     destroy_set_layout(&world, 30);
-    let (third, prelude) = world.renderer.save_prelude(&prelude).unwrap();
+    let (third, prelude) = ahead_of(&world, &prelude);
     assert!(command_bytes(&third) > 0, "something has gone");
     world.buffer(20);
     let successor = hand_over_behind(&world, &[first, second, third].concat(), &prelude);
@@ -231,7 +237,7 @@ fn memory_and_what_is_made_of_it_waits_for_the_snapshot() {
     drop(world.allocate_of(10, &[], SIZE, PAGES));
     world.buffer(20);
     world.bind(20, 10);
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     assert!(!ahead.iter().any(|step| matches!(step, Step::Memory { .. })));
     let successor = hand_over_behind(&world, &ahead, &prelude);
     assert!(is_there(&successor, 20, ObjectType::BUFFER));

@@ -36,12 +36,43 @@ pub(crate) fn rebuild(
     steps: &[Step],
     files: &[Arc<MemoryFile>],
 ) -> Result<(), ContextLost> {
+    take_all(context, steps, files)?;
+    refill::refill(context)?;
+    context.pool.keep_nothing(false);
+    all_is_used(context)
+}
+
+/// Builds up in a new context what a [prelude](super::prelude::save) has written down of another, which goes on.
+///
+/// # Errors
+///
+/// As those of [`rebuild`]; memory can also be missing because the driver has none left.
+pub(crate) fn rebuild_ahead(
+    context: &Context,
+    steps: &[Step],
+    files: &[Arc<MemoryFile>],
+) -> Result<(), ContextLost> {
+    take_all(context, steps, files)?;
+    let table = context.objects.read();
+    let is_missing = |id: u64| table.get(venus::DeviceMemory(id)).is_err();
+    if steps.iter().filter_map(Step::handed_over).any(is_missing) {
+        return Err(ContextLost::new("memory of the program could not be had a second time"));
+    }
+    drop(table);
+    all_is_used(context)
+}
+
+fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
+    context.pool.keep_nothing(true);
     let (cancel, mut arena) = (Cancel::default(), context.arena(ARENA_BYTES));
     for step in steps {
         take(context, step, files, &cancel, &mut arena)?;
         arena.reset();
     }
-    refill::refill(context)?;
+    Ok(())
+}
+
+fn all_is_used(context: &Context) -> Result<(), ContextLost> {
     match context.restored.clear() {
         true => Ok(()),
         false => Err(ContextLost::new(

@@ -4,6 +4,7 @@ use super::step::Step;
 use crate::backing::memory::{Made, Memory};
 use crate::context::allowance::MemoryFile;
 use config::{DepositId, MemoryName};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// A snapshot.
@@ -15,6 +16,8 @@ pub struct Saved {
     pub files: Vec<SavedFile>,
     /// The way in which memory gets to the successor.
     pub carry: Carry,
+    /// Descriptors of the driver's memory that are there already, by the places of the allocations in the order of creation.
+    pub(super) descriptors: FxHashMap<u64, Arc<MemoryFile>>,
 }
 
 /// A descriptor that a successor gets.
@@ -45,6 +48,11 @@ impl SavedFile {
 }
 
 impl Saved {
+    /// A snapshot of these steps and files.
+    pub fn new(steps: Vec<Step>, files: Vec<SavedFile>, carry: Carry) -> Self {
+        Self { steps, files, carry, descriptors: FxHashMap::default() }
+    }
+
     /// Returns the descriptors that are here, which are all if none are deposited.
     pub fn files_here(&self) -> Vec<Arc<MemoryFile>> {
         self.files.iter().filter_map(SavedFile::file).cloned().collect()

@@ -162,5 +162,6 @@ pub(super) fn destruction(kind: ObjectType, device: u64, id: u64) -> Result<Vec<
         SHADER_MODULE => DestroyShaderModule ShaderModule shader_module,
         PIPELINE_CACHE => DestroyPipelineCache PipelineCache pipeline_cache,
         PIPELINE => DestroyPipeline Pipeline pipeline,
+        DEVICE_MEMORY => FreeMemory DeviceMemory memory,
     }
 }

@@ -20,7 +20,7 @@ use venus::{ChainStruct, Command, ObjectType};
 /// process. Another is rebuilt behind a prelude.
 pub(super) fn hand_over(world: &World) -> (Saved, Renderer) {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
-    let (ahead, prelude) = world.renderer.save_prelude(&Prelude::default()).unwrap();
+    let (ahead, prelude) = super::prelude_tests::ahead_of(world, &Prelude::default());
     super::prelude_tests::hand_over_behind(world, &ahead, &prelude).destroy_objects();
     let second = fuzzing::renderer(Arc::new(NoResources));
     second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
