@@ -29,7 +29,7 @@ const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weigh
 /// The text about a VM whose device process is of an earlier program than the broker, and is not followed by another.
 const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
 /// Said of one whose device process is followed by another.
-const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program in a moment, while its programs go on (with gpu-memory, when none of them uses the GPU); a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
+const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program in a moment, while its programs go on; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
 
 /// The answer to a request in the moment before another program follows.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";

@@ -73,11 +73,7 @@ impl Server {
         match (std::mem::take(&mut self.world.succession), &self.listen) {
             (Succession::None, _) => {}
             (Succession::Wanted(channel), Listen::Successor(_)) => {
-                let followed = self.follow(&channel);
-                if followed.is_err() {
-                    self.world.lenders.forget();
-                }
-                return match followed {
+                return match self.follow(&channel) {
                     Ok(()) => Ok(None),
                     Err(Failure { reason, lasts: Lasts::ForNow }) => {
                         log::info!("the VM goes on with the old program for now: {reason}");

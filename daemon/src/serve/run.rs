@@ -278,7 +278,7 @@ impl Server {
 
     fn run(&mut self) -> io::Result<End> {
         self.await_frontend()?;
-        if !matches!(self.listen, Listen::Successor(_)) {
+        if !self.is_successor() {
             self.world.workers.launcher().watch(self.family)?;
         }
         self.world.told.ready();
@@ -871,6 +871,11 @@ impl Server {
         }
     }
 
+    /// Returns whether another device process still serves the VM that this one is to serve: nothing of the VM is this one's.
+    fn is_successor(&self) -> bool {
+        matches!(self.listen, Listen::Successor(_))
+    }
+
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
         match self.given.take() {
@@ -881,7 +886,9 @@ impl Server {
                 world.workers.leave();
             }
             None => {
-                self.stop();
+                if !self.is_successor() {
+                    self.stop();
+                }
                 self.end_request.frontend_is_gone();
                 self.world.progress.waits();
                 let Self { listen, world, .. } = self;

@@ -493,7 +493,7 @@ fn a_launcher_keeps_nothing_for_a_successor_that_does_not_serve_after_all() {
         matches!(ours.try_receive(), Ok(Some((FromSuccessor::CanServe, _)))),
         "it has built all of it up"
     );
-    new.end_session();
+    new.end();
     assert_eq!(kept(&launcher), (vec![], vec![]));
 }
 

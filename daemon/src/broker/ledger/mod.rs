@@ -71,29 +71,18 @@ struct Ghost {
 }
 
 impl Ledger {
-    /// A VM is on these GPUs, of which VMs may hold so many bytes each, and holds nothing yet. Returns what it is told.
+    /// A VM has a device process, on these GPUs, of which VMs may hold so many bytes each. It holds nothing yet, or what it held if another device process
+    /// had it before and none of its contexts has ended with that. Returns what it is told.
     pub(super) fn begins(
         &mut self,
         vm: usize,
         reserved: u64,
         gpus: impl IntoIterator<Item = (usize, u64)>,
     ) -> Order {
-        self.accounts.insert(vm, Account { weight: WEIGHT, reserved, number: 1, ..Account::default() });
+        let new = || Account { weight: WEIGHT, number: 1, ..Account::default() };
+        self.accounts.entry(vm).or_insert_with(new).reserved = reserved;
         self.uses(vm, gpus);
         self.order(vm)
-    }
-
-    /// A VM goes on with another device process, on these GPUs, as for [`Self::begins`]. Returns what it was told last, which that process has to know as
-    /// well; nothing if the VM has no account.
-    pub(super) fn goes_on(
-        &mut self,
-        vm: usize,
-        reserved: u64,
-        gpus: impl IntoIterator<Item = (usize, u64)>,
-    ) -> Option<Order> {
-        self.accounts.get_mut(&vm)?.reserved = reserved;
-        self.uses(vm, gpus);
-        Some(self.order(vm))
     }
 
     /// A VM has no device process any more. What it had counts until its workers have ended as well.

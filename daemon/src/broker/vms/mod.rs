@@ -214,24 +214,19 @@ impl Broker {
             let life = Span(life);
             log::error!(vm = vm.name(); "the device process has ended ({status}) after {life}: {consequence}");
         }
-        if !is_passed_on {
-            self.all_ends(index, now);
-        }
-        self.room_due(now);
         if !self.succeed(index, now) {
-            // The successor has just ended as well.
-            self.all_ends(index, now);
             self.has_ended(index, life, now);
         }
     }
 
     /// No device process goes on with what a VM had.
-    fn all_ends(&mut self, index: usize, now: Nanos) {
+    pub(super) fn all_ends(&mut self, index: usize, now: Nanos) {
         for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
             self.context_ended(index, &context, now);
         }
         self.no_restarts_of(index, "its device process has ended, and the context with it", now);
         self.ledger.ends(index, now);
+        self.room_due(now);
     }
 
     /// Hears what a device process has said of its contexts before it passed them on.

@@ -241,16 +241,20 @@ impl Broker {
         self.forget_left(index, now);
     }
 
-    /// The device process of a VM has ended. Returns whether its successor serves the VM now.
+    /// The device process of a VM has ended, and its contexts with it if its successor did not go on with them. Returns whether that serves the VM now.
     pub(super) fn succeed(&mut self, index: usize, now: Nanos) -> bool {
         let vm = &mut self.vms[index];
         vm.renew_at = None;
         let Some(Successor { mut process, offer: Some(offer), serves, .. }) =
             vm.successor.take_if(|successor| successor.offer.is_some() && !successor.process.dying)
         else {
+            self.all_ends(index, now);
             self.end_successor(index, "the device process that it was to follow has ended");
             return false;
         };
+        if !serves {
+            self.all_ends(index, now);
+        }
         self.unwatch(&process);
         let watched = self.watch_process(index, &process);
         let vm = &mut self.vms[index];

@@ -14,10 +14,7 @@ impl Broker {
         if gpus.is_empty() {
             return;
         }
-        let order = match self.ledger.goes_on(index, reserved, gpus.iter().copied()) {
-            Some(order) => order,
-            None => self.ledger.begins(index, reserved, gpus),
-        };
+        let order = self.ledger.begins(index, reserved, gpus);
         if self.ledger.is_over_reserved(index) {
             log::warn!(
                 vm = self.vms[index].name();

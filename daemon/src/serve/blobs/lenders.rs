@@ -113,12 +113,6 @@ impl Lenders {
         Ok(())
     }
 
-    /// Another process keeps the lenders, which this one was to take over: nothing is said to the launcher of them.
-    pub(in crate::serve) fn forget(&mut self) {
-        self.lenders.clear();
-        self.orders.clear();
-    }
-
     /// Another process has the lenders, and its launcher keeps their anchors: the launcher of this process lets go of them.
     pub(in crate::serve) fn leave(&mut self) {
         for Lender { set, anchors, .. } in std::mem::take(&mut self.lenders) {
