@@ -6,6 +6,7 @@ pub(crate) mod given_up;
 pub(crate) mod lent;
 pub(crate) mod pool;
 pub(crate) mod retired;
+pub(crate) mod unfilled;
 
 #[cfg(test)]
 mod pool_tests;

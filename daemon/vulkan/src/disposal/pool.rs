@@ -122,6 +122,11 @@ impl Pool {
         self.0.state.lock().is_closed = is_closed;
     }
 
+    /// Returns whether nothing is kept, as a context is built up.
+    pub fn keeps_nothing(&self) -> bool {
+        self.0.state.lock().is_closed
+    }
+
     /// Counts a blob as which memory is about to be shown to the guest.
     pub fn show(&self, memory: &Memory) {
         if let (Some(piece), Some(_)) = (memory.piece(), memory.key) {

@@ -68,6 +68,19 @@ impl PhysicalDevice {
         )
     }
 
+    /// Returns the bytes of a memory heap that the driver would still give this process now; nothing if it does not say.
+    pub fn free_memory(&self, heap: u32) -> Option<u64> {
+        let is_told =
+            ash::ext::memory_budget::NAME.to_str().is_ok_and(|n| self.host_extensions.contains_key(n));
+        let function = self.instance.table.get_physical_device_memory_properties2.filter(|_| is_told)?;
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the handle is live; the chain is memory of the right types, and lives until the call returns.
+        unsafe { function(self.raw(), (&raw mut memory).cast()) };
+        let most = budget.heap_budget.get(heap as usize)?;
+        Some(most.saturating_sub(*budget.heap_usage.get(heap as usize)?))
+    }
+
     /// The handle as a number.
     pub fn raw(&self) -> u64 {
         self.handle.as_raw()

@@ -13,6 +13,7 @@ use crate::disposal::freed::Freed;
 use crate::disposal::given_up::GivenUp;
 use crate::disposal::pool::Pool;
 use crate::disposal::retired::Retired;
+use crate::disposal::unfilled::Unfilled;
 use crate::driver::instance::api_version;
 use crate::gates::gate::Gate;
 use crate::logical::device::Device;
@@ -51,6 +52,8 @@ pub struct Environment {
 pub struct Context {
     /// Memory that a successor needed only to be built up. It is freed before its device is destroyed.
     pub given_up: GivenUp,
+    /// Memory that is filled when the context is taken over. It is forgotten before its device is destroyed.
+    pub unfilled: Unfilled,
     /// The count of the times that memory of the context was freed.
     pub freed: Freed,
     /// The environment that it runs on and may use.
@@ -115,6 +118,7 @@ impl Context {
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
             given_up: GivenUp::new(freed.clone()),
+            unfilled: Unfilled::default(),
             freed,
             watchdog_wake: WatchdogWake::default(),
             compilations: Compilations::new(limits.pipeline_time),
@@ -139,6 +143,7 @@ impl Context {
     /// A limit is reached.
     pub fn destroy_device(&self, device: &Arc<Device>) -> Result<(), ContextLost> {
         self.given_up.finish();
+        self.unfilled.forget(device);
         let timelines = device.timelines();
         let mut objects = self.objects.drain_device(device);
         device.end();

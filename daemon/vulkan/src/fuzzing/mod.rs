@@ -41,7 +41,7 @@ pub(super) use deposits::{closings, count as deposits, files_of};
 #[cfg(test)]
 pub(super) use null_caches::{EMPTY, REFUSED, data_of, used};
 #[cfg(test)]
-pub(super) use null_exports::{be_scarce, imports, refuse_exports};
+pub(super) use null_exports::{be_scarce, have_to_spare, imports, refuse_exports};
 #[cfg(test)]
 pub(super) use null_memory::{contents, fills};
 #[cfg(test)]

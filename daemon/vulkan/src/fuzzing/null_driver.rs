@@ -196,6 +196,10 @@ fn find_external(plain: &str) -> Option<Function> {
             )
         }
         #[cfg(test)]
+        "vkGetPhysicalDeviceMemoryProperties2" => {
+            untyped!(null_exports::memory2, u64, *mut vk::PhysicalDeviceMemoryProperties2<'static>)
+        }
+        #[cfg(test)]
         "vkGetMemoryFd" => {
             untyped!(null_exports::get_memory_fd, u64, *const vk::MemoryGetFdInfoKHR<'static>, *mut i32)
         }

@@ -29,6 +29,8 @@ struct State {
     refuses: bool,
     /// Allocations that find no memory, those to come.
     scarce: u32,
+    /// Bytes of each heap that are said to be free.
+    spare: u64,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
@@ -56,6 +58,28 @@ pub(crate) fn refuse_exports(refuses: bool) {
 /// Has so many of the next allocations find no memory.
 pub(crate) fn be_scarce(allocations: u32) {
     STATE.lock().scarce = allocations;
+}
+
+/// Says from now on that so many bytes of each heap are free.
+pub(crate) fn have_to_spare(bytes: u64) {
+    STATE.lock().spare = bytes;
+}
+
+/// `vkGetPhysicalDeviceMemoryProperties2`: of it only how much is free.
+pub(super) unsafe extern "system" fn memory2(
+    gpu: u64,
+    memory: *mut vk::PhysicalDeviceMemoryProperties2<'static>,
+) {
+    state::assert_live(gpu, Some(Kind::PhysicalDevice as u8));
+    // SAFETY: callers pass a chain that may be written to, and types say which structs are in it.
+    unsafe {
+        for_each((*memory).p_next, |s_type, at| {
+            if s_type == vk::StructureType::PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT {
+                let budget = at.cast_mut().cast::<vk::PhysicalDeviceMemoryBudgetPropertiesEXT<'_>>();
+                (*budget).heap_budget.fill(STATE.lock().spare);
+            }
+        });
+    }
 }
 
 /// Returns whether an allocation finds memory.

@@ -88,14 +88,14 @@ fn find_or_make(
     Ok((raw, memory))
 }
 
-/// Frees what is kept, and waits until what a successor was filled from is free. Where the driver found no memory and others hold descriptors of it, this
+/// Frees what is kept, and waits until what a successor was filled from is free; a context that is built up has nothing else to wait for. Where the driver found no memory and others hold descriptors of it, this
 /// waits also until those of freed memory are closed. Returns whether there may be more room than when so much had been `freed`: another request may have
 /// found no memory at the same time, and had all of it freed.
 fn makes_room(call: &Call<'_>, device: &Device, request: &Request, freed: u64) -> Result<bool, Fault> {
     call.context.pool.flush();
     call.context.given_up.finish();
     let flushed = call.context.freed.so_far() != freed;
-    if device.exports.is_none() || request.is_limited.take() {
+    if device.exports.is_none() || request.is_limited.take() || call.context.pool.keeps_nothing() {
         return Ok(flushed);
     }
     let closed = call.context.env.allowance.closed(call.cancel)?.is_some();

@@ -19,3 +19,4 @@ mod private;
 pub(crate) mod refill;
 mod request;
 mod reuse_key;
+pub(crate) mod spare;

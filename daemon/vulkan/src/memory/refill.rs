@@ -1,11 +1,12 @@
 //! Memory with an address that only the driver uses: a successor makes it anew at that address. The device then copies the contents out of the old memory,
-//! which the successor imports by its descriptor, and frees while the program goes on.
+//! which the successor imports by its descriptor. It frees that while the program goes on. All but the copy can be done while the predecessor still runs.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::backing::memory::Memory;
 use crate::context::allowance::MemoryFile;
 use crate::context::error::ContextLost;
+use crate::disposal::unfilled::Refill;
 use crate::driver::memory_fds::{OPAQUE_FD, import};
 use crate::execution::context::Context;
 use crate::logical::device::Device;
@@ -23,18 +24,33 @@ pub(crate) fn is_possible(object: &Object, memory: &Memory) -> bool {
     !memory.replays || memory.copied_bytes().is_some() && has_queue()
 }
 
-/// Fills all allocations that were made anew out of what they were before.
+/// Forgets the allocations that are gone: what they were before is free.
+pub(crate) fn forget_gone(context: &Context) {
+    context.unfilled.forget_gone(&context.objects.read());
+}
+
+/// Imports what all allocations were before that were made anew, and forgets those that are gone.
 ///
 /// # Errors
 ///
 /// One is not there, or the driver fails.
-pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
-    let all = context.restored.take_refilled();
+pub(crate) fn import_all(context: &Context) -> Result<(), ContextLost> {
+    forget_gone(context);
     let table = context.objects.read();
-    let mut refills = Vec::with_capacity(all.len());
-    for (id, file) in all {
-        refills.push(Refill::new(&table, id, &file)?);
+    for (id, file) in context.restored.take_refilled() {
+        context.unfilled.add(made_anew(&table, id, &file)?);
     }
+    Ok(())
+}
+
+/// Fills all allocations that were made anew out of what they were before, if they are still there.
+///
+/// # Errors
+///
+/// The driver fails, or as those of [`import_all`].
+pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
+    import_all(context)?;
+    let refills = context.unfilled.take();
     for of_device in refills.chunk_by(|one, other| Arc::ptr_eq(&one.device, &other.device)) {
         let device = &of_device[0].device;
         let copied = device.own_queue().ok_or(vk::Result::ERROR_FEATURE_NOT_PRESENT).and_then(|queue| {
@@ -57,36 +73,22 @@ pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
     Ok(())
 }
 
-/// An allocation that is to be filled, and what it was before, which is imported for as long as this is there.
-struct Refill {
-    device: Arc<Device>,
-    from: Part,
-    to: Part,
-}
-
-impl Refill {
-    fn new(table: &Table, id: u64, file: &MemoryFile) -> Result<Self, ContextLost> {
-        let object = table.get(venus::DeviceMemory(id)).ok();
-        let found = object.and_then(|object| {
-            let memory = object.get::<venus::DeviceMemory>()?;
-            let (bytes, key) = (memory.copied_bytes()?, memory.key?);
-            let to = Part::whole(object.raw, bytes, key.type_index, memory.made.kinds());
-            Some((Arc::clone(object.device.as_ref()?), to))
-        });
-        let (device, to) = found.ok_or_else(|| {
-            ContextLost::new(format!("a snapshot has what memory {id} was, which is not there"))
-        })?;
-        let memory = imported(&device, &to, file)
-            .map_err(|why| ContextLost::new(format!("the driver's memory cannot be imported: {why}")))?;
-        Ok(Self { device, from: Part { memory, kinds: OPAQUE_FD, ..to }, to })
-    }
-}
-
-impl Drop for Refill {
-    fn drop(&mut self) {
-        // SAFETY: the device is live and done with the memory, which no other code knows.
-        unsafe { self.device.ash.free_memory(self.from.memory, None) };
-    }
+/// Returns an allocation that was made anew, after importing what it was before.
+fn made_anew(table: &Table, id: u64, file: &MemoryFile) -> Result<Refill, ContextLost> {
+    let object = table.get(venus::DeviceMemory(id)).ok();
+    let found = object.and_then(|object| {
+        let memory = object.get::<venus::DeviceMemory>()?;
+        let (bytes, key) = (memory.copied_bytes()?, memory.key?);
+        let to = Part::whole(object.raw, bytes, key.type_index, memory.made.kinds());
+        Some((object.usage.serial(), Arc::clone(object.device.as_ref()?), to))
+    });
+    let (serial, device, to) = found.ok_or_else(|| {
+        ContextLost::new(format!("a snapshot has what memory {id} was, which is not there"))
+    })?;
+    let memory = imported(&device, &to, file)
+        .map_err(|why| ContextLost::new(format!("the driver's memory cannot be imported: {why}")))?;
+    let from = Part { memory, kinds: OPAQUE_FD, ..to };
+    Ok(Refill { memory: (venus::DeviceMemory(id), serial), device, from, to })
 }
 
 /// Imports memory that is like this part.

@@ -278,6 +278,60 @@ fn memory_with_an_address_is_made_anew_at_it_and_filled_out_of_what_it_was() {
 }
 
 #[test]
+fn memory_with_an_address_is_made_ahead_and_filled_when_its_predecessor_rests() {
+    for goes in ["nothing", "its memory", "its device"] {
+        let world = addressed();
+        fuzzing::have_to_spare(4 * SIZE);
+        let save = |so_far: &Prelude, carry| world.renderer.save_prelude(so_far, carry).unwrap();
+        let (first, prelude) = save(&Prelude::default(), Carry::Copied);
+        let (second, prelude) = save(&prelude, Carry::HandedOver);
+        let imports = fuzzing::imports();
+        let next = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+        next.rebuild_ahead(&first.steps, &[]).unwrap();
+        next.rebuild_ahead(&comparable(&second.steps), &fuzzing::files_of(&second)).unwrap();
+        assert_eq!(fuzzing::imports() - imports, 2, "one that it has, and one to copy from");
+        // The predecessor goes on meanwhile.
+        fill_all(&world.renderer);
+        match goes {
+            "its memory" => {
+                world.free(10);
+                // Another takes its place when it is free.
+                let with_address = [ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)];
+                drop(world.allocate_of(15, &with_address, SIZE, PRIVATE));
+            }
+            "its device" => {
+                world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
+            }
+            _ => {}
+        }
+        let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
+        let new: Vec<_> = rest.steps.iter().filter_map(Step::handed_over).collect();
+        assert_eq!(new, if goes == "its memory" { vec![15] } else { vec![] });
+        next.rebuild(&comparable(&rest.steps), &fuzzing::files_of(&rest)).unwrap();
+        next.context().given_up.finish();
+        let left = if goes == "its device" { 0 } else { 1 };
+        assert_eq!(fuzzing::imports() - imports, left, "what was copied from is imported no more");
+        if goes == "nothing" {
+            assert_eq!((seen(&next), addresses(&next)), (seen(&world.renderer), addresses(&world.renderer)));
+        }
+        next.destroy_objects();
+        assert_eq!(fuzzing::imports(), imports);
+    }
+}
+
+#[test]
+fn memory_with_an_address_is_not_made_ahead_where_little_is_to_spare() {
+    let world = addressed();
+    for (spare, ahead) in [(0, vec![12]), (4 * SIZE - 1, vec![12]), (4 * SIZE, vec![10, 12])] {
+        fuzzing::have_to_spare(spare);
+        let (_, prelude) = world.renderer.save_prelude(&Prelude::default(), Carry::Copied).unwrap();
+        let (second, _) = world.renderer.save_prelude(&prelude, Carry::HandedOver).unwrap();
+        let ids: Vec<_> = second.steps.iter().filter_map(Step::handed_over).collect();
+        assert_eq!(ids, ahead, "{spare} bytes");
+    }
+}
+
+#[test]
 fn what_memory_was_filled_from_is_waited_for_where_memory_is_scarce_or_the_context_goes_on_elsewhere_or_ends()
 {
     let mut world = addressed();
@@ -349,5 +403,10 @@ fn an_allocation_waits_for_what_is_being_closed_where_the_driver_finds_no_memory
     let allocate = venus::AllocateMemory { device: DEVICE, p_allocate_info, p_memory };
     world.execute(&Command::AllocateMemory(allocate));
     assert!(world.renderer.context().objects.shared(venus::DeviceMemory(14)).is_err());
+    assert_eq!(fuzzing::closings(), closings + 1);
+    // A successor has nobody to ask: it is ended if the driver finds no memory for it.
+    let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
+    fuzzing::be_scarce(1);
+    assert!(successor(&saved, |_| ()).is_err());
     assert_eq!(fuzzing::closings(), closings + 1);
 }

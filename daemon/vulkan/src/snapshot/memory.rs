@@ -8,6 +8,7 @@ use crate::context::allowance::{MemoryFile, Piece};
 use crate::execution::context::Context;
 use crate::kinds::bound::Bound;
 use crate::memory::refill;
+use crate::memory::spare::Wanted;
 use crate::objects::object::Object;
 use crate::objects::table::Table;
 use ash::vk;
@@ -105,28 +106,33 @@ fn exported(
 }
 
 /// Returns descriptors of all memory that a successor can have while this context goes on, beside what it `has` of that already, by the places of the
-/// allocations in the order of creation. Two kinds are not among it: memory with an address, which the successor makes anew, so that it would be there
-/// twice for longer; and memory for one image or buffer, even where the driver does not insist on that, as the image or buffer has to be there first.
+/// allocations in the order of creation. Memory with an address, which the successor makes anew, is among it if the GPU has enough to spare: it is there
+/// twice until it is filled. Memory for one image or buffer is not, even where the driver does not insist on that, as the image or buffer has to be there
+/// first.
 pub(super) fn descriptors(
     context: &Context,
     has: impl Fn(&Object) -> bool,
 ) -> FxHashMap<u64, Arc<MemoryFile>> {
-    let is_new = |object: &Object| {
-        let memory = object.get::<venus::DeviceMemory>().filter(|memory| !memory.replays);
-        let is_exported = memory.is_some_and(|memory| Carry::HandedOver.hands_over(memory));
-        is_exported && !has(object)
-    };
-    let table = context.objects.read();
-    let new = table.objects().filter(|(id, object, _)| is_new(object) && !table.is_only_destroyed(*id));
-    let new: Vec<_> = new.map(|(id, object, _)| (id, object.usage.serial())).collect();
-    drop(table);
+    let (mut new, mut twice) = (Vec::new(), Wanted::default());
+    for (id, object, _) in context.objects.read().objects() {
+        let memory = object.get::<venus::DeviceMemory>().filter(|memory| refill::is_possible(object, memory));
+        let Some(memory) = memory.filter(|memory| Carry::HandedOver.hands_over(memory) && !has(object))
+        else {
+            continue;
+        };
+        if memory.replays {
+            twice.add(object, memory);
+        }
+        new.push((id, object.usage.serial(), memory.replays));
+    }
+    let may_be_twice = twice.is_to_spare();
     let (mut all, mut arena) = (FxHashMap::default(), context.arena(0));
-    for (id, serial) in new {
+    for (id, serial, _) in new.into_iter().filter(|(.., is_twice)| may_be_twice || !is_twice) {
         // Commands go on meanwhile, between two allocations.
         let table = context.objects.read();
         let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
         let memory = object.get::<venus::DeviceMemory>().filter(|_| object.usage.serial() == serial);
-        let memory = memory.filter(|_| !is_for_one(object, &mut arena));
+        let memory = memory.filter(|_| !table.is_only_destroyed(id) && !is_for_one(object, &mut arena));
         let file = memory.and_then(|memory| descriptor((id, object), memory));
         all.extend(file.map(|file| (serial, file)));
     }

@@ -42,7 +42,7 @@ pub(crate) fn rebuild(
     all_is_used(context)
 }
 
-/// Builds up in a new context what a [prelude](super::prelude::save) has written down of another, which goes on.
+/// Builds up in a new context what a [prelude](super::prelude::save) has written down of another, which goes on: its memory is not copied yet.
 ///
 /// # Errors
 ///
@@ -59,13 +59,19 @@ pub(crate) fn rebuild_ahead(
         return Err(ContextLost::new("memory of the program could not be had a second time"));
     }
     drop(table);
+    refill::import_all(context)?;
     all_is_used(context)
 }
 
 fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
     context.pool.keep_nothing(true);
     let (cancel, mut arena) = (Cancel::default(), context.arena(ARENA_BYTES));
+    let mut has_freed = false;
     for step in steps {
+        if step.handed_over().is_some() && !std::mem::replace(&mut has_freed, true) {
+            // What is destroyed comes first. Its memory is free before other memory takes its place.
+            refill::forget_gone(context);
+        }
         take(context, step, files, &cancel, &mut arena)?;
         arena.reset();
     }
