@@ -337,22 +337,11 @@ pub struct HeldMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::channel::{decode, encode};
+    use super::super::form_tests::{form, variants};
     use super::*;
-    use serde::de::DeserializeOwned;
 
     /// The context of the samples.
     const CONTEXT: ContextId = ContextId(300);
-
-    /// Returns the bytes of all these messages, after checking that each can be read again.
-    fn bytes<M: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(messages: &[M]) -> String {
-        let encoded = messages.iter().map(|message| {
-            let bytes = encode(message).unwrap();
-            assert_eq!(&decode::<M>(&bytes).unwrap(), message);
-            bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-        });
-        encoded.collect::<Vec<_>>().join(" ")
-    }
 
     /// A device process and a broker of another program understand each other as long as this holds.
     #[test]
@@ -368,8 +357,9 @@ mod tests {
             FromBroker::HandOn,
             FromBroker::Room(RoomOrder { number: 5, most: 300, forced: true, total: 2, wait_ms: 3 }),
         ];
+        assert_eq!((variants::<FromBroker>(), variants::<ToBroker>()), (8, 12));
         assert_eq!(
-            (BROKER_MESSAGES, bytes(&to_device).as_str()),
+            (BROKER_MESSAGES, form(&to_device).as_str()),
             (2, "00ac02 01ac02 02 03ac02010102 04ac02 05020001 06 0705ac02010203")
         );
         let gpu = SharedGpu {
@@ -408,6 +398,6 @@ mod tests {
         let ready = "000101010101010101010101010101010101016e01ac02010163020202020202010164010203016d010171";
         let others = "0101 02ac020170 03ac0207 04ac0207 05ac0201017801 0601ac020102010201ac020401ac02 07ac0203 \
                       08ac02000506 0902022f70 0aac02 0bac020102040305";
-        assert_eq!((BROKER_MESSAGES, bytes(&to_broker)), (2, format!("{ready} {others}")));
+        assert_eq!((BROKER_MESSAGES, form(&to_broker)), (2, format!("{ready} {others}")));
     }
 }

@@ -5,10 +5,14 @@
 
 mod broker;
 mod channel;
+#[cfg(test)]
+mod form_tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod launch;
 mod message;
+#[cfg(test)]
+mod message_tests;
 mod outbox;
 mod succession;
 
