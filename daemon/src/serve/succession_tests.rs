@@ -18,7 +18,7 @@ use crate::ipc::{
     Channel, Fence, FromSuccessor, Replaced, RoomOrder, SUCCESSION, ToBroker, ToDevice, ToSuccessor,
     ToWorker, decode, encode,
 };
-use crate::ipc::{ReceiveError, ToLauncher};
+use crate::ipc::{FromLauncher, ReceiveError, ToLauncher};
 use crate::sandbox::{Ended, FromChildren, Launcher};
 use crate::transport::{PassedFiles, Session};
 use config::DriverMapped;
@@ -215,16 +215,8 @@ fn what_is_in_the_way_for_a_moment_is_waited_for() {
 #[test]
 fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
     let mut rig = rig();
-    let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
     assert_eq!(rig.server.world.workers.may_pass_on(), Ok(()));
-    let (passed, files) = rig.server.world.workers.pass_on();
-    let passed = decode(&encode(&passed).unwrap()).unwrap();
-    let files: Vec<_> = files.into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
-    let mut files = PassedFiles::from(files);
-    let inherited = new.world.workers.inherit(passed, &mut files, LAUNCHER).unwrap();
-    assert!(files.is_empty());
-    assert_eq!(inherited.pages.len(), 1);
-    new.world.workers.adopt(inherited);
+    let (mut new, _others) = heir(&rig);
     assert_eq!((new.world.workers.inherited(), new.world.workers.name_of(CONTEXT)), (1, Some("app")));
     new.world.workers.send(CONTEXT, ToWorker::GoOn, None).unwrap();
     assert_eq!(rig.hear(OLD), [ToWorker::GoOn]);
@@ -254,6 +246,37 @@ fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
     );
     assert!(new.world.workers.reap(OLD, Err("gone".into()), false).is_some());
     assert_eq!(new.world.workers.may_pass_on(), Ok(()));
+}
+
+/// A device process that has the worker of a rig, which another has started, and the files' other ends.
+fn heir(rig: &Rig) -> (Server, (UnixStream, Channel)) {
+    let (mut new, others) = server(Listen::Successor("/nowhere".into()));
+    let (passed, files) = rig.server.world.workers.pass_on();
+    let passed = decode(&encode(&passed).unwrap()).unwrap();
+    let files: Vec<_> = files.into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+    let mut files = PassedFiles::from(files);
+    let inherited = new.world.workers.inherit(passed, &mut files, LAUNCHER).unwrap();
+    assert!(files.is_empty());
+    assert_eq!(inherited.pages.len(), 1);
+    new.world.workers.adopt(inherited);
+    (new, others)
+}
+
+#[test]
+fn workers_of_another_program_have_time_to_end_as_well() {
+    let rig = rig();
+    let (new, _others) = heir(&rig);
+    let Rig { server, starter, workers, .. } = rig;
+    let worker = workers.into_values().next().unwrap();
+    drop(server);
+    let ends = std::thread::spawn(move || {
+        while !matches!(worker.receive::<ToWorker>(), Err(ReceiveError::Closed)) {}
+        std::thread::sleep(Duration::from_millis(50));
+        let ended = FromLauncher::Ended { child: OLD, status: Ok(0), out_of_memory: false };
+        starter.send(&ended, None).expect("its launcher is waited for");
+    });
+    new.world.workers.end_all();
+    ends.join().unwrap();
 }
 
 #[test]

@@ -611,16 +611,15 @@ impl Workers {
     pub(super) fn end_all(mut self) {
         let running: Vec<_> = self.running.keys().copied().collect();
         running.into_iter().for_each(|ctx_id| self.end(ctx_id));
-        // Launchers of other programs kill theirs when nothing of ours is left that knows them.
-        self.inherited.clear();
-        self.ending.retain(|ending| Arc::ptr_eq(&ending.process.launcher, &self.launcher));
         let patience = Instant::now() + GRACE;
-        while !self.ending.is_empty() {
-            let left = patience.saturating_duration_since(Instant::now());
-            // The launcher kills what is left when it ends.
-            let Ok(ended) = self.launcher.ended_within(left) else { break };
-            self.hear_output(ended.child);
-            self.ending.retain(|ending| ending.serial != ended.child);
+        // Each launcher kills what is left when it ends, those of other programs when nothing of ours is left that knows them.
+        for launcher in std::mem::take(&mut self.inherited).iter().chain([&Arc::clone(&self.launcher)]) {
+            while self.ending.iter().any(|ending| Arc::ptr_eq(&ending.process.launcher, launcher)) {
+                let left = patience.saturating_duration_since(Instant::now());
+                let Ok(ended) = launcher.ended_within(left) else { break };
+                self.hear_output(ended.child);
+                self.ending.retain(|ending| ending.serial != ended.child);
+            }
         }
         let Self { launcher, ending, .. } = self;
         drop(ending);
