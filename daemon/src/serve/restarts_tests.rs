@@ -327,18 +327,31 @@ fn a_context_goes_on_while_its_successor_prepares() {
 }
 
 #[test]
-fn a_program_that_finds_no_memory_is_answered_when_a_successor_that_prepares_has_ended() {
-    let mut rig = preparing();
-    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
-    rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: true });
-    rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true, is_at_home: true });
-    let number = rig.server.world.workers.successor_number(CONTEXT).unwrap();
-    rig.say(OLD, &ToDevice::ClosingWanted { request: 5 });
-    assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None));
-    assert_eq!(rig.hear(OLD), [], "its memory is there still");
-    rig.server.worker_has_ended(number);
-    assert_eq!(rig.hear(OLD), [ToWorker::CaughtUp { request: 5 }]);
-    assert!(rig.is_running());
+fn a_program_that_finds_no_memory_is_answered_when_a_successor_with_memory_of_its_own_has_ended() {
+    for stage in ["prepares", "rests", "waits"] {
+        let mut rig = preparing();
+        rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
+        rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: true });
+        rig.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true, is_at_home: true });
+        if stage != "prepares" {
+            rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: true });
+            rig.hear_one(OLD, &ToWorker::HandOver { copies: false, goes_on: true });
+        }
+        if stage == "waits" {
+            rig.say(OLD, &ToDevice::Stays { reason: "test".into(), for_now: true });
+        }
+        let number = rig.server.world.workers.successor_number(CONTEXT).unwrap();
+        // Two of its rings at once.
+        [5, 6].into_iter().for_each(|request| rig.say(OLD, &ToDevice::ClosingWanted { request }));
+        assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None), "{stage}");
+        let is_answer = |told: &ToWorker| matches!(told, ToWorker::CaughtUp { .. });
+        assert!(!rig.hear(OLD).iter().any(is_answer), "its memory is there still: {stage}");
+        rig.server.worker_has_ended(number);
+        rig.server.closing_due(Instant::now());
+        let answers: Vec<_> = rig.hear(OLD).into_iter().filter(is_answer).collect();
+        assert_eq!(answers, [5, 6].map(|request| ToWorker::CaughtUp { request }), "{stage}");
+        assert!(rig.is_running());
+    }
 }
 
 #[test]

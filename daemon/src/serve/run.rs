@@ -45,7 +45,6 @@ use outside::{HostMemory, Quoted, Span};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use readiness::{self, Event, Events, Reported};
-use rustc_hash::FxHashMap;
 use shm::{device_node, guard_mappings, memory_was_lost};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -170,8 +169,6 @@ pub(super) struct Server {
     requests_since_asked: usize,
     /// The things that wait for descriptors to be closed.
     pub(super) closing: Closing,
-    /// The questions of workers that wait for the end of the worker with a number.
-    pub(super) scarce: FxHashMap<u64, (ContextId, u32)>,
     done: bool,
     end_request: EndRequest,
     /// The socket to the device process that serves the frontend instead of this one.
@@ -269,7 +266,6 @@ impl Server {
             catching_up: Vec::new(),
             requests_since_asked: 0,
             closing: Closing::default(),
-            scarce: FxHashMap::default(),
             done: false,
             end_request,
             given: None,

@@ -108,9 +108,7 @@ impl Server {
     /// Nothing of the worker with this number is left.
     pub(super) fn nothing_is_left(&mut self, number: u64) {
         self.device.worker_ended(number, &mut self.world);
-        if let Some((ctx_id, request)) = self.scarce.remove(&number) {
-            self.world.tell_caught_up(ctx_id, request);
-        }
+        self.closing.nothing_is_left(number, Instant::now());
         let Some(ctx_id) = self.world.room.leaving.remove(&number) else { return };
         let workers = &self.world.workers;
         if workers.is_swapped_out(ctx_id) && !workers.has_successor(ctx_id) && !self.leaves(ctx_id) {
@@ -128,24 +126,19 @@ impl Server {
         }
     }
 
-    /// The driver of a worker finds no memory. A successor that prepares itself has memory of its own, and such as the program has freed since: it is
-    /// ended before the worker tries again.
+    /// The driver of a worker finds no memory. Before the worker tries again, what else has memory of its context is gone: a successor with which the
+    /// hand-over can be called off, and processes that are ending.
     pub(super) fn closing_wanted(&mut self, ctx_id: ContextId, request: u32) {
         let hand_over = self.world.handovers.get(ctx_id);
-        let prepares = hand_over.is_some_and(|it| matches!(it.stage, Stage::Prepares { .. }));
-        match self.world.workers.successor_number(ctx_id).filter(|_| prepares) {
-            Some(number) => {
-                self.scarce.insert(number, (ctx_id, request));
-                self.fail(
-                    ctx_id,
-                    Failure::for_now("its program needs the memory of the GPU that this would take"),
-                );
-            }
-            None => {
-                let waits = Waits::Worker(ctx_id, request);
-                self.closing.await_closed(waits, self.world.closer.given(), Instant::now());
-            }
+        if hand_over.is_some_and(|it| it.is_at_home && !matches!(it.stage, Stage::Moves { .. })) {
+            self.fail(
+                ctx_id,
+                Failure::for_now("its program needs the memory of the GPU that this would take"),
+            );
         }
+        let ending = self.world.workers.ending_of(ctx_id);
+        let waits = Waits::Worker(ctx_id, request);
+        self.closing.await_ended(waits, self.world.closer.given(), ending, Instant::now());
     }
 
     /// Goes on with what need not wait any more.

@@ -1,12 +1,12 @@
-//! This file has questions and accounts wait until descriptors are closed that were given to the [`Closer`]: with the last descriptor of a driver's memory the
-//! kernel frees it, and no process can have it before.
+//! This file has questions and accounts wait until descriptors are closed that were given to the [`Closer`], and until nothing is left of workers: with the
+//! last descriptor of a driver's memory the kernel frees it, and no process can have it before.
 
 use super::closer::{Closer, Given};
 use protocol::ids::ContextId;
 use std::time::{Duration, Instant};
 
-/// Time that something waits, at most: it is far longer than a driver's kernel takes to free all memory of a GPU.
-const CLOSED_MAX: Duration = Duration::from_secs(2);
+/// Time that something waits, at most: it is far longer than a worker has to end by itself, and than a driver's kernel takes to free all memory of a GPU.
+const CLOSED_MAX: Duration = Duration::from_secs(5);
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Questions of workers that wait at once, at most; a further one is answered without a wait.
@@ -24,8 +24,19 @@ pub(in crate::serve) enum Waits {
 /// The things that wait, the first first.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Closing {
-    waiting: Vec<(Waits, Given, Instant)>,
+    waiting: Vec<Waiting>,
     next: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    waits: Waits,
+    /// The descriptors that are to be closed.
+    given: Given,
+    /// The numbers of the workers of which something is left.
+    workers: Vec<u64>,
+    /// The time at which it waits no longer.
+    until: Instant,
 }
 
 impl Closing {
@@ -36,9 +47,29 @@ impl Closing {
 
     /// Has something wait until these are closed, or for [`CLOSED_MAX`].
     pub(in crate::serve) fn await_closed(&mut self, waits: Waits, given: Given, now: Instant) {
+        self.await_ended(waits, given, Vec::new(), now);
+    }
+
+    /// Has something wait until these are closed and nothing is left of the workers with these numbers, or for [`CLOSED_MAX`].
+    pub(in crate::serve) fn await_ended(
+        &mut self,
+        waits: Waits,
+        given: Given,
+        workers: Vec<u64>,
+        now: Instant,
+    ) {
         let is_full = self.waiting.len() >= QUESTIONS_MAX && matches!(waits, Waits::Worker(..));
-        self.waiting.push((waits, given, if is_full { now } else { now + CLOSED_MAX }));
+        let until = if is_full { now } else { now + CLOSED_MAX };
+        self.waiting.push(Waiting { waits, given, workers, until });
         self.next = Some(now);
+    }
+
+    /// Nothing is left of the worker with this number.
+    pub(in crate::serve) fn nothing_is_left(&mut self, number: u64, now: Instant) {
+        for Waiting { workers, .. } in &mut self.waiting {
+            workers.retain(|worker| *worker != number);
+            self.next = Some(now);
+        }
     }
 
     /// Takes what need not wait any more.
@@ -46,9 +77,10 @@ impl Closing {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();
         }
-        let is_done =
-            |(_, given, until): &mut (Waits, Given, Instant)| closer.has_closed(*given) || now >= *until;
-        let done = self.waiting.extract_if(.., is_done).map(|(waits, ..)| waits).collect();
+        let is_done = |Waiting { given, workers, until, .. }: &mut Waiting| {
+            workers.is_empty() && closer.has_closed(*given) || now >= *until
+        };
+        let done = self.waiting.extract_if(.., is_done).map(|waiting| waiting.waits).collect();
         self.next = (!self.waiting.is_empty()).then_some(now + LOOK_EVERY);
         done
     }
@@ -82,6 +114,17 @@ mod tests {
         }
         assert_eq!(done, [question(1), question(2), Waits::Ended(7)]);
         assert_eq!(closing.next_due(), None);
+    }
+
+    #[test]
+    fn a_question_waits_until_nothing_is_left_of_the_workers_either() {
+        let (mut closing, closer, now) = (Closing::default(), Closer::default(), Instant::now());
+        let question = Waits::Worker(ContextId(1), 1);
+        closing.await_ended(question, closer.given(), vec![7, 8], now);
+        for (number, done) in [(8, &[][..]), (9, &[]), (7, &[question])] {
+            closing.nothing_is_left(number, now);
+            assert_eq!(closing.take_done(&closer, now), done, "{number}");
+        }
     }
 
     #[test]

@@ -151,8 +151,10 @@ struct Ending {
     number: u64,
     process: Process,
     kill_at: Instant,
-    /// The worker's context if it was lost without a word, and how the worker ends is the cause; or if it was a successor.
-    unexplained: Option<ContextId>,
+    /// The context whose worker it was, or was to become.
+    ctx_id: ContextId,
+    /// The context was lost without a word, and how the worker ends is the cause; or the worker was a successor.
+    is_unexplained: bool,
     is_successor: bool,
     /// The worker's `debug_name`.
     name: String,
@@ -297,7 +299,7 @@ impl Workers {
         self.contexts.insert(serial, ctx_id);
         log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is started");
         if let Err(limit) = self.set_up(ctx_id, &mut worker, page) {
-            self.put_away(worker, None, false);
+            self.put_away(ctx_id, worker, false, false);
             return Err(io::Error::other(limit));
         }
         Ok(worker)
@@ -495,13 +497,13 @@ impl Workers {
 
     /// Ends a context's worker: closes its channel, and kills it if it has not ended after the grace period.
     pub(super) fn end(&mut self, ctx_id: ContextId) {
-        self.end_worker(ctx_id, None);
+        self.end_worker(ctx_id, false);
     }
 
     /// Does the same as [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed
     /// is known already.
     pub(super) fn end_unexplained(&mut self, ctx_id: ContextId) {
-        self.end_worker(ctx_id, Some(ctx_id));
+        self.end_worker(ctx_id, true);
     }
 
     /// Ends a context's worker at once.
@@ -512,15 +514,15 @@ impl Workers {
         }
     }
 
-    fn end_worker(&mut self, ctx_id: ContextId, unexplained: Option<ContextId>) {
+    fn end_worker(&mut self, ctx_id: ContextId, is_unexplained: bool) {
         self.end_successor(ctx_id, false);
         if let Some(worker) = self.running.remove(&ctx_id) {
-            self.put_away(worker, unexplained, false);
+            self.put_away(ctx_id, worker, is_unexplained, false);
         }
     }
 
-    /// A worker is to end, or has ended. What waits for it is forgotten.
-    fn put_away(&mut self, mut worker: Worker, unexplained: Option<ContextId>, is_successor: bool) {
+    /// A worker of a context is to end, or has ended. What waits for it is forgotten.
+    fn put_away(&mut self, ctx_id: ContextId, mut worker: Worker, is_unexplained: bool, is_successor: bool) {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
@@ -530,13 +532,13 @@ impl Workers {
             Life::Runs | Life::Gone => false,
         };
         let Worker { serial, number, process, name, .. } = worker;
-        let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
         self.ending.push_back(Ending {
             serial,
             number,
             process,
-            kill_at,
-            unexplained,
+            kill_at: Instant::now() + GRACE,
+            ctx_id,
+            is_unexplained: is_unexplained && !killed,
             is_successor,
             name,
             killed,
@@ -586,10 +588,16 @@ impl Workers {
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
         let ending = self.ending.remove(at)?;
         let how = how_it_ended(status, out_of_memory, ending.killed);
-        let Ending { number, name, is_successor, unexplained, .. } = ending;
-        let unexplained = unexplained.map(|ctx_id| Unexplained { ctx_id, name, how, is_successor });
+        let Ending { ctx_id, number, name, is_successor, is_unexplained, .. } = ending;
+        let unexplained = is_unexplained.then_some(Unexplained { ctx_id, name, how, is_successor });
         self.retire_launchers();
         Some((number, unexplained))
+    }
+
+    /// Returns the numbers of the processes of a context that are ending: its former workers, and successors that did not become its worker.
+    pub(super) fn ending_of(&self, ctx_id: ContextId) -> Vec<u64> {
+        let of_context = self.ending.iter().filter(|ending| ending.ctx_id == ctx_id);
+        of_context.map(|ending| ending.number).collect()
     }
 
     /// Returns when [`Self::kill_late`] has something to do next.

@@ -335,7 +335,7 @@ impl Workers {
         old.outbox.give_back(&mut self.backlogs.of(new.owner()));
         old.keep_no_more(&mut self.backlogs, new.owner());
         old.kill();
-        self.put_away(old, None, false);
+        self.put_away(ctx_id, old, false, false);
         // There is room: it has read all.
         let _ = new.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None);
         let mut waits = match new.swapped_out {
@@ -373,7 +373,7 @@ impl Workers {
         if !has_gone {
             worker.kill();
         }
-        self.put_away(worker, Some(ctx_id), true);
+        self.put_away(ctx_id, worker, true, true);
         holds_back.then_some(held)
     }
 }
