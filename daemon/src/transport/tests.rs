@@ -1,5 +1,6 @@
 //! Queues over real guest memory, with the driver's side written by hand.
 
+use super::PendingResponse;
 use super::memory::Memory;
 use super::regions::{Region, Regions};
 use super::vring::{NoRequest, Vring};
@@ -93,7 +94,7 @@ impl Rig {
         self.memory.write_obj(index.to_le(), GuestAddress(self.queue[1].0 + 2)).unwrap();
     }
 
-    fn pop(&self, generation: u32) -> (Result<super::PendingResponse, NoRequest>, Vec<u8>) {
+    fn pop(&self, generation: u32) -> (Result<PendingResponse, NoRequest>, Vec<u8>) {
         let mut bytes = vec![1, 2, 3];
         (self.vring.pop(generation, LIMIT, &mut bytes), bytes)
     }
@@ -119,9 +120,7 @@ impl Rig {
 
 const SIMPLE: [(u64, u32, u16); 2] = [(REQUEST, 32, NEXT), (ANSWER, 24, WRITE)];
 
-fn taken(
-    (popped, bytes): (Result<super::PendingResponse, NoRequest>, Vec<u8>),
-) -> (super::PendingResponse, Vec<u8>) {
+fn taken((popped, bytes): (Result<PendingResponse, NoRequest>, Vec<u8>)) -> (PendingResponse, Vec<u8>) {
     match popped {
         Ok(pending) => (pending, bytes),
         other => panic!("no request but {other:?}"),
@@ -459,4 +458,33 @@ fn only_sizes_that_queues_can_have_are_accepted() {
     let rig = Rig::new(false);
     assert!([1, 256, 1024, 32768].iter().all(|size| rig.vring.set_size(*size)));
     assert!([0, 3, 1000, 65536, u32::MAX].iter().all(|size| !rig.vring.set_size(*size)));
+}
+
+#[test]
+fn a_request_that_two_processes_have_is_answered_once_by_the_one_that_serves() {
+    for successor_serves in [true, false] {
+        let mut rig = Rig::new(false);
+        rig.offer(&SIMPLE);
+        let (pending, _) = taken(rig.pop(0));
+        let passed = pending.pass_on(&[Arc::clone(&rig.vring), Arc::clone(&rig.vring)]).unwrap();
+        let (of_queue, call) = rig.vring.pass_on(1).unwrap().unwrap();
+        assert!(rig.vring.pass_on(0).unwrap().is_none(), "one would be lost");
+        let successor = Arc::new(Vring::new(GuestMemoryAtomic::new(rig.memory.clone())));
+        assert!(successor.resume(&of_queue));
+        successor.set_call(call.map(File::from));
+        let resumed = PendingResponse::resume(&successor, passed);
+        // The other one leaves it.
+        let (serves, answers, leaves, forgets) = match successor_serves {
+            true => (&successor, resumed, &rig.vring, pending),
+            false => (&rig.vring, pending, &successor, resumed),
+        };
+        leaves.abandon();
+        drop(forgets);
+        assert_eq!((rig.used().0, leaves.unanswered()), (0, 0), "{successor_serves}");
+        answers.respond(&Response::OkNodata);
+        serves.signal();
+        assert_eq!(rig.used(), (1, 0, 24), "{successor_serves}");
+        assert_eq!(rig.answer(24)[..4], 0x1100u32.to_le_bytes());
+        assert_eq!(rig.calls(), 1);
+    }
 }
