@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+pub(crate) mod brought;
 pub(crate) mod collect;
 pub(crate) mod seal;
 

@@ -1,4 +1,4 @@
-//! Pipeline caches of the null driver. Each has the data that it began with.
+//! Pipeline caches of the null driver. Each has the data that it began with, and the data that was merged into it.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -10,6 +10,9 @@ use std::sync::LazyLock;
 
 /// The data of a cache that began without any.
 pub(crate) const EMPTY: &[u8] = &[0x5a; 64];
+
+/// Bytes of data after a merge, at most.
+const MERGED_MAX: usize = 1 << 16;
 
 /// The data with which no cache begins.
 pub(crate) const REFUSED: &[u8] = b"refused";
@@ -91,4 +94,19 @@ pub(super) unsafe extern "system" fn data(device: u64, cache: u64, size: *mut us
     // SAFETY: as above.
     unsafe { *size = filled };
     if filled < data.len() { vk::Result::INCOMPLETE.as_raw() } else { 0 }
+}
+
+pub(super) unsafe extern "system" fn merge(device: u64, into: u64, count: u32, from: *const u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    // SAFETY: callers pass as many caches as they say.
+    let from = if count > 0 { unsafe { std::slice::from_raw_parts(from, count as usize) } } else { &[] };
+    for cache in from.iter().chain([&into]) {
+        state::assert_of(device, *cache, Kind::PipelineCache);
+    }
+    let merged: Vec<u8> = [into].iter().chain(from).flat_map(|cache| data_of(*cache)).collect();
+    if merged.len() > MERGED_MAX {
+        return vk::Result::ERROR_OUT_OF_HOST_MEMORY.as_raw();
+    }
+    DATA.lock().insert(into, merged);
+    0
 }

@@ -144,6 +144,7 @@ fn find(name: &str) -> Option<Function> {
             untyped!(destroy::<{ Kind::PipelineCache as u8 }>, u64, u64, usize)
         }
         "vkGetPipelineCacheData" => untyped!(caches::data, u64, u64, *mut usize, *mut u8),
+        "vkMergePipelineCaches" => untyped!(caches::merge, u64, u64, u32, *const u64),
         "vkMapMemory" | "vkMapMemory2" => untyped!(refuse_to_map, u64),
         "vkGetFenceStatus" => untyped!(fence_status, u64, u64),
         "vkWaitForFences" => untyped!(wait_for_fences, u64, u32, *const u64, u32, u64),

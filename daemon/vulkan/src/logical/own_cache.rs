@@ -55,7 +55,7 @@ impl OwnCache {
 
     /// Returns the data of our cache, if there is some and it is no more than `room`.
     pub(crate) fn data(&self, device: &ash::Device, room: usize) -> Option<Vec<u8>> {
-        // SAFETY: the device is live, and with it our cache, which others are never merged into.
+        // SAFETY: the device is live, and with it our cache. Others are merged into it while the context is built up only, when this is not called.
         unsafe { data_of(device, self.ours()?, room) }
     }
 
@@ -77,7 +77,7 @@ impl OwnCache {
 }
 
 /// Creates a cache; none if the driver does not.
-fn create(device: &ash::Device, data: &[u8]) -> Option<vk::PipelineCache> {
+pub(super) fn create(device: &ash::Device, data: &[u8]) -> Option<vk::PipelineCache> {
     let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
     // SAFETY: the device is live, and `info` lives until the call returns.
     let created = unsafe { device.create_pipeline_cache(&info, None) };

@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::own_cache::{OwnCache, data_of};
+use super::own_cache::{OwnCache, create, data_of};
 use ash::vk;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,23 @@ impl PipelineCaches {
         self.has_more.load(Ordering::Relaxed) && self.has_more.swap(false, Ordering::Relaxed)
     }
 
-    /// Calls something that merges into a cache of the guest's.
+    /// Adds data to a cache, which the same driver has made.
+    ///
+    /// # Safety
+    ///
+    /// It is a cache of this live device, and no command is in flight.
+    pub(crate) unsafe fn add(&self, device: &ash::Device, into: vk::PipelineCache, data: &[u8]) {
+        let Some(more) = create(device, data) else { return };
+        let function = device.fp_v1_0().merge_pipeline_caches;
+        // SAFETY: the caller's promise; the other cache was created just now, and no other code knows it.
+        let merged = self.merge(|| unsafe { function(device.handle(), into, 1, &raw const more).as_raw() });
+        log::debug!(merged; "a pipeline cache gets {} bytes of data", data.len());
+        // SAFETY: as above.
+        unsafe { device.destroy_pipeline_cache(more, None) };
+        self.note_more();
+    }
+
+    /// Calls something that merges into a cache.
     pub(crate) fn merge(&self, merge: impl FnOnce() -> i32) -> i32 {
         let _alone = self.merges.write();
         merge()

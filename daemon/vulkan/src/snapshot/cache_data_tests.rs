@@ -60,8 +60,16 @@ fn new(renderer: &Renderer) -> Option<Vec<(u64, Vec<u8>)>> {
 /// Writes a context down with this data in place of what there is of each cache, changed by `change`, and builds it up elsewhere.
 fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> Renderer {
     let mut saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
+    replace(world, &mut saved.steps, with, change);
+    let successor = fuzzing::renderer(Arc::new(NoResources));
+    successor.rebuild(&saved.steps, &saved.files_here()).unwrap();
+    successor
+}
+
+/// Replaces the data of each cache by this, and has that changed by `change`.
+fn replace(world: &World, steps: &mut [Step], with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) {
     let mut with = with.iter();
-    for step in &mut saved.steps {
+    for step in steps {
         if let Step::CacheData(CacheData { sealed: bytes, .. }) = step {
             let data = with.next().unwrap().to_vec();
             let origin = device(&world.renderer).physical.cache_origin;
@@ -70,9 +78,6 @@ fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> 
         }
     }
     assert!(with.next().is_none());
-    let successor = fuzzing::renderer(Arc::new(NoResources));
-    successor.rebuild(&saved.steps, &saved.files_here()).unwrap();
-    successor
 }
 
 #[test]
@@ -173,6 +178,70 @@ fn a_prelude_brings_it_along_with_its_device_and_a_checkpoint_does_not() {
     for steps in [&more, &rest.steps, &checkpoint.steps] {
         assert!(!steps.iter().any(|step| matches!(step, Step::CacheData(_))));
     }
+}
+
+#[test]
+fn what_was_compiled_behind_a_prelude_is_not_compiled_again_either() {
+    let world = world();
+    cache(&world, 60);
+    pipelines(&world, [40, 41], 31);
+    let (mut first, prelude) = ahead_of(&world, &Prelude::default());
+    replace(&world, &mut first, &[b"ours", b"guest's"], |_| ());
+    pipelines(&world, [42, 43], 31);
+    let (mut second, prelude) = ahead_of(&world, &prelude);
+    replace(&world, &mut second, &[b", more", b", more"], |_| ());
+    pipelines_with(&world, [44, 45], 31, (60, &[]));
+    let mut rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
+    replace(&world, &mut rest.steps, &[b", most", b", most"], |_| ());
+    let successor = fuzzing::renderer(Arc::new(NoResources));
+    successor.rebuild_ahead(&first, &[]).unwrap();
+    assert_eq!(data_of(used()), b"ours");
+    successor.rebuild_ahead(&second, &[]).unwrap();
+    assert_eq!(data_of(used()), b"ours, more");
+    successor.rebuild(&rest.steps, &rest.files_here()).unwrap();
+    assert_eq!((used(), data_of(used())), (raw(&successor, 60), b"guest's, more, most".to_vec()));
+    // Data that is not what left the driver is left out.
+    replace(&world, &mut second, &[b", more", b", more"], |bytes| bytes[0] ^= 1);
+    let successor = fuzzing::renderer(Arc::new(NoResources));
+    successor.rebuild_ahead(&first, &[]).unwrap();
+    successor.rebuild_ahead(&second, &[]).unwrap();
+    assert_eq!(data_of(used()), b"ours");
+}
+
+#[test]
+fn data_that_a_successor_has_is_not_sent_again() {
+    let world = world();
+    // What the second layout was made of has its id before: no part of the prelude makes it, and a pipeline with it.
+    set_layout(&world, 33);
+    pipeline_layout(&world, 34, 33);
+    super::tests::destroy_set_layout(&world, 33);
+    set_layout(&world, 35);
+    pipeline_layout(&world, 33, 35);
+    pipelines(&world, [40, 41], 33);
+    let (first, prelude) = ahead_of(&world, &Prelude::default());
+    assert_eq!(data(&world.renderer, first).len(), 1);
+    let (second, prelude) = ahead_of(&world, &prelude);
+    let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
+    assert!(rest.steps.len() > 1 && data(&world.renderer, second).is_empty());
+    assert!(data(&world.renderer, rest.steps).is_empty());
+}
+
+#[test]
+fn a_cache_with_the_id_of_another_gets_its_own_data() {
+    let world = world();
+    cache(&world, 60);
+    let (mut first, prelude) = ahead_of(&world, &Prelude::default());
+    replace(&world, &mut first, &[b"guest's"], |_| ());
+    let destroy = venus::DestroyPipelineCache { device: DEVICE, pipeline_cache: venus::PipelineCache(60) };
+    world.execute(&Command::DestroyPipelineCache(destroy));
+    cache(&world, 60);
+    let mut rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
+    replace(&world, &mut rest.steps, &[b"another's"], |_| ());
+    let successor = fuzzing::renderer(Arc::new(NoResources));
+    successor.rebuild_ahead(&first, &[]).unwrap();
+    successor.rebuild(&rest.steps, &rest.files_here()).unwrap();
+    assert_eq!(data_of(raw(&successor, 60)), b"another's");
+    successor.destroy_objects();
 }
 
 #[test]

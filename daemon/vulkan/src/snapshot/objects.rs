@@ -8,7 +8,6 @@ use super::saved::{Carry, NotMovable, Saved};
 use super::step::{Step, push_commands};
 use super::synthesis::{decoded, destruction, ids, undone};
 use super::{addresses, contents, likeness, memory};
-use crate::commands::pipeline_cache::collect::data_of_all;
 use crate::execution::context::Context;
 use crate::logical::device::Device;
 use crate::objects::object::Object;
@@ -19,6 +18,10 @@ use protocol::venus::generated::{self as venus, ObjectType};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::sync::Arc;
+
+/// Bytes of the data of pipeline caches that are written down behind a prelude while the program is paused, at most. A program whose caches have more
+/// has what it has compiled since compiled once more.
+const CACHE_DATA_AT_REST: usize = 8 << 20;
 
 /// An object that has to be made.
 pub(super) struct Wanted<'t> {
@@ -54,12 +57,14 @@ enum Does {
 ///
 /// Something cannot be made again.
 pub(super) fn save(context: &Context, prelude: &Prelude, saved: &mut Saved) -> Result<(), NotMovable> {
-    if saved.carry != Carry::Deposited && !prelude.has_device() {
-        saved.steps.extend(data_of_all(context).into_iter().map(Step::CacheData));
-    }
+    let caches = match saved.carry {
+        Carry::Deposited => Vec::new(),
+        Carry::Copied | Carry::HandedOver => prelude.cache_data(context, CACHE_DATA_AT_REST).0,
+    };
     let table = context.objects.read();
     let Split { there, gone, missing, .. } = prelude.split(alive(&table)?);
     destroy(&gone, saved)?;
+    saved.steps.extend(caches);
     save_these((context, &table), missing, &there, saved)
 }
 

@@ -13,6 +13,7 @@ use super::step::{Step, push_commands};
 use super::synthesis::destruction;
 use crate::commands::pipeline_cache::collect::data_of_all;
 use crate::execution::context::Context;
+use crate::logical::pipeline_caches::CACHE_DATA_MAX;
 use crate::objects::object::Object;
 use crate::objects::table::Table;
 use protocol::venus::generated::ObjectType;
@@ -34,11 +35,24 @@ const KINDS: [ObjectType; 11] = [
     ObjectType::PIPELINE,
 ];
 
+/// The kinds of objects whose making puts something into pipeline caches, or begins one.
+const CACHED: [ObjectType; 3] = [ObjectType::DEVICE, ObjectType::PIPELINE_CACHE, ObjectType::PIPELINE];
+
 /// The objects that a successor has made while its predecessor still ran.
 #[derive(Debug, Default)]
 pub struct Prelude {
     /// By their places in the order of creation, of which no two objects have the same.
     pub(super) made: FxHashMap<u64, Made>,
+    /// The data of pipeline caches that the successor has, if it was sent some.
+    cached: Option<Cached>,
+}
+
+/// The data of all pipeline caches at one time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cached {
+    /// Objects behind this place in the order of creation were made later.
+    at: u64,
+    bytes: usize,
 }
 
 /// An object that a successor has made.
@@ -77,16 +91,17 @@ pub(crate) fn save(
         Carry::HandedOver => memory::descriptors(context, |object| so_far.has(object)),
         Carry::Copied | Carry::Deposited => FxHashMap::default(),
     };
-    let caches = if so_far.has_device() { Vec::new() } else { data_of_all(context) };
+    let (caches, cached) = so_far.cache_data(context, CACHE_DATA_MAX);
     let table = context.objects.read();
-    let steps = caches.into_iter().map(Step::CacheData).collect();
-    let mut saved = Saved { steps, carry, descriptors, ..Saved::default() };
+    let mut saved = Saved { carry, descriptors, ..Saved::default() };
     let Split { there, mut made, gone, missing } = so_far.split(alive(&table)?);
     destroy(&gone, &mut saved)?;
+    // Behind what goes: another cache may have the id of one by now.
+    saved.steps.extend(caches);
     let objects = made_ahead(&table, missing, &there, &saved)?;
     made.extend(objects.iter().map(|one| (one.usage.serial(), Made::from(one))));
     save_these((context, &table), objects, &there, &mut saved)?;
-    Ok((saved, Prelude { made }))
+    Ok((saved, Prelude { made, cached }))
 }
 
 /// Adds the steps that destroy what a successor has made and what is no more, in this order.
@@ -139,9 +154,27 @@ impl Prelude {
         self.made.contains_key(&object.usage.serial())
     }
 
-    /// Returns whether a successor has made a device, with the data of its caches.
-    pub(super) fn has_device(&self) -> bool {
-        self.made.values().any(|made| made.kind == ObjectType::DEVICE)
+    /// Returns the steps with the data of all caches, and what the successor has with them. There are none if nothing was made since that may have to do with
+    /// caches. A successor that has some gets no more than `room` bytes, and none if they were more already.
+    pub(super) fn cache_data(&self, context: &Context, room: usize) -> (Vec<Step>, Option<Cached>) {
+        let table = context.objects.read();
+        let at = table.next_serial();
+        let is_new = |at: u64, object: &Object| CACHED.contains(&object.kind()) && object.usage.serial() > at;
+        let room = match self.cached {
+            None => CACHE_DATA_MAX,
+            Some(Cached { at, bytes }) => {
+                let has_new =
+                    table.objects().any(|(_, object, result)| result.is_none() && is_new(at, object));
+                if bytes > room || !has_new {
+                    return (Vec::new(), self.cached);
+                }
+                room
+            }
+        };
+        drop(table);
+        let all = data_of_all(context, room);
+        let bytes = all.iter().map(|data| data.sealed.len()).sum();
+        (all.into_iter().map(Step::CacheData).collect(), Some(Cached { at, bytes }))
     }
 
     /// Tells apart what a successor has made of these objects, which are all that are alive.

@@ -3,8 +3,9 @@
 //! A snapshot is no more trusted than a guest: its commands pass the same checks, and its other steps can do nothing that a guest's commands
 //! cannot.
 
-use super::step::{CacheData, Step};
+use super::step::Step;
 use super::{addresses, contents, likeness, queries, recordings};
+use crate::commands::pipeline_cache::brought;
 use crate::context::allowance::MemoryFile;
 use crate::context::cancel::Cancel;
 use crate::context::error::{ContextLost, Fault};
@@ -122,9 +123,8 @@ fn take(
             let added = context.restored.add_exported(*id, Arc::clone(file), context.env.limits.objects);
             added.then_some(()).ok_or_else(|| broken("has too much memory"))
         }
-        Step::CacheData(CacheData { id, sealed }) => {
-            let added = context.restored.add_cache_data(*id, sealed, context.env.limits.objects);
-            added.then_some(()).ok_or_else(|| broken("has too many caches"))
+        Step::CacheData(data) => {
+            brought::take(context, data).then_some(()).ok_or_else(|| broken("has too many caches"))
         }
         Step::Failed { result: 0, .. } | Step::Unusable { result: 0, .. } => {
             Err(broken("has a failure that is a success"))

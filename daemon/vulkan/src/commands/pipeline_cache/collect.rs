@@ -12,9 +12,9 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Returns the data of all caches of a context, as far as there is room. Commands may be in flight.
-pub(crate) fn data_of_all(context: &Context) -> Vec<CacheData> {
-    data_of(context, &devices(context))
+/// Returns the data of all caches of a context, as far as there is `room`, in bytes. Commands may be in flight.
+pub(crate) fn data_of_all(context: &Context, room: usize) -> Vec<CacheData> {
+    data_of(context, &devices(context), room)
 }
 
 /// Returns the same data, if there is more than when this was last asked. Commands may be in flight.
@@ -22,7 +22,7 @@ pub(crate) fn new_data_of_all(context: &Context) -> Option<Vec<CacheData>> {
     let devices = devices(context);
     // Each device is asked, as each forgets that it had more.
     let is_more = devices.iter().fold(false, |more, (_, device)| device.pipeline_caches.take_more() || more);
-    is_more.then(|| data_of(context, &devices))
+    is_more.then(|| data_of(context, &devices, CACHE_DATA_MAX))
 }
 
 fn devices(context: &Context) -> Vec<(u64, Arc<Device>)> {
@@ -31,8 +31,8 @@ fn devices(context: &Context) -> Vec<(u64, Arc<Device>)> {
 }
 
 /// Returns the data of all caches of these devices, ours first, as far as there is room.
-fn data_of(context: &Context, devices: &[(u64, Arc<Device>)]) -> Vec<CacheData> {
-    let (start, mut collected) = (Instant::now(), Collected::default());
+fn data_of(context: &Context, devices: &[(u64, Arc<Device>)], room: usize) -> Vec<CacheData> {
+    let (start, mut collected) = (Instant::now(), Collected { room, all: Vec::new(), bytes: 0 });
     for (id, device) in devices {
         collected.add(context, (*id, device), |room| device.pipeline_caches.ours.data(&device.ash, room));
     }
@@ -44,7 +44,7 @@ fn data_of(context: &Context, devices: &[(u64, Arc<Device>)]) -> Vec<CacheData> 
         let data = |room| unsafe { device.pipeline_caches.data_of_guests(&device.ash, raw, room) };
         collected.add(context, (id, &device), data);
     }
-    let Collected { all, bytes } = collected;
+    let Collected { all, bytes, .. } = collected;
     if bytes > 0 {
         let took = start.elapsed();
         log::debug!("data of {} pipeline caches: {bytes} bytes, in {took:.1?}", all.len());
@@ -52,9 +52,10 @@ fn data_of(context: &Context, devices: &[(u64, Arc<Device>)]) -> Vec<CacheData> 
     all
 }
 
-/// The data of several caches, of no more than [`CACHE_DATA_MAX`] bytes with all that belongs to each.
-#[derive(Default)]
+/// The data of several caches.
 struct Collected {
+    /// Bytes that they may have with all that belongs to each.
+    room: usize,
     all: Vec<CacheData>,
     bytes: usize,
 }
@@ -67,8 +68,8 @@ impl Collected {
         (id, device): (u64, &Device),
         data: impl FnOnce(usize) -> Option<Vec<u8>>,
     ) {
-        let room = CACHE_DATA_MAX.saturating_sub(self.bytes + TAG_BYTES + OVERHEAD);
-        let Some(data) = data(room) else { return };
+        let room = self.room.saturating_sub(self.bytes + TAG_BYTES + OVERHEAD);
+        let Some(data) = Some(room).filter(|room| *room > 0).and_then(data) else { return };
         self.bytes += data.len() + TAG_BYTES + OVERHEAD;
         self.all.push(CacheData {
             id,
