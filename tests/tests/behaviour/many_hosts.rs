@@ -183,6 +183,7 @@ systemctl start vhost-user-vulkan
 ";
 
 #[test]
+#[ignore = "installs a whole system: a host of virtual machines"]
 fn slots_are_for_the_user_of_kubevirts_pods() -> Result<()> {
     if let Some(why) = Booted::obstacle() {
         println!("skipped: {why}");

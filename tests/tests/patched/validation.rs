@@ -20,6 +20,7 @@ fn small_memory_is_bound_where_it_may_be() -> Result<()> {
 }
 
 #[test]
+#[ignore = "the whole differential suite once more, which takes minutes"]
 fn differential_suite_is_valid_on_the_patched_driver() -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_differential"));
     let found = findings_in_differential(program, &ClientRoot::patched()?)?;
