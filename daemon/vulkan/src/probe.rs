@@ -4,7 +4,7 @@
 
 use super::context::error::Fault;
 use super::driver::instance::{Instance, load_entry};
-use super::driver::physical_device::{device_uuid, host_extensions, host_memory};
+use super::driver::physical_device::{device_uuid, has_extension, host_extensions, host_memory};
 use super::programs::trial::try_out;
 use super::snapshot::likeness::likeness;
 use ash::vk;
@@ -56,7 +56,7 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
     (gpu.memfd, gpu.dma_buf) = match tried {
         Err(reason) => (Err(reason.clone()), Err(reason)),
         Ok(extensions) => {
-            let has_pci = ash::ext::pci_bus_info::NAME.to_str().is_ok_and(|n| extensions.contains_key(n));
+            let has_pci = has_extension(&extensions, ash::ext::pci_bus_info::NAME);
             (gpu.driver, gpu.pci_address) = identity(instance, handle, has_pci);
             try_out(instance, handle, &extensions)
         }

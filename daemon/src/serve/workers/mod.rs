@@ -153,13 +153,22 @@ struct Ending {
     kill_at: Instant,
     /// The context whose worker it was, or was to become.
     ctx_id: ContextId,
-    /// The context was lost without a word, and how the worker ends is the cause; or the worker was a successor.
-    is_unexplained: bool,
-    is_successor: bool,
+    leave: Leave,
     /// The worker's `debug_name`.
     name: String,
     /// The worker did not end by itself.
     killed: bool,
+}
+
+/// What is known of why a worker leaves its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    /// Everything: the device process has told it to end, or has killed it.
+    Known,
+    /// Nothing: it went without a word, and how it ends is why its context is lost.
+    Unexplained,
+    /// It was to take a context over, which is not lost; how it ends is why it did not.
+    Successor,
 }
 
 /// The part of the device process's options that its workers are started with.
@@ -299,7 +308,7 @@ impl Workers {
         self.contexts.insert(serial, ctx_id);
         log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is started");
         if let Err(limit) = self.set_up(ctx_id, &mut worker, page) {
-            self.put_away(ctx_id, worker, false, false);
+            self.put_away(ctx_id, worker, Leave::Known);
             return Err(io::Error::other(limit));
         }
         Ok(worker)
@@ -497,13 +506,13 @@ impl Workers {
 
     /// Ends a context's worker: closes its channel, and kills it if it has not ended after the grace period.
     pub(super) fn end(&mut self, ctx_id: ContextId) {
-        self.end_worker(ctx_id, false);
+        self.end_worker(ctx_id, Leave::Known);
     }
 
     /// Does the same as [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed
     /// is known already.
     pub(super) fn end_unexplained(&mut self, ctx_id: ContextId) {
-        self.end_worker(ctx_id, true);
+        self.end_worker(ctx_id, Leave::Unexplained);
     }
 
     /// Ends a context's worker at once.
@@ -514,15 +523,15 @@ impl Workers {
         }
     }
 
-    fn end_worker(&mut self, ctx_id: ContextId, is_unexplained: bool) {
+    fn end_worker(&mut self, ctx_id: ContextId, leave: Leave) {
         self.end_successor(ctx_id, false);
         if let Some(worker) = self.running.remove(&ctx_id) {
-            self.put_away(ctx_id, worker, is_unexplained, false);
+            self.put_away(ctx_id, worker, leave);
         }
     }
 
     /// A worker of a context is to end, or has ended. What waits for it is forgotten.
-    fn put_away(&mut self, ctx_id: ContextId, mut worker: Worker, is_unexplained: bool, is_successor: bool) {
+    fn put_away(&mut self, ctx_id: ContextId, mut worker: Worker, leave: Leave) {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = readiness::unwatch(&self.epoll, &worker.channel);
@@ -538,8 +547,7 @@ impl Workers {
             process,
             kill_at: Instant::now() + GRACE,
             ctx_id,
-            is_unexplained: is_unexplained && !killed,
-            is_successor,
+            leave: if killed { Leave::Known } else { leave },
             name,
             killed,
         });
@@ -588,8 +596,9 @@ impl Workers {
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
         let ending = self.ending.remove(at)?;
         let how = how_it_ended(status, out_of_memory, ending.killed);
-        let Ending { ctx_id, number, name, is_successor, is_unexplained, .. } = ending;
-        let unexplained = is_unexplained.then_some(Unexplained { ctx_id, name, how, is_successor });
+        let Ending { ctx_id, number, name, leave, .. } = ending;
+        let is_successor = leave == Leave::Successor;
+        let unexplained = (leave != Leave::Known).then_some(Unexplained { ctx_id, name, how, is_successor });
         self.retire_launchers();
         Some((number, unexplained))
     }

@@ -4,7 +4,7 @@
 //! here, under the same bounds as what waits for a worker that does not read. When a bound is reached, the hand-over is called off, and the
 //! context loses nothing.
 
-use super::{SwappedOut, Worker, Workers};
+use super::{Leave, SwappedOut, Worker, Workers};
 use crate::ipc::{Channel, Outbox, Placement, ToWorker};
 use protocol::ids::ContextId;
 use readiness::{self, Events};
@@ -335,7 +335,7 @@ impl Workers {
         old.outbox.give_back(&mut self.backlogs.of(new.owner()));
         old.keep_no_more(&mut self.backlogs, new.owner());
         old.kill();
-        self.put_away(ctx_id, old, false, false);
+        self.put_away(ctx_id, old, Leave::Known);
         // There is room: it has read all.
         let _ = new.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None);
         let mut waits = match new.swapped_out {
@@ -373,7 +373,7 @@ impl Workers {
         if !has_gone {
             worker.kill();
         }
-        self.put_away(ctx_id, worker, true, true);
+        self.put_away(ctx_id, worker, Leave::Successor);
         holds_back.then_some(held)
     }
 }

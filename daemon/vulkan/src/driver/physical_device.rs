@@ -8,6 +8,7 @@ use ash::vk::{self, Handle as _};
 use config::{GpuChoice, Heap, Robustness};
 use protocol::venus::generated as venus;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::sync::Arc;
 
 /// One of the GPUs of this context.
@@ -70,8 +71,7 @@ impl PhysicalDevice {
 
     /// Returns the bytes of a memory heap that the driver would still give this process now; nothing if it does not say.
     pub fn free_memory(&self, heap: u32) -> Option<u64> {
-        let is_told =
-            ash::ext::memory_budget::NAME.to_str().is_ok_and(|n| self.host_extensions.contains_key(n));
+        let is_told = has_extension(&self.host_extensions, ash::ext::memory_budget::NAME);
         let function = self.instance.table.get_physical_device_memory_properties2.filter(|_| is_told)?;
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
         let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
@@ -147,6 +147,11 @@ pub(crate) fn host_extensions(
         .iter()
         .filter_map(|e| Some((e.extension_name_as_c_str().ok()?.to_str().ok()?.to_owned(), e.spec_version)))
         .collect())
+}
+
+/// Returns whether an extension is among those of a device.
+pub(crate) fn has_extension(extensions: &BTreeMap<String, u32>, name: &CStr) -> bool {
+    name.to_str().is_ok_and(|name| extensions.contains_key(name))
 }
 
 /// The heap that memory of a type is in.
