@@ -42,7 +42,7 @@ pub struct Tunables {
     pub attention: AttentionTunables,
     /// The numbers of [`super::calls`].
     pub calls: CallsTunables,
-    /// The numbers of the submissions that go without a marker (`vulkan::submit::deferred_markers`).
+    /// The numbers of the submissions that go without a marker (`vulkan::submit::order::deferred_markers`).
     pub markers: MarkerTunables,
 }
 

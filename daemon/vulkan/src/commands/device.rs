@@ -229,6 +229,7 @@ pub(crate) fn get_device_queue2<'a>(
     call.context.timelines.bind(ring_idx as u8, &timeline)?;
     device.add_queue(ring_idx as u8, timeline);
     call.bind(Some(id), raw.as_raw(), &device, 0, StateOf::shared(queue))?;
+    device.name_queue(*id);
     Ok(venus::GetDeviceQueue2Reply { p_queue: c.p_queue })
 }
 

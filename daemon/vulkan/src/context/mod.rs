@@ -6,6 +6,7 @@ pub(crate) mod cancel;
 pub(crate) mod compilations;
 pub(crate) mod error;
 pub(crate) mod journal;
+pub(crate) mod ranked;
 pub(crate) mod resources;
 pub(crate) mod restored;
 pub(crate) mod watchdog_wake;

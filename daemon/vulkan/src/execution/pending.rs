@@ -1,7 +1,8 @@
 //! Waits for submissions that are pending: what they use is not reset, freed or destroyed before they have completed.
 //!
 //! A guest sees the completion of its work in memory that the work itself writes, so the driver does not tell; the markers of submissions are
-//! looked at when their end has to be known. Lock order: a queue's handle, a fence, pools, the table of objects; submissions last.
+//! looked at when their end has to be known. A fence or a pool may be locked then, and no lock that [`crate::context::ranked`] has
+//! behind fences.
 
 use super::call::Call;
 use crate::context::cancel::{Interrupted, Stop};

@@ -2,9 +2,10 @@
 
 use super::NoResources;
 use crate::backing::memory::Memory;
+use crate::gates::gate::Gate;
 use crate::memory::export::Exported;
 use crate::{Cancel, ContextLost, Journal, Renderer, fuzzing};
-use config::MemoryId;
+use config::{ContextLimits, MemoryId};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
 use std::fs::File;
@@ -50,6 +51,16 @@ impl World {
     /// A world in which creations always succeed.
     pub(crate) fn reliable() -> Self {
         Self::on(fuzzing::begin_reliable(), fuzzing::renderer(Arc::new(NoResources)))
+    }
+
+    /// A world in which creations always succeed, whose submissions pass these gates, one for each GPU.
+    pub(crate) fn gated(gates: Vec<Arc<Gate>>) -> Self {
+        Self::on(fuzzing::begin_reliable(), fuzzing::renderer(Arc::new(NoResources)).gated(gates))
+    }
+
+    /// A world in which creations always succeed within these limits.
+    pub(crate) fn limited(limits: ContextLimits) -> Self {
+        Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_clears(limits))
     }
 
     /// A world in which creations always succeed, with a journal.

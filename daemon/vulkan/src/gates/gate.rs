@@ -7,12 +7,13 @@
 //! Where no broker shares the GPU out ([`Passage::Counted`]), everything passes at once, as if there were no gate, which then has no thread: it
 //! counts, measures now and then what a submission costs, and notes each while a trace is taken.
 //!
-//! Lock order: the turn, held queues and submissions of queues, the counts of the gate.
+//! The order of locks stands in `vulkan::context::ranked`.
 
 use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
+use crate::context::ranked::{COUNTS, Ranked, RankedGuard, TURN};
 use config::Passage;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use shm::{Counters, Doorbell, GateSide, TraceNote, Work};
 use std::io;
@@ -47,10 +48,10 @@ pub struct Gate {
     used_before: Duration,
     doorbell: Arc<Doorbell>,
     queues: Mutex<Vec<Weak<dyn Lane>>>,
-    counts: Mutex<Counts>,
+    counts: Ranked<COUNTS, Counts>,
     /// The lock that is held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would
     /// grant what no program needs, and keep a place for it.
-    turn: Mutex<()>,
+    turn: Ranked<TURN, ()>,
     /// Something waits in a held queue.
     waiting: AtomicBool,
     ended: AtomicBool,
@@ -87,8 +88,8 @@ impl Gate {
             used_before,
             doorbell,
             queues: Mutex::default(),
-            counts: Mutex::new(counts),
-            turn: Mutex::default(),
+            counts: Ranked::new(counts),
+            turn: Ranked::default(),
             waiting: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             failed: OnceLock::new(),
@@ -180,7 +181,7 @@ impl Gate {
     }
 
     /// Takes the turn, which no other thread has until the end of the returned value.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn turn(&self) -> RankedGuard<'_, TURN, ()> {
         self.turn.lock()
     }
 

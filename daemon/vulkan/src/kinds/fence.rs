@@ -2,11 +2,12 @@
 
 use crate::context::cancel::Interrupted;
 use crate::context::error::Fault;
+use crate::context::ranked::{FENCE, Ranked, RankedGuard};
 use crate::logical::device::Device;
 use crate::logical::submitted::Place;
 use crate::objects::object::{Kind, State};
 use ash::vk;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated as venus;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
-    last: Mutex<Option<Place>>,
+    last: Ranked<FENCE, Option<Place>>,
     held: Mutex<Held>,
     released: Condvar,
 }
@@ -37,7 +38,10 @@ impl Fence {
     }
 
     /// Locks the fence for a submission, unless one uses it already.
-    pub fn lock_unused(&self, device: &Device) -> Result<MutexGuard<'_, Option<Place>>, Fault> {
+    pub(crate) fn lock_unused(
+        &self,
+        device: &Device,
+    ) -> Result<RankedGuard<'_, FENCE, Option<Place>>, Fault> {
         let last = self.last.lock();
         match last.is_none_or(|place| device.has_completed(place)) {
             true => Ok(last),

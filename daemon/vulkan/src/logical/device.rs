@@ -7,6 +7,7 @@ use super::pipeline_caches::PipelineCaches;
 use super::shaders::Shaders;
 use super::submitted::{Place, Submitted};
 use super::timeline::Timeline;
+use crate::context::ranked::{HOST_QUEUE, QUEUES, Ranked};
 use crate::driver::back_end::BackEnd;
 use crate::driver::buffers_told::BuffersTold;
 use crate::driver::generated::DeviceTable;
@@ -23,8 +24,11 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use shm::{SubmissionId, TraceNote, page_clock};
 use std::ffi::{CStr, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A queue of the host, used under the lock only (Vulkan 3.6: queues are externally synchronised).
+pub(crate) type HostQueue = Ranked<HOST_QUEUE, vk::Queue>;
 
 /// A logical device of a guest.
 pub struct Device {
@@ -53,11 +57,13 @@ pub struct Device {
     /// The gate that submissions pass, and that is told what clearing memory costs; none if there is no scheduler.
     pub gate: Option<Arc<Gate>>,
     /// Queues the guest asked for so far, with the timelines that they are bound to.
-    queues: Mutex<Vec<(u8, Arc<dyn Timeline>)>>,
+    queues: Ranked<QUEUES, Vec<(u8, Arc<dyn Timeline>)>>,
+    /// The guest's name of the first of them.
+    first_queue: OnceLock<venus::Queue>,
     /// The command buffers by which a guest hears that the device is lost.
     pub notices: Mutex<Notices>,
     /// The host's queues, each behind one lock however many ids it has.
-    handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
+    handles: Mutex<Vec<(vk::Queue, Arc<HostQueue>)>>,
     /// The driver's last answers about buffers.
     pub(crate) buffers_told: BuffersTold,
     /// Buffers that are made twice, if the GPU has memory for which they must be.
@@ -149,7 +155,7 @@ impl Device {
         let cleaner = physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical));
         let own_queue = spare.map(|spare| OwnQueue::new(&physical, &ash, spare, gate.clone()));
         let own = physical.gpu.trial.driver_mapped.types;
-        let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
+        let (markers, queues, notices) = (Markers::default(), Ranked::default(), Mutex::default());
         let handles = Mutex::default();
         Self {
             ash,
@@ -164,6 +170,7 @@ impl Device {
             own_queue,
             gate,
             queues,
+            first_queue: OnceLock::new(),
             notices,
             handles,
             buffers_told: BuffersTold::default(),
@@ -273,11 +280,11 @@ impl Device {
     }
 
     /// Returns the lock of a queue of the host, the same for all ids that name it.
-    pub fn handle_of(&self, raw: vk::Queue) -> Arc<Mutex<vk::Queue>> {
+    pub(crate) fn handle_of(&self, raw: vk::Queue) -> Arc<HostQueue> {
         let mut handles = self.handles.lock();
         let known = handles.iter().find(|(of, _)| *of == raw).map(|(_, handle)| handle.clone());
         known.unwrap_or_else(|| {
-            let handle = Arc::new(Mutex::new(raw));
+            let handle = Arc::new(HostQueue::new(raw));
             handles.push((raw, handle.clone()));
             handle
         })
@@ -297,6 +304,16 @@ impl Device {
     /// Adds a queue that the guest has asked for, which is bound to a timeline.
     pub fn add_queue(&self, ring_idx: u8, queue: Arc<dyn Timeline>) {
         self.queues.lock().push((ring_idx, queue));
+    }
+
+    /// Notes the guest's name of one of these queues.
+    pub fn name_queue(&self, id: venus::Queue) {
+        self.first_queue.get_or_init(|| id);
+    }
+
+    /// Returns the guest's name of the first queue that has one. Once the device is destroyed, the name may be that of another object.
+    pub fn first_queue(&self) -> Option<venus::Queue> {
+        self.first_queue.get().copied()
     }
 
     /// The queues that the guest asked for so far.
@@ -352,7 +369,7 @@ impl Device {
         queues.iter().for_each(|(_, queue)| queue.close());
         let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
         // The thread that looks how long submissions run submits markers, and must not meanwhile.
-        let _alone: Vec<_> = handles.iter().map(|handle| handle.lock()).collect();
+        let _alone: Vec<_> = handles.iter().map(|handle| handle.lock_another()).collect();
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };
         queues.iter().for_each(|(_, queue)| queue.forget_submissions(self));

@@ -6,7 +6,6 @@ use crate::context::cancel::Cancel;
 use crate::context::error::Fault;
 use crate::gates::gate::Gate;
 use parking_lot::Mutex;
-use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) type Done = Box<dyn FnOnce() + Send>;
 
 /// A queue, which has a fence timeline of the context.
-pub trait Timeline: Any + Send + Sync {
+pub trait Timeline: Send + Sync {
     /// Returns whether no submission up to a number is pending.
     fn has_completed(&self, device: &Device, number: Number) -> bool;
     /// Returns whether a submission up to a number waits for what is not there, and is pending for sure.

@@ -7,16 +7,15 @@
 #![allow(unsafe_code, reason = "objects are found again by their address")]
 
 use super::object::{Handle, Kind, Object};
-use super::table::Table;
+use super::table::{Table, TableGuard};
 use crate::context::error::{Fault, inconsistent};
-use parking_lot::RwLockReadGuard;
 use std::cell::Cell;
 use std::ptr;
 
 /// The object table, locked for reading.
 pub(crate) enum Reading<'l> {
     /// A lock of its own, which goes with this value.
-    Own(RwLockReadGuard<'l, Table>),
+    Own(TableGuard<'l>),
     /// A lock that is held elsewhere, for the look-up of more than one object.
     Shared(&'l Recent<'l>),
 }

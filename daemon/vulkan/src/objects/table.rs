@@ -10,9 +10,9 @@ use super::encoding::Kept;
 use super::object::{Handle, Kind, Object};
 use super::origin::Remains;
 use crate::context::error::{ContextLost, Fault};
+use crate::context::ranked::{OBJECTS, RankedShared, ReadGuard};
 use crate::logical::device::Device;
 use config::ContextLimits;
-use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::venus::generated::ObjectType;
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::{Entry as Slot, OccupiedEntry, VacantEntry};
@@ -61,10 +61,13 @@ pub struct Table {
     last_serial: AtomicU64,
 }
 
+/// The object table, locked for reading.
+pub(crate) type TableGuard<'a> = ReadGuard<'a, OBJECTS, Table>;
+
 /// The object table, shared by all rings of a context.
 #[derive(Debug)]
 pub struct Objects {
-    table: RwLock<Table>,
+    table: RankedShared<OBJECTS, Table>,
     described: Kept,
 }
 
@@ -74,7 +77,7 @@ impl Objects {
         let (max_objects, max_described) = (limits.objects, limits.shader_bytes);
         let described = Kept::default();
         let table = Table { max_objects, max_described, described: described.clone(), ..Table::default() };
-        Self { table: RwLock::new(table), described }
+        Self { table: RankedShared::new(table), described }
     }
 
     /// Returns the counter of the bytes that are kept of commands that made objects.
@@ -83,7 +86,7 @@ impl Objects {
     }
 
     /// Locks for reading.
-    pub fn read(&self) -> RwLockReadGuard<'_, Table> {
+    pub(crate) fn read(&self) -> TableGuard<'_> {
         self.table.read()
     }
 
@@ -395,8 +398,11 @@ mod tests {
         objects.insert_failed(5, ObjectType::BUFFER, failure).unwrap();
         objects.insert_failed(5, ObjectType::IMAGE, failure).unwrap();
         insert(5).unwrap();
-        assert!(objects.read().has(5, ObjectType::SAMPLER));
-        assert_eq!((objects.read().count(), objects.read().failures().count()), (1, 0));
+        {
+            let table = objects.read();
+            assert!(table.has(5, ObjectType::SAMPLER));
+            assert_eq!((table.count(), table.failures().count()), (1, 0));
+        }
         assert!(matches!(insert(5), Err(Unplaced::Lost(_))), "it is in use");
         assert!(objects.insert_failed(5, ObjectType::BUFFER, failure).is_err());
     }

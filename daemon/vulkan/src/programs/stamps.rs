@@ -46,7 +46,7 @@ struct Samples {
 
 /// A pair of stamps.
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub(crate) struct Slot {
     /// The pair's number.
     pub index: u32,
     begin: vk::CommandBuffer,

@@ -15,7 +15,6 @@ use crate::kinds::command_buffer::{CommandBuffer, Recording, RecordingState};
 use crate::lowering::lower::Lowering;
 use crate::objects::reading::{Reading, Recent};
 use crate::objects::table::Table;
-use parking_lot::RwLockReadGuard;
 use protocol::cursor::{Arena, Reader};
 use protocol::venus::generated as venus;
 use protocol::venus::stream::Recorded;
@@ -177,7 +176,7 @@ fn run(
         if rest.is_empty() {
             break;
         }
-        RwLockReadGuard::bump(&mut objects);
+        objects.bump();
     }
     run.keep_until(rest);
     Ok(bytes.len() - rest.len())

@@ -4,9 +4,10 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::batches::{Batch, Group, Groups};
+use super::order::batches::{Batch, Group, Groups};
+use super::order::queue_order::Calling;
 use super::prepare::{Prepared, mark, prepare_submit, prepare_submit2, submitted};
-use super::queue::{Queue, device_gone};
+use super::queue::Queue;
 use super::{lost, state_query};
 use crate::context::error::Fault;
 use crate::execution::call::Call;
@@ -41,12 +42,12 @@ const LOOKS: u32 = 3;
 /// It fails, which it has not done before.
 pub(crate) fn queue_submit<'a>(call: &Call<'a>, c: &venus::QueueSubmit<'a>) -> Result<(), Fault> {
     let queue = call.subject(c.queue)?;
-    let device = queue.device.upgrade().ok_or_else(device_gone)?;
+    let device = queue.device()?;
     let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
     let batches = c.p_submits.unwrap_or(&[]);
     let idle = call.arena.slice_try_fill(batches.len(), |at| idle(call, &batches[at]))?;
     let prepared =
-        prepare_submit(call, &queue, &device, &venus::QueueSubmit { p_submits: Some(&*idle), ..*c })?;
+        prepare_submit(call, queue.family, &device, &venus::QueueSubmit { p_submits: Some(&*idle), ..*c })?;
     submit(call, &queue, batches, prepared, |raw, batches, count, fence| {
         // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
         unsafe { function(raw.as_raw(), count, batches, fence) }
@@ -60,7 +61,7 @@ pub(crate) fn queue_submit<'a>(call: &Call<'a>, c: &venus::QueueSubmit<'a>) -> R
 /// It fails, which it has not done before.
 pub(crate) fn queue_submit2<'a>(call: &Call<'a>, c: &venus::QueueSubmit2<'a>) -> Result<(), Fault> {
     let queue = call.subject(c.queue)?;
-    let device = queue.device.upgrade().ok_or_else(device_gone)?;
+    let device = queue.device()?;
     let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
     let batches = c.p_submits.unwrap_or(&[]);
     let idle = |batch: &venus::SubmitInfo2<'a>| venus::SubmitInfo2 {
@@ -70,7 +71,7 @@ pub(crate) fn queue_submit2<'a>(call: &Call<'a>, c: &venus::QueueSubmit2<'a>) ->
     };
     let idle = call.arena.slice_copy(&batches.iter().map(idle).collect::<Vec<_>>())?;
     let prepared =
-        prepare_submit2(call, &queue, &device, &venus::QueueSubmit2 { p_submits: Some(&*idle), ..*c })?;
+        prepare_submit2(call, queue.family, &device, &venus::QueueSubmit2 { p_submits: Some(&*idle), ..*c })?;
     submit(call, &queue, batches, prepared, |raw, batches, count, fence| {
         // SAFETY: as above.
         unsafe { function(raw.as_raw(), count, batches, fence) }
@@ -96,7 +97,9 @@ fn submit<T>(
         function(raw, idle.wrapping_add(range.start), range.len() as u32, fence)
     };
     let mark = |group: &_, place| mark(call, group, place);
-    let result = queue.submit(call.context, &groups, fence.as_ref(), mark, &mut submit)?;
+    let device = queue.device()?;
+    let calling = Calling { context: call.context, device: &device, groups, fence, mark };
+    let result = queue.submit_now(&calling, &mut submit)?;
     match submitted(result)?.0 {
         failed if failed < 0 => Err(Fault::Failed(failed)),
         _ => Ok(()),

@@ -3,7 +3,6 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::prepare::{prepare_submit, prepare_submit2, submitted};
-use super::queue::device_gone;
 use crate::context::error::Fault;
 use crate::driver::generated::sys;
 use crate::execution::call::Call;
@@ -17,9 +16,9 @@ pub(crate) fn queue_submit<'a>(
     c: &venus::QueueSubmit<'a>,
 ) -> Result<venus::QueueSubmitReply, Fault> {
     let queue = call.subject(c.queue)?;
-    let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
+    let device = queue.device()?;
     let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
-    let result = queue.pass_or_hold::<venus::QueueSubmit<'static>, _>(
+    let result = queue.submit_command::<venus::QueueSubmit<'static>, _>(
         call,
         c,
         &prepare_submit,
@@ -37,9 +36,9 @@ pub(crate) fn queue_submit2<'a>(
     c: &venus::QueueSubmit2<'a>,
 ) -> Result<venus::QueueSubmit2Reply, Fault> {
     let queue = call.subject(c.queue)?;
-    let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
+    let device = queue.device()?;
     let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
-    let result = queue.pass_or_hold::<venus::QueueSubmit2<'static>, _>(
+    let result = queue.submit_command::<venus::QueueSubmit2<'static>, _>(
         call,
         c,
         &prepare_submit2,

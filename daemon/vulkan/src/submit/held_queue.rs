@@ -1,21 +1,19 @@
 //! The held queue: what waits at the gate before one of the host's queues, in order.
 
-use super::batches::Group;
-use super::submission::{Driver, Submission};
+use super::order::batches::Group;
+use super::order::queue_order::Begun;
+use super::order::waits::Driver;
 use crate::gates::lane::{Standing, Step};
 use crate::kinds::fence::Fence;
 use crate::logical::timeline::Done;
 use crate::programs::stamps::Slot;
 use ash::vk;
+use shm::page_clock;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A function that calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; it returns a
-/// `VkResult`.
-pub(crate) type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
-
-/// A function like [`Submit`] that is to be called later.
+/// A function like [`super::order::queue_order::Submit`] that is called later.
 pub(crate) type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
 
 /// The number of submissions at the head of a held queue that are counted as ready; a scheduler grants fewer at a time.
@@ -24,13 +22,15 @@ const COUNTED: u32 = 16;
 /// The submissions that wait before one of the host's queues.
 #[derive(Default)]
 pub(crate) struct HeldQueue {
-    waiting: VecDeque<Turn>,
+    waiting: VecDeque<Entry>,
     /// True while the first was taken out and is being dispatched.
     busy: bool,
+    /// True when its device is destroyed.
+    is_closed: bool,
 }
 
 /// An entry of the held queue, whose turn comes in order.
-pub(crate) enum Turn {
+pub(crate) enum Entry {
     /// A call that submits something.
     Held(Box<Held>),
     /// A fence of the guest's kernel, which takes no time of the GPU.
@@ -40,11 +40,21 @@ pub(crate) enum Turn {
 /// A call that waits, or what is left of it.
 pub(crate) struct Held {
     /// The call's groups that are not dispatched yet.
-    pub parts: VecDeque<(Group, Arc<Submission>)>,
+    pub parts: VecDeque<Part>,
     /// The guest's fence behind the last.
     pub fence: Option<Arc<Fence>>,
     /// The function that calls the driver.
     pub submit: HeldSubmit,
+}
+
+/// A group of a call that waits.
+pub(crate) struct Part {
+    /// The group.
+    pub group: Group,
+    /// Its submission.
+    pub begun: Begun,
+    /// The time at which it was found ready, in nanoseconds of the monotonic clock; none if it was not looked at since.
+    pub ready: Option<u64>,
 }
 
 impl HeldQueue {
@@ -54,47 +64,49 @@ impl HeldQueue {
     }
 
     /// Adds an entry at the end of the held queue.
-    pub(crate) fn push(&mut self, turn: Turn) {
-        self.waiting.push_back(turn);
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.waiting.push_back(entry);
     }
 
     /// Takes the first out, if it is ready and `pass` lets it pass.
-    pub(crate) fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Turn, Step> {
+    pub(crate) fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Entry, Step> {
         let may = match self.waiting.front().filter(|_| !self.busy) {
             None => return Err(Step::Empty),
-            Some(Turn::Fence(_)) => true,
-            Some(Turn::Held(held)) => held.is_ready(driver) && (held.is_free() || pass()),
+            Some(Entry::Fence(_)) => true,
+            Some(Entry::Held(held)) => held.is_ready(driver) && (held.is_free() || pass()),
         };
         let first = may.then(|| self.waiting.pop_front()).flatten().ok_or(Step::Waits)?;
         self.busy = true;
         Ok(first)
     }
 
-    /// Notes that what was taken out is dispatched; `rest` of it is first again.
-    pub(crate) fn taken(&mut self, rest: Option<Box<Held>>) {
+    /// Notes that what was taken out is dispatched; `rest` of it is first again, or is returned if the held queue was closed meanwhile.
+    pub(crate) fn taken(&mut self, rest: Option<Box<Held>>) -> Option<Box<Held>> {
         self.busy = false;
-        if let Some(rest) = rest {
-            self.waiting.push_front(Turn::Held(rest));
+        match rest {
+            Some(rest) if !self.is_closed => self.waiting.push_front(Entry::Held(rest)),
+            rest => return rest,
         }
+        None
     }
 
     /// Returns how the held queue stands.
-    pub(crate) fn standing(&self, driver: &impl Driver) -> Standing {
+    pub(crate) fn standing(&mut self, driver: &impl Driver) -> Standing {
         let mut standing = Standing::default();
-        let held = self.waiting.iter().filter_map(|turn| match turn {
-            Turn::Held(held) => Some(held),
-            Turn::Fence(_) => None,
+        let held = self.waiting.iter_mut().filter_map(|entry| match entry {
+            Entry::Held(held) => Some(held),
+            Entry::Fence(_) => None,
         });
-        for (group, submission) in held.flat_map(|held| &held.parts) {
+        for part in held.flat_map(|held| &mut held.parts) {
             if standing.ready == COUNTED {
                 break;
             }
-            if !submission.is_ready(driver) {
+            if !part.is_ready(driver) {
                 standing.unready = true;
                 break;
             }
-            submission.note_ready();
-            if group.is_free {
+            part.ready.get_or_insert_with(page_clock);
+            if part.group.is_free {
                 standing.free |= standing.ready == 0;
             } else {
                 standing.ready += 1;
@@ -103,8 +115,14 @@ impl HeldQueue {
         standing
     }
 
-    /// Empties the held queue, and returns everything that waited.
-    pub(crate) fn clear(&mut self) -> VecDeque<Turn> {
+    /// Returns whether nothing may be added any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Closes the held queue, and returns everything that waited.
+    pub(crate) fn close(&mut self) -> VecDeque<Entry> {
+        self.is_closed = true;
         std::mem::take(&mut self.waiting)
     }
 }
@@ -112,10 +130,16 @@ impl HeldQueue {
 impl Held {
     /// Returns whether the call needs no grant.
     fn is_free(&self) -> bool {
-        self.parts.front().is_none_or(|(group, _)| group.is_free)
+        self.parts.front().is_none_or(|part| part.group.is_free)
     }
 
     fn is_ready(&self, driver: &impl Driver) -> bool {
-        self.parts.front().is_none_or(|(_, submission)| submission.is_ready(driver))
+        self.parts.front().is_none_or(|part| part.is_ready(driver))
+    }
+}
+
+impl Part {
+    fn is_ready(&self, driver: &impl Driver) -> bool {
+        self.begun.waits.are_ready(driver)
     }
 }

@@ -1,16 +1,30 @@
 //! Queues: submissions, their ends, and waits for them.
+//!
+//! The way of a submission:
+//!
+//! | step | function | thread |
+//! | --- | --- | --- |
+//! | the command is decoded and called | [`commands::queue_submit`] | a ring's |
+//! | its batches are lowered, and grouped by what begins and ends together | `prepare::prepare_submit` | the same |
+//! | it passes the gate, or is put into the held queue | `queue::Queue::submit_command` | the same |
+//! | its submissions get numbers and markers | `order::queue_order::Order::begin` | the same |
+//! | if it was held: the gate lets it pass | `admission::Admission::advance` | the gate's |
+//! | the host's `vkQueueSubmit` is called | `order::queue_order::Order::dispatch` | the ring's, or the gate's |
+//! | its end is noticed: journal and gate know of it, its marker is free | `order::queue_order::Order::settle` | any that looks |
+//!
+//! What stages a submission has, and which thread moves it: `order::submission`. The order of locks: [`crate::context::ranked`].
 
+mod admission;
 pub(crate) mod again;
-pub(crate) mod batches;
 pub(crate) mod commands;
-pub(crate) mod deferred_markers;
-pub(crate) mod held_queue;
+mod fences;
+mod held_queue;
 pub(crate) mod lost;
+mod order;
 mod prepare;
 pub(crate) mod queue;
 pub(crate) mod restore;
-pub(crate) mod scheduled;
 pub(crate) mod state_query;
-pub(crate) mod submission;
 pub(crate) mod sync;
-pub(crate) mod watch;
+mod threads;
+mod watcher;

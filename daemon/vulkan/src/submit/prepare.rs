@@ -1,8 +1,7 @@
 //! Submissions of a guest in C form, with what they wait for and signal; on a lost device, the part of them that can run.
 
-use super::batches::{Batch, Group, Groups, groups};
 use super::lost;
-use super::queue::Queue;
+use super::order::batches::{Batch, Group, Groups, groups};
 use crate::context::error::{ContextLost, Fault};
 use crate::driver::generated::sys;
 use crate::execution::call::Call;
@@ -117,24 +116,24 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
 
 pub(super) fn prepare_submit<'a>(
     call: &Call<'a>,
-    queue: &Queue,
+    family: u32,
     device: &Device,
     c: &venus::QueueSubmit<'a>,
 ) -> Result<Prepared<sys::SubmitInfo>, Fault> {
     let batches = semaphores::applying(call.arena, c.p_submits.unwrap_or(&[]))?;
     let check =
         |objects: &Reading<'_>| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
-    let lost = || lost::submits(call, device, queue.family, batches);
-    prepared(call, batches, c.fence, device.physical.queue_flags(queue.family), check, lost)
+    let lost = || lost::submits(call, device, family, batches);
+    prepared(call, batches, c.fence, device.physical.queue_flags(family), check, lost)
 }
 
 pub(super) fn prepare_submit2<'a>(
     call: &Call<'a>,
-    queue: &Queue,
+    family: u32,
     device: &Device,
     c: &venus::QueueSubmit2<'a>,
 ) -> Result<Prepared<sys::SubmitInfo2>, Fault> {
     let batches = c.p_submits.unwrap_or(&[]);
-    let lost = || lost::submits2(call, device, queue.family, batches);
-    prepared(call, batches, c.fence, device.physical.queue_flags(queue.family), |_| Ok(()), lost)
+    let lost = || lost::submits2(call, device, family, batches);
+    prepared(call, batches, c.fence, device.physical.queue_flags(family), |_| Ok(()), lost)
 }

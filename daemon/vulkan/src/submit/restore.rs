@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+use super::order::waits::Driver as _;
 use super::queue::Queue;
-use super::submission::Driver as _;
 use super::sync;
 use crate::context::error::{ContextLost, Fault};
 use crate::driver::markers::WAIT_SLICE_NS;
@@ -11,12 +11,12 @@ use crate::execution::call::Call;
 use crate::kinds::fence::Fence;
 use crate::kinds::semaphore::Signal;
 use crate::logical::device::Device;
+use crate::logical::timeline::Timeline as _;
 use crate::objects::object::Object;
 use crate::objects::table::Table;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
-use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,12 +58,6 @@ impl Device {
     fn is_signalled_now(&self, fence: vk::Fence) -> bool {
         (&self).is_signalled(fence.as_raw())
     }
-
-    /// Returns the first queue that the guest has asked for.
-    fn first_queue(&self) -> Option<Arc<Queue>> {
-        let queue: Arc<dyn Any + Send + Sync> = self.queues().into_iter().next()?;
-        queue.downcast::<Queue>().ok()
-    }
 }
 
 /// Makes a fence signalled, or not signalled.
@@ -80,11 +74,7 @@ pub(crate) fn set_fence(call: &Call<'_>, id: venus::Fence, signalled: bool) -> R
         // SAFETY: device and fence are live, and nothing was submitted.
         return Ok(unsafe { device.ash.reset_fences(&[fence.raw]) }?);
     }
-    let queue = device.first_queue().ok_or_else(|| Fault::lost("a fence is signalled without a queue"))?;
-    let handle = queue.handle.lock();
-    // SAFETY: device, queue and fence are live, the queue is locked, and the fence is not signalled and in no submission.
-    unsafe { device.ash.queue_submit(*handle, &[], fence.raw) }?;
-    drop(handle);
+    Queue::first_of(call.context, &device)?.order().signal_fence(&device, fence.raw)?;
     let start = Instant::now();
     loop {
         // SAFETY: device and fence are live.
@@ -106,13 +96,13 @@ pub(crate) fn signal(call: &Call<'_>, id: venus::Semaphore) -> Result<(), Fault>
         return Err(Fault::lost("a semaphore is signalled that is no binary one, or is signalled already"));
     }
     sync::signal(call, &device, id)?;
-    let queue = device.first_queue().ok_or_else(|| Fault::lost("a device without queues"))?;
+    let queue = Queue::first_of(call.context, &device)?;
     let (start, signalled) = (Instant::now(), || match &*signal.lock() {
         Signal::Binary(Some(by)) => by.is_complete(),
         _ => true,
     });
     loop {
-        crate::logical::timeline::Timeline::refresh(&*queue);
+        queue.refresh();
         match signalled() {
             true => return Ok(()),
             false if start.elapsed() < PATIENCE && !call.cancel.is_cancelled() => {

@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::submission::Driver as _;
+use super::order::waits::Driver as _;
 use crate::disposal::retired::InFlight;
 use crate::driver::generated::sys;
 use crate::execution::context::Context;

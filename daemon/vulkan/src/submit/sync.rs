@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::batches::{Single, groups};
+use super::order::batches::{Single, groups};
 use super::queue::Queue;
 use crate::context::cancel::Cancel;
 use crate::context::error::Fault;
@@ -21,7 +21,6 @@ use crate::validity::semaphores;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated::{self as venus, ChainStruct};
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,10 +261,7 @@ fn submit_empty(
     used: Single,
     submit: impl Fn(&ash::Device, vk::Queue, vk::Fence) -> Result<(), vk::Result> + Send + 'static,
 ) -> Result<(), Fault> {
-    let queue: Option<Arc<dyn Any + Send + Sync>> =
-        device.queues().into_iter().next().map(|queue| queue as _);
-    let queue = queue.and_then(|queue| queue.downcast::<Queue>().ok());
-    let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
+    let queue = Queue::first_of(call.context, device)?;
     let groups = groups(&call.lowering().objects, &[used])?;
     // Weak, as the device owns what waits in its held queues.
     let device = Arc::downgrade(device);
@@ -275,7 +271,7 @@ fn submit_empty(
         }
         None => vk::Result::ERROR_DEVICE_LOST.as_raw(),
     };
-    let result = queue.submit_unscheduled(call, groups, Box::new(submit))?;
+    let result = queue.submit_free(call, groups, Box::new(submit))?;
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(()) }
 }
 

@@ -1,7 +1,14 @@
 //! Tests of [`super::Submissions`] with a driver that is a list of what is signalled.
 
+use super::super::pace::GAP_MAX;
+use super::super::waits::{Wait, Waits};
 use super::*;
+use crate::kinds::semaphore::{Progress, Signal};
+use parking_lot::Mutex;
+use protocol::venus::generated::Semaphore;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Default)]
 struct Fake {
@@ -21,15 +28,36 @@ impl Driver for Fake {
 
 const STEP: Duration = Duration::from_millis(50);
 
-/// Submits to a driver that takes it.
-fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) {
-    let submission = Submission::new(0, Some(marker), None, waits);
-    queue.begin(Arc::clone(&submission), now);
-    submission.taken();
+/// Begins a submission, with a marker or without.
+fn begin(queue: &mut Submissions, marker: Option<u64>, waits: Vec<Wait>, now: Instant) -> Number {
+    queue.begin(Beginning { marker, waits: waits.into_iter().collect(), ..Beginning::default() }, now)
 }
 
-/// Looks at the queues every 50 ms for a while; returns what the last look found.
+/// Has the driver take a submission.
+fn take(queue: &mut Submissions, number: Number) {
+    queue.grant(number, None);
+    queue.enter_driver(number);
+}
+
+/// Submits to a driver that takes it.
+fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) -> Number {
+    let number = begin(queue, Some(marker), waits, now);
+    take(queue, number);
+    number
+}
+
+/// Looks at the queues every 50 ms for a while; returns what the last look found of what is pending.
 fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time: Duration) -> Look {
+    pending(watch_and_learn(queues, driver, now, time))
+}
+
+/// Does what [`watch`] does; returns also what was learned of submissions that ended.
+fn watch_and_learn(
+    queues: &mut [&mut Submissions],
+    driver: &Fake,
+    now: &mut Instant,
+    time: Duration,
+) -> Look {
     let end = *now + time;
     let mut look = Look::default();
     while *now < end {
@@ -41,6 +69,11 @@ fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time
         look = looks.fold(Look::default(), Look::and);
     }
     look
+}
+
+/// Returns what a look found of what is pending.
+fn pending(look: Look) -> Look {
+    Look { usual: None, served: None, ..look }
 }
 
 fn ran(time: Duration) -> Look {
@@ -75,7 +108,7 @@ fn time_counts_from_the_submission_or_from_the_end_of_the_one_before() {
 fn many_short_submissions_are_not_one_long() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    (0..100).for_each(|marker| submit(&mut queue, marker, vec![], now));
+    (0..100).for_each(|marker| _ = submit(&mut queue, marker, vec![], now));
     for marker in 0..100 {
         assert!(watch(&mut [&mut queue], &driver, &mut now, SECOND) <= ran(SECOND));
         driver.signalled.insert(marker);
@@ -105,29 +138,32 @@ fn waiting_for_a_value_is_not_running_and_time_counts_once_it_is_reached() {
 fn what_waits_for_another_queue_leaves_the_blame_there() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
-    let blocker = Submission::new(0, Some(1), None, vec![timeline(1)]);
-    first.begin(Arc::clone(&blocker), now);
-    blocker.taken();
-    submit(&mut second, 2, vec![Wait::Signalled(blocker.progress().clone())], now);
+    let blocker = Progress::default();
+    let waits = Waits::from_iter([timeline(1)]);
+    let progress = Some(blocker.clone());
+    let number = first.begin(Beginning { marker: Some(1), waits, progress, ..Beginning::default() }, now);
+    take(&mut first, number);
+    submit(&mut second, 2, vec![Wait::Signalled(blocker)], now);
     assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, 60 * SECOND), BLOCKED);
     driver.values.insert(7, 1);
     watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND);
-    assert_eq!(first.look(&driver, now, true), ran(SECOND));
-    assert_eq!(second.look(&driver, now, true), BLOCKED);
+    assert_eq!(pending(first.look(&driver, now, true)), ran(SECOND));
+    assert_eq!(pending(second.look(&driver, now, true)), BLOCKED);
     driver.signalled.insert(1);
     watch(&mut [&mut first, &mut second], &driver, &mut now, 2 * SECOND);
-    assert_eq!(first.look(&driver, now, true), Look::default());
-    assert_eq!(second.look(&driver, now, true), ran(2 * SECOND));
+    assert_eq!(pending(first.look(&driver, now, true)), Look::default());
+    assert_eq!(pending(second.look(&driver, now, true)), ran(2 * SECOND));
 }
 
 #[test]
 fn a_signal_that_the_driver_refused_blocks_nobody() {
     let (mut now, driver) = (Instant::now(), Fake::default());
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
-    let refused = Submission::new(0, Some(1), None, vec![]);
-    first.begin(Arc::clone(&refused), now);
-    submit(&mut second, 2, vec![Wait::Signalled(refused.progress().clone())], now);
-    first.withdraw(&refused);
+    let refused = Progress::default();
+    let progress = Some(refused.clone());
+    let number = first.begin(Beginning { marker: Some(1), progress, ..Beginning::default() }, now);
+    submit(&mut second, 2, vec![Wait::Signalled(refused)], now);
+    assert_eq!(first.withdraw(&[number]).len(), 1);
     assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND), ran(SECOND));
 }
 
@@ -146,72 +182,70 @@ fn time_in_which_nobody_looked_does_not_count() {
 fn a_marker_is_not_asked_for_while_the_driver_submits_it_and_that_time_counts() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    let submission = Submission::new(0, Some(1), None, vec![]);
-    queue.begin(Arc::clone(&submission), now);
+    let number = begin(&mut queue, Some(1), vec![], now);
+    queue.grant(number, None);
     driver.signalled.insert(1);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
-    submission.taken();
+    queue.enter_driver(number);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), Look::default());
 }
 
 #[test]
-fn who_waits_for_all_waits_for_the_last_and_its_marker_is_freed_once() {
+fn a_wait_for_all_is_one_for_the_last_and_its_marker_is_freed_once() {
     let (now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
     assert!(queue.await_last().is_none());
     submit(&mut queue, 1, Vec::new(), now);
-    submit(&mut queue, 2, Vec::new(), now);
+    let last = submit(&mut queue, 2, Vec::new(), now);
     // The driver has not got it.
-    queue.begin(Submission::new(0, Some(3), None, Vec::new()), now);
-    let waiters = [(); 2].map(|()| queue.await_last().unwrap());
-    assert_eq!(waiters.each_ref().map(|last| last.marker()), [Some(2); 2]);
+    begin(&mut queue, Some(3), Vec::new(), now);
+    let [first, second] = [(); 2].map(|()| queue.await_last().unwrap());
+    assert_eq!((first.number, second.number, queue.marker(last)), (last, last, Some(2)));
     driver.signalled.insert(2);
-    // Not known to be complete while one before it is not: who collects it frees it.
+    // Not known to be complete while one before it is not: the thread that collects it frees it.
     assert!(queue.collect(&driver, || now).is_empty());
     let early = queue.await_last().unwrap();
-    assert!(!early.has_ended() && early.is_awaited());
+    assert_eq!(queue.let_go(early), None);
     driver.signalled.insert(1);
     let complete = queue.collect(&driver, || now);
-    assert_eq!(
-        complete.iter().map(|one| (one.marker(), one.is_awaited())).collect::<Vec<_>>(),
-        [(Some(1), false), (Some(2), true)]
-    );
-    assert!(!waiters[0].has_ended() && waiters[1].has_ended());
-    assert!(queue.await_last().is_none());
+    assert_eq!(complete.iter().map(|one| one.free).collect::<Vec<_>>(), [Some(1), None]);
+    assert_eq!(queue.marker(last), None, "it has ended");
+    assert_eq!((queue.let_go(first), queue.let_go(second)), (None, Some(2)));
+    assert!(queue.await_last().is_none() && queue.left.is_empty());
 }
 
 /// Submits without a marker to a driver that takes it.
-fn submit_unmarked(queue: &mut Submissions, number: Number, now: Instant) -> Arc<Submission> {
-    let submission = Submission::new(number, None, None, vec![]);
-    queue.begin(Arc::clone(&submission), now);
-    submission.taken();
-    submission
+fn submit_unmarked(queue: &mut Submissions, now: Instant) -> Number {
+    let number = begin(queue, None, vec![], now);
+    take(queue, number);
+    number
 }
 
 #[test]
 fn a_marker_tells_of_those_before_it_that_have_none() {
     let (now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    let first = submit_unmarked(&mut queue, 1, now);
+    let first = Progress::default();
+    let number = queue.begin(Beginning { progress: Some(first.clone()), ..Beginning::default() }, now);
+    take(&mut queue, number);
     assert!(queue.collect(&driver, || now).is_empty());
-    submit_unmarked(&mut queue, 2, now);
-    let marked = Submission::new(3, Some(7), None, vec![]);
-    queue.begin(Arc::clone(&marked), now);
+    submit_unmarked(&mut queue, now);
+    let marked = begin(&mut queue, Some(7), vec![], now);
     driver.signalled.insert(7);
     // The driver has not got it.
-    assert!(queue.collect(&driver, || now).is_empty() && !first.progress().is_complete());
-    marked.taken();
-    submit_unmarked(&mut queue, 4, now);
+    assert!(queue.collect(&driver, || now).is_empty() && !first.is_complete());
+    take(&mut queue, marked);
+    let last = submit_unmarked(&mut queue, now);
     assert_eq!(queue.collect(&driver, || now).len(), 3);
-    assert!(first.progress().is_complete());
-    assert_eq!(queue.first(), Some(4));
+    assert!(first.is_complete());
+    assert_eq!(queue.first().map(Submission::number), Some(last));
 }
 
 #[test]
 fn what_shares_a_marker_shares_the_time_it_takes() {
     let (mut now, driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    (1..=3).for_each(|number| drop(submit_unmarked(&mut queue, number, now)));
+    (1..=3).for_each(|_| _ = submit_unmarked(&mut queue, now));
     submit(&mut queue, 9, vec![], now);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, 4 * SECOND), ran(SECOND));
 }
@@ -220,66 +254,69 @@ fn what_shares_a_marker_shares_the_time_it_takes() {
 fn few_in_a_row_go_without_a_marker_and_none_behind_one_that_was_asked_for() {
     let now = Instant::now();
     let mut queue = Submissions::new(now);
-    for number in 1..=3 {
+    for _ in 0..3 {
         assert!(queue.spares_marker(3));
-        submit_unmarked(&mut queue, number, now);
+        submit_unmarked(&mut queue, now);
     }
     assert!(!queue.spares_marker(3));
     submit(&mut queue, 9, vec![], now);
     assert!(queue.spares_marker(3));
     assert!(queue.await_last().is_some());
     assert!(!queue.spares_marker(3));
-    submit_unmarked(&mut queue, 5, now);
+    let last = submit_unmarked(&mut queue, now);
     assert!(queue.spares_marker(3));
-    assert!(queue.unmarked(5).is_some());
+    assert_eq!(queue.unmarked(last), Some(last));
     assert!(!queue.spares_marker(3));
 }
 
 #[test]
-fn who_asks_gets_a_marker_behind_the_last_unless_one_tells_already() {
+fn a_marker_is_wanted_behind_the_last_unless_one_tells_already() {
     let (now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
     assert!(queue.unmarked(Number::MAX).is_none());
-    submit_unmarked(&mut queue, 1, now);
-    queue.begin(Submission::new(2, Some(7), None, vec![]), now);
+    let first = submit_unmarked(&mut queue, now);
+    begin(&mut queue, Some(7), vec![], now);
     // What the driver has not got tells nothing yet.
-    let last = queue.unmarked(1).unwrap();
-    assert!(last.begin_marking() && !last.begin_marking());
-    assert!(queue.unmarked(1).is_none(), "it is coming");
+    assert_eq!(queue.unmarked(first), Some(first));
+    assert!(queue.begin_marking(first) && !queue.begin_marking(first));
+    assert!(queue.unmarked(first).is_none(), "it is coming");
     // No fence was to be had.
-    last.marked(None);
-    assert!(queue.unmarked(1).is_some_and(|last| last.begin_marking()));
+    queue.mark(first, None);
+    assert_eq!(queue.unmarked(first), Some(first));
+    assert!(queue.begin_marking(first));
     driver.signalled.insert(u64::MAX);
     assert!(queue.collect(&driver, || now).is_empty(), "its marker is asked for before the driver has it");
-    last.marked(Some(8));
+    queue.mark(first, Some(8));
     assert!(queue.unmarked(Number::MAX).is_none());
     driver.signalled.insert(8);
     assert_eq!(queue.collect(&driver, || now).len(), 1);
-    assert!(!last.begin_marking(), "it is complete");
+    assert!(!queue.begin_marking(first), "it is complete");
 }
 
 #[test]
 fn older_work_needs_no_marker_behind_younger() {
     let now = Instant::now();
     let mut queue = Submissions::new(now);
-    let marked = Submission::new(1, Some(9), None, vec![]);
-    queue.begin(Arc::clone(&marked), now);
-    marked.taken();
-    submit_unmarked(&mut queue, 2, now);
-    assert!(queue.unmarked(0).is_none() && queue.unmarked(1).is_none());
-    assert!(queue.unmarked(2).is_some());
+    let marked = submit(&mut queue, 9, vec![], now);
+    let last = submit_unmarked(&mut queue, now);
+    assert!(queue.unmarked(0).is_none() && queue.unmarked(marked).is_none());
+    assert_eq!(queue.unmarked(last), Some(last));
 }
 
 #[test]
-fn who_watches_half_watches_what_has_a_marker() {
-    let now = Instant::now();
+fn what_is_watched_of_half_has_a_marker_and_is_watched_once() {
+    let (now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    (1..=4).for_each(|number| drop(submit_unmarked(&mut queue, number, now)));
-    submit(&mut queue, 9, vec![], now);
-    submit_unmarked(&mut queue, 5, now);
+    (1..=4).for_each(|_| _ = submit_unmarked(&mut queue, now));
+    let marked = submit(&mut queue, 9, vec![], now);
+    let last = submit_unmarked(&mut queue, now);
     let watched = queue.watch(Watched::Half).unwrap();
-    assert_eq!(watched.marker(), Some(9));
+    assert_eq!(watched.number, marked);
     assert!(queue.watch(Watched::Last).is_none(), "one is watched");
+    driver.signalled.insert(9);
+    assert_eq!(queue.collect(&driver, || now).len(), 5);
+    assert_eq!(queue.watch(Watched::Last).unwrap().number, last);
+    assert_eq!(queue.let_go(watched), Some(9));
 }
 
 #[test]
@@ -298,11 +335,8 @@ fn what_runs_long_is_marked_until_it_does_not() {
 
 /// Submits with the next number, which is its marker too.
 fn submit_next(queue: &mut Submissions, now: Instant) -> Number {
-    let number = queue.next();
-    let submission = Submission::new(number, Some(number), None, vec![]);
-    queue.begin(Arc::clone(&submission), now);
-    submission.taken();
-    number
+    let number = queue.last + 1;
+    submit(queue, number, vec![], now)
 }
 
 #[test]
@@ -314,18 +348,18 @@ fn how_long_submissions_take_is_learned_from_those_that_end() {
     assert_eq!(queue.look(&driver, now, true), Look::default());
     for _ in 0..20 {
         driver.signalled.extend((0..10).map(|_| submit_next(&mut queue, now)).collect::<Vec<_>>());
-        watch(&mut [&mut queue], &driver, &mut now, STEP);
+        watch_and_learn(&mut [&mut queue], &driver, &mut now, STEP);
     }
     // The last look before their end was one step before this.
     let (usual, served) = (Some(STEP / 10), Some(now - STEP));
     assert_eq!(queue.look(&driver, now, true), Look { usual, served, ..Look::default() });
     let long = submit_next(&mut queue, now);
     assert_eq!(
-        watch(&mut [&mut queue], &driver, &mut now, 3 * SECOND),
+        watch_and_learn(&mut [&mut queue], &driver, &mut now, 3 * SECOND),
         Look { usual, served, ..ran(3 * SECOND) }
     );
     driver.signalled.insert(long);
-    let look = watch(&mut [&mut queue], &driver, &mut now, STEP);
+    let look = watch_and_learn(&mut [&mut queue], &driver, &mut now, STEP);
     assert_eq!(look.usual, Some((STEP / 10 * 3 + 3 * SECOND) / 4));
 }
 
@@ -334,29 +368,17 @@ fn what_cannot_have_begun_is_told_from_what_runs() {
     let (now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
     let first = submit_next(&mut queue, now);
-    let number = queue.next();
-    let waiting = Submission::new(number, Some(number), None, vec![timeline(1)]);
-    queue.begin(Arc::clone(&waiting), now);
-    waiting.taken();
+    let waiting = begin(&mut queue, Some(2), vec![timeline(1)], now);
+    take(&mut queue, waiting);
     let behind = submit_next(&mut queue, now);
     let blocked =
-        |queue: &Submissions, driver: &Fake| [first, number, behind].map(|at| queue.is_blocked(driver, at));
+        |queue: &Submissions, driver: &Fake| [first, waiting, behind].map(|at| queue.is_blocked(driver, at));
     assert_eq!(blocked(&queue, &driver), [false, true, true]);
     driver.values.insert(7, 1);
     assert_eq!(blocked(&queue, &driver), [false; 3]);
-    let held = Submission::new(queue.next(), Some(9), None, vec![]);
-    held.hold();
-    queue.begin(Arc::clone(&held), now);
-    assert!(queue.is_blocked(&driver, held.number) && !queue.is_blocked(&driver, behind));
-}
-
-#[test]
-fn who_comes_behind_one_without_a_marker_is_told() {
-    let now = Instant::now();
-    let mut queue = Submissions::new(now);
-    assert!(!queue.ends_unmarked());
-    submit_unmarked(&mut queue, 1, now);
-    assert!(queue.ends_unmarked());
-    submit_next(&mut queue, now);
-    assert!(!queue.ends_unmarked());
+    let held = queue.begin(Beginning { is_held: true, marker: Some(9), ..Beginning::default() }, now);
+    assert!(queue.is_blocked(&driver, held) && !queue.is_blocked(&driver, behind));
+    // It is about to be in the driver.
+    queue.grant(held, None);
+    assert!(!queue.is_blocked(&driver, held));
 }

@@ -1,6 +1,6 @@
 //! The batches of a queue submission by the semaphores they use: which of them begin together, and what they wait for.
 
-use super::submission::{Driver, Wait};
+use super::waits::{Driver, Wait, Waits};
 use crate::context::error::Fault;
 use crate::kinds::semaphore::{Progress, Signal};
 use crate::objects::reading::Reading;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Batches, one behind the other, of which only the first waits and only the last signals: they are one submission to the driver.
 #[derive(Debug, Default)]
-pub struct Group {
+pub(crate) struct Group {
     /// The range of the call's batches that are in the group.
     pub batches: Range<usize>,
     /// Their command buffers.
@@ -83,12 +83,15 @@ fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64, uses: &U
 
 impl Group {
     /// Creates the group of a fence and no batch.
-    pub fn of_fence() -> Self {
+    pub(crate) fn of_fence() -> Self {
         Self { is_free: true, ..Self::default() }
     }
 
     /// Creates the group of what is left of a submission of a lost device, if anything: its time counts at once.
-    pub fn of_lost(count: usize, command_buffers: impl Iterator<Item = venus::CommandBuffer>) -> Groups {
+    pub(crate) fn of_lost(
+        count: usize,
+        command_buffers: impl Iterator<Item = venus::CommandBuffer>,
+    ) -> Groups {
         match count {
             0 => Groups::new(),
             _ => {
@@ -99,7 +102,7 @@ impl Group {
     }
 
     /// Returns what the group waits for, as things stand: the signal of a binary semaphore is taken.
-    pub fn waits(&self) -> Vec<Wait> {
+    pub(super) fn waits(&self) -> Waits {
         let wait = |used: &Used| match &mut *used.signal.lock() {
             Signal::Timeline { .. } => {
                 let Used { semaphore, raw, value, .. } = *used;
@@ -111,27 +114,29 @@ impl Group {
         self.waits.iter().filter_map(wait).collect()
     }
 
-    /// Notes that the group is about to be submitted, so that the submission of `progress` signals its binary semaphores.
-    pub fn signal(&self, progress: &Progress) {
+    /// Notes that the group is about to be submitted. Returns the progress by which its binary semaphores know of that, if it signals any.
+    pub(super) fn signal(&self) -> Option<Progress> {
+        let mut progress = None;
         for (signal, _) in &self.signals {
             if let Signal::Binary(by) = &mut *signal.lock() {
-                *by = Some(progress.clone());
+                *by = Some(progress.get_or_insert_with(Progress::default).clone());
             }
         }
+        progress
     }
 
     /// Returns whether the group signals semaphores: a guest or another queue may learn of its end then.
-    pub fn signals(&self) -> bool {
+    pub(crate) fn signals(&self) -> bool {
         !self.signals.is_empty()
     }
 
     /// Returns whether the group may take for as long as a program likes: until a semaphore is signalled, or an event set.
-    pub fn may_be_held_up(&self) -> bool {
+    pub(crate) fn may_be_held_up(&self) -> bool {
         !self.waits.is_empty() || self.is_heard
     }
 
     /// Notes that the driver has taken the group, so that others can wait for what it signals.
-    pub fn promise(&self) {
+    pub(crate) fn promise(&self) {
         for (signal, value) in &self.signals {
             if let Signal::Timeline { promised } = &mut *signal.lock() {
                 *promised = (*promised).max(*value);
@@ -140,7 +145,7 @@ impl Group {
     }
 
     /// Returns whether what the group waits for is there, or will be without further commands.
-    pub fn is_ready(&self, driver: &impl Driver) -> bool {
+    pub(crate) fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|used| match &*used.signal.lock() {
             Signal::Timeline { promised } => {
                 *promised >= used.value || driver.has_reached(used.semaphore, used.raw, used.value)

@@ -1,0 +1,246 @@
+//! The order of the locks between a command that submits and the gate. The type of each says its rank.
+//!
+//! A thread that holds one of them waits for none of the same or a lower rank. In a debug build, which most tests use, a thread that does
+//! panics. It may try to take one ([`Ranked::try_lock`]).
+//!
+//! | rank | lock | is held |
+//! | --- | --- | --- |
+//! | [`TURN`] | the gate's turn | while what is ready is counted, and while one of them passes |
+//! | [`HELD_QUEUE`] | a held queue | while submissions get their numbers, and while its first entry is taken out |
+//! | [`HOST_QUEUE`] | a queue of the host | while the driver is called with it |
+//! | [`FENCE`] | the last submission of a fence | while a submission takes the fence along, or the fence is reset |
+//! | [`QUEUES`] | the queues of a device | while one of them is asked |
+//! | [`SUBMISSIONS`] | the submissions of a queue | while their stages change, never while the driver submits |
+//! | [`MEASURED`] | the times up to which a queue's work is known | while the gate is told of an end |
+//! | [`COUNTS`] | the counts of the gate | while they change |
+//! | [`OBJECTS`] | the table of objects | while an object is looked up, or the driver is called about one |
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::fmt::{Debug, Formatter};
+use std::ops::{Deref, DerefMut};
+
+/// The rank of the gate's turn.
+pub(crate) const TURN: u8 = 0;
+/// The rank of held queues.
+pub(crate) const HELD_QUEUE: u8 = 1;
+/// The rank of the host's queues.
+pub(crate) const HOST_QUEUE: u8 = 2;
+/// The rank of the last submissions of fences.
+pub(crate) const FENCE: u8 = 3;
+/// The rank of the queues of a device.
+pub(crate) const QUEUES: u8 = 4;
+/// The rank of the submissions of a queue.
+pub(crate) const SUBMISSIONS: u8 = 5;
+/// The rank of the times up to which a queue's work is known.
+pub(crate) const MEASURED: u8 = 6;
+/// The rank of the counts of the gate.
+pub(crate) const COUNTS: u8 = 7;
+/// The rank of the table of objects.
+pub(crate) const OBJECTS: u8 = 8;
+#[cfg(debug_assertions)]
+const RANKS: usize = 9;
+
+/// A lock of a rank.
+#[derive(Default)]
+pub(crate) struct Ranked<const RANK: u8, T>(Mutex<T>);
+
+/// The right to a value, until the end of this one.
+pub(crate) struct RankedGuard<'a, const RANK: u8, T> {
+    guard: MutexGuard<'a, T>,
+    _noted: Noted<RANK>,
+}
+
+impl<const RANK: u8, T> Ranked<RANK, T> {
+    /// Wraps a value.
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// Waits for the lock and takes it.
+    #[inline]
+    pub(crate) fn lock(&self) -> RankedGuard<'_, RANK, T> {
+        let noted = Noted::above(RANK);
+        RankedGuard { guard: self.0.lock(), _noted: noted }
+    }
+
+    /// Takes one more of several locks of this rank, which all threads take in the same order.
+    pub(crate) fn lock_another(&self) -> RankedGuard<'_, RANK, T> {
+        let noted = Noted::above(RANK + 1);
+        RankedGuard { guard: self.0.lock(), _noted: noted }
+    }
+
+    /// Takes the lock if no thread has it.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, RANK, T>> {
+        self.0.try_lock().map(|guard| RankedGuard { guard, _noted: Noted::above(u8::MAX) })
+    }
+}
+
+impl<const RANK: u8, T> Deref for RankedGuard<'_, RANK, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<const RANK: u8, T> DerefMut for RankedGuard<'_, RANK, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<const RANK: u8, T: Debug> Debug for Ranked<RANK, T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A lock of a rank that several threads may have for reading.
+#[derive(Default)]
+pub(crate) struct RankedShared<const RANK: u8, T>(RwLock<T>);
+
+/// The right to read a value, until the end of this one.
+pub(crate) struct ReadGuard<'a, const RANK: u8, T> {
+    guard: RwLockReadGuard<'a, T>,
+    _noted: Noted<RANK>,
+}
+
+/// The right to change a value, until the end of this one.
+pub(crate) struct WriteGuard<'a, const RANK: u8, T> {
+    guard: RwLockWriteGuard<'a, T>,
+    _noted: Noted<RANK>,
+}
+
+impl<const RANK: u8, T> RankedShared<RANK, T> {
+    /// Wraps a value.
+    pub(crate) const fn new(value: T) -> Self {
+        Self(RwLock::new(value))
+    }
+
+    /// Waits until no thread changes the value, and takes the lock.
+    #[inline]
+    pub(crate) fn read(&self) -> ReadGuard<'_, RANK, T> {
+        let noted = Noted::above(RANK);
+        ReadGuard { guard: self.0.read(), _noted: noted }
+    }
+
+    /// Waits until no other thread has the lock, and takes it.
+    #[inline]
+    pub(crate) fn write(&self) -> WriteGuard<'_, RANK, T> {
+        let noted = Noted::above(RANK);
+        WriteGuard { guard: self.0.write(), _noted: noted }
+    }
+}
+
+impl<const RANK: u8, T> ReadGuard<'_, RANK, T> {
+    /// Lets a thread change the value that waits for that.
+    pub(crate) fn bump(&mut self) {
+        RwLockReadGuard::bump(&mut self.guard);
+    }
+}
+
+impl<const RANK: u8, T> Deref for ReadGuard<'_, RANK, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<const RANK: u8, T> Deref for WriteGuard<'_, RANK, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<const RANK: u8, T> DerefMut for WriteGuard<'_, RANK, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<const RANK: u8, T: Debug> Debug for RankedShared<RANK, T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A note that this thread holds a lock of a rank, in a debug build.
+struct Noted<const RANK: u8>;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// The number of locks of each rank that this thread holds.
+    static HELD: std::cell::Cell<[u8; RANKS]> = const { std::cell::Cell::new([0; RANKS]) };
+}
+
+impl<const RANK: u8> Noted<RANK> {
+    #[cfg(debug_assertions)]
+    fn above(rank: u8) -> Self {
+        let mut held = HELD.get();
+        let highest = held.iter().rposition(|count| *count > 0);
+        assert!(
+            highest.is_none_or(|highest| highest < usize::from(rank)),
+            "a lock of rank {RANK} is taken while one of rank {} is held",
+            highest.unwrap_or_default()
+        );
+        held[usize::from(RANK)] += 1;
+        HELD.set(held);
+        Self
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[inline]
+    fn above(_: u8) -> Self {
+        Self
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<const RANK: u8> Drop for Noted<RANK> {
+    fn drop(&mut self) {
+        let mut held = HELD.get();
+        held[usize::from(RANK)] -= 1;
+        HELD.set(held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_taken_by_their_ranks() {
+        let (low, high) = (Ranked::<HOST_QUEUE, _>::new(1), Ranked::<COUNTS, _>::new(2));
+        let first = low.lock();
+        assert_eq!(*first + *high.lock(), 3);
+        drop(first);
+        let second = high.lock();
+        assert_eq!(low.try_lock().map(|first| *first + *second), Some(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "a lock of rank 2 is taken while one of rank 7 is held")]
+    fn another_order_is_a_panic() {
+        let (low, high) = (Ranked::<HOST_QUEUE, _>::new(1), Ranked::<COUNTS, _>::new(2));
+        let _second = high.lock();
+        let _first = low.lock();
+    }
+
+    #[test]
+    fn several_of_one_rank_are_taken_with_a_word_for_it() {
+        let both = [1, 2].map(Ranked::<HOST_QUEUE, _>::new);
+        let held: Vec<_> = both.iter().map(Ranked::lock_another).collect();
+        assert_eq!(held.iter().map(|one| **one).sum::<i32>(), 3);
+        drop(held);
+        drop(both[0].lock());
+    }
+}

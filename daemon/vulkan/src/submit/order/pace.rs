@@ -1,0 +1,105 @@
+//! How long the submissions of a queue run, as seen by a thread that looks now and then.
+//!
+//! A submission may wait for as long as a program likes before it runs: for a semaphore that a host thread or another queue signals
+//! later (Vulkan 7.4.1, wait-before-signal). So its time begins when what it waits for is there and what was submitted to its queue
+//! before is complete. A wait for an event inside of a command buffer keeps the queue, and counts.
+
+use crate::logical::submitted::Number;
+use crate::logical::timeline::Look;
+use std::time::{Duration, Instant};
+
+/// The longest time that counts between two looks. A thread that looks later than that was stopped, or had no processor: then it is not known
+/// what ran meanwhile.
+pub(super) const GAP_MAX: Duration = Duration::from_millis(200);
+
+/// The time from which on a submission is long: it is not to be one of several that nothing tells apart.
+const LONG: Duration = Duration::from_millis(10);
+
+/// The time for which the first submission has run, and how long those before it took.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// The time for which the first has run, up to `counted`.
+    ran: Duration,
+    counted: Instant,
+    /// True if the first was found to run long.
+    is_long: bool,
+    learned: Learned,
+}
+
+/// What is known of how long submissions take.
+#[derive(Debug)]
+struct Learned {
+    /// The last look.
+    at: Instant,
+    /// The number of submissions that had ended.
+    ended: Number,
+    /// The time for which the first had run.
+    ran: Duration,
+    /// The time that those that have ended took, on average of late and at the most.
+    usual: Option<Duration>,
+    /// The last look before one was found to have ended.
+    served: Option<Instant>,
+}
+
+impl Pace {
+    /// Begins with a queue that has nothing.
+    pub(super) fn new(now: Instant) -> Self {
+        let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None, served: None };
+        Self { ran: Duration::ZERO, counted: now, is_long: false, learned }
+    }
+
+    /// Notes that another submission is the first.
+    pub(super) fn begin(&mut self, now: Instant) {
+        (self.ran, self.counted) = (Duration::ZERO, now);
+    }
+
+    /// Lets the time for which the first has run count from 0 again.
+    pub(super) fn restart(&mut self) {
+        self.ran = Duration::ZERO;
+    }
+
+    /// Returns whether the first was found to run long.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_long
+    }
+
+    /// Looks at a queue whose submissions up to the number `ended` have ended. `together` is the number of those that run now and end at one
+    /// marker, which share the time; none if the first cannot run, or there is none.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        ended: Number,
+        pending: bool,
+        together: Option<usize>,
+    ) -> Look {
+        self.learned.look(now, ended);
+        let Learned { usual, served, .. } = self.learned;
+        let look = Look { pending, usual, served, ..Look::default() };
+        if !pending {
+            return look;
+        }
+        let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
+        let Some(together) = together else { return look };
+        self.ran += since.min(GAP_MAX);
+        self.is_long = self.ran >= LONG;
+        let running = self.ran / u32::try_from(together.max(1)).unwrap_or(u32::MAX);
+        self.learned.ran = running;
+        Look { running: Some(running), ..look }
+    }
+}
+
+impl Learned {
+    /// Learns from how many have ended since the last look.
+    fn look(&mut self, now: Instant, ended: Number) {
+        let looked = std::mem::replace(&mut self.at, now);
+        let since = now.saturating_duration_since(looked).min(GAP_MAX);
+        let count = ended.saturating_sub(std::mem::replace(&mut self.ended, ended));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if let Some(each) = since.checked_div(count) {
+            // The last look has seen the first of them.
+            let took = each.max(std::mem::take(&mut self.ran));
+            self.usual = Some(self.usual.map_or(took, |usual| (usual * 3 + took) / 4));
+            self.served = Some(looked);
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! The order in which submissions of one queue get to the driver, and how each goes from its beginning to its end.
+//!
+//! Only this file calls the driver with a submission ([`Order::dispatch`]), and only while the host's queue is locked.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::batches::{Group, Groups};
+use super::deferred_markers;
+use super::host::Host;
+use super::meter::Meter;
+use super::submission::{Awaited, Beginning, Ended};
+use super::submissions::{Few, LockedSubmissions, Submissions, Watched};
+use super::waits::Waits;
+use crate::context::error::Fault;
+use crate::context::journal::Journalled;
+use crate::execution::context::Context;
+use crate::gates::gate::Gate;
+use crate::kinds::fence::Fence;
+use crate::logical::device::{Device, HostQueue};
+use crate::logical::submitted::{Number, Place};
+use crate::logical::timeline::{Look, Standing};
+use crate::objects::table::Objects;
+use crate::programs::stamps::Slot;
+use ash::vk::{self, Handle as _};
+use shm::page_clock;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use waiting::asks::Asks;
+
+/// A function that calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; it returns a
+/// `VkResult`.
+pub(crate) type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
+
+/// The order of one queue.
+pub(crate) struct Order {
+    /// The queue of the host, which others of the guest may name as well.
+    handle: Arc<HostQueue>,
+    /// The fence timeline that the queue is bound to.
+    ring_idx: u8,
+    /// The queue's device; weak because the device owns its queues.
+    device: Weak<Device>,
+    /// The object table, where the semaphores are looked up that the queue's submissions wait for.
+    objects: Weak<Objects>,
+    /// The journal of the context, which counts what is pending.
+    journal: Arc<Journalled>,
+    asks: Asks,
+    /// The submissions of the queue that have not ended. They are never locked while the driver submits, which may take its time.
+    submissions: LockedSubmissions,
+    /// The measuring of submissions, if they pass a gate.
+    meter: Option<Meter>,
+}
+
+/// A call of a guest that submits.
+pub(crate) struct Calling<'a, M> {
+    /// The context of the call.
+    pub context: &'a Context,
+    /// The device of the queue.
+    pub device: &'a Arc<Device>,
+    /// The call's groups.
+    pub groups: Groups,
+    /// The guest's fence behind the last.
+    pub fence: Option<Arc<Fence>>,
+    /// A function that is told, for each group, the place under which its command buffers count as pending.
+    pub mark: M,
+}
+
+/// A submission that has begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Begun {
+    /// Its number.
+    pub number: Number,
+    /// What it waits for.
+    pub waits: Waits,
+}
+
+/// A group that the driver is about to get.
+pub(crate) struct Dispatch<'a> {
+    /// The group.
+    pub group: &'a Group,
+    /// The number of its submission.
+    pub number: Number,
+    /// The time at which it was found ready ([`super::submission::Dispatched::ready`]).
+    pub ready: u64,
+    /// The guest's fence behind it, or 0.
+    pub fence: u64,
+}
+
+impl Order {
+    /// Begins for a queue that the driver has handed out, of a family and bound to a fence timeline.
+    pub(crate) fn new(
+        context: &Context,
+        device: &Arc<Device>,
+        handle: vk::Queue,
+        family: u32,
+        ring_idx: u8,
+    ) -> Self {
+        let meter = device.gate.as_ref().map(|gate| Meter::new(Arc::clone(gate), family, ring_idx));
+        Self {
+            handle: device.handle_of(handle),
+            ring_idx,
+            device: Arc::downgrade(device),
+            objects: Arc::downgrade(&context.objects),
+            journal: Arc::clone(&context.journal),
+            asks: Asks::default(),
+            submissions: LockedSubmissions::new(Submissions::new(Instant::now())),
+            meter,
+        }
+    }
+
+    /// Returns the device of the queue.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub(crate) fn device(&self) -> Result<Arc<Device>, Fault> {
+        self.device.upgrade().ok_or_else(|| Fault::lost("the queue's device is gone"))
+    }
+
+    /// Returns the gate that submissions pass, if there is one.
+    pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
+        self.meter.as_ref().map(Meter::gate)
+    }
+
+    /// Returns the place of a submission.
+    pub(crate) fn place(&self, number: Number) -> Place {
+        Place { ring_idx: self.ring_idx, number }
+    }
+
+    /// Submits the groups of a call, one by one; returns the first result that is an error, or the last.
+    ///
+    /// # Errors
+    ///
+    /// The call is refused as a whole.
+    pub(crate) fn submit(
+        &self,
+        call: &Calling<'_, impl Fn(&Group, Place) -> Result<(), Fault>>,
+        submit: &mut Submit<'_>,
+    ) -> Result<i32, Fault> {
+        let handle = self.handle.lock();
+        let begun_all = self.begin_all(call, true).inspect_err(|_| self.give_up(&call.groups))?;
+        let guests = call.fence.as_ref().map_or(0, |fence| fence.raw.as_raw());
+        let mut result = 0;
+        for (at, (group, begun)) in call.groups.iter().zip(&begun_all).enumerate() {
+            let behind = &call.groups[at + 1..];
+            let fence = if behind.is_empty() { guests } else { 0 };
+            let dispatch = Dispatch { group, number: begun.number, ready: 0, fence };
+            result = self.dispatch(call.device, *handle, &dispatch, submit);
+            if result < 0 {
+                self.withdraw(call.device, &numbers(&begun_all[at..]));
+                self.give_up(behind);
+                break;
+            }
+        }
+        Ok(result)
+    }
+
+    /// Begins the submissions of a call, to wait at the gate.
+    ///
+    /// # Errors
+    ///
+    /// The call is refused as a whole.
+    pub(crate) fn hold(
+        &self,
+        call: &Calling<'_, impl Fn(&Group, Place) -> Result<(), Fault>>,
+    ) -> Result<Few<Begun>, Fault> {
+        self.begin_all(call, false)
+    }
+
+    /// Gives one group to the driver that has waited at the gate, unless its device is destroyed.
+    pub(crate) fn submit_held(&self, device: &Device, of: &Dispatch<'_>, submit: &mut Submit<'_>) -> i32 {
+        let handle = self.handle.lock();
+        // The queue is not cleared from here on, as the host's queue is locked.
+        let is_forgotten = self.submissions.lock().has_ended(of.number);
+        match is_forgotten {
+            true => vk::Result::ERROR_DEVICE_LOST.as_raw(),
+            false => self.dispatch(device, *handle, of, submit),
+        }
+    }
+
+    /// Has the driver signal a fence that no submission uses.
+    ///
+    /// # Errors
+    ///
+    /// The driver refuses.
+    pub(crate) fn signal_fence(&self, device: &Device, fence: vk::Fence) -> Result<(), vk::Result> {
+        let handle = self.handle.lock();
+        // SAFETY: device, queue and fence are live, the queue is locked, and the fence is not signalled and in no submission.
+        unsafe { device.ash.queue_submit(*handle, &[], fence) }
+    }
+
+    /// Withdraws submissions that the driver does not get.
+    pub(crate) fn withdraw(&self, device: &Device, numbers: &[Number]) {
+        let ended = self.submissions.lock().withdraw(numbers);
+        self.settle(device, &ended);
+    }
+
+    /// Takes note of what is complete.
+    pub(crate) fn refresh(&self) {
+        if let Some(device) = self.device.upgrade() {
+            self.collect(&device, &mut self.submissions.lock());
+        }
+    }
+
+    /// Returns whether no submission up to a number is pending. If one is, its end gets a marker.
+    pub(crate) fn has_completed(&self, device: &Device, number: Number) -> bool {
+        let mut submissions = self.submissions.lock();
+        self.collect(device, &mut submissions);
+        if submissions.first().is_none_or(|first| first.number() > number) {
+            return true;
+        }
+        let is_unmarked = submissions.unmarked(number).is_some();
+        drop(submissions);
+        if is_unmarked {
+            self.mark_up_to(device, number);
+        }
+        false
+    }
+
+    /// Returns whether a submission up to a number waits for what is not there, and is pending for sure.
+    pub(crate) fn is_blocked(&self, device: &Device, number: Number) -> bool {
+        let Some(objects) = self.objects.upgrade() else { return false };
+        self.submissions.lock().is_blocked(&Host { device, objects: &objects }, number)
+    }
+
+    /// Looks how long the first submission has run; with `restart` that counts from 0 again.
+    pub(crate) fn look(&self, now: Instant, restart: bool) -> Look {
+        let (Some(device), Some(objects)) = (self.device.upgrade(), self.objects.upgrade()) else {
+            return Look::default();
+        };
+        let mut submissions = self.submissions.lock();
+        if restart {
+            submissions.restart();
+        }
+        let dispatched = submissions.first().and_then(|first| first.dispatched());
+        let begun = self.meter.as_ref().is_none_or(|meter| meter.has_begun(&device, dispatched));
+        let look = submissions.look(&Host { device: &device, objects: &objects }, now, begun);
+        let first = submissions.first().map(|first| first.number());
+        let first = first.filter(|first| submissions.unmarked(*first).is_some());
+        drop(submissions);
+        if let Some(first) = first {
+            self.mark_up_to(&device, first);
+        }
+        look
+    }
+
+    /// Returns whether something is pending, and whether that can go on. The end of what is pending gets a marker.
+    pub(crate) fn standing(&self) -> Standing {
+        let (Some(device), Some(objects)) = (self.device.upgrade(), self.objects.upgrade()) else {
+            return Standing::Idle;
+        };
+        let mut submissions = self.submissions.lock();
+        self.collect(&device, &mut submissions);
+        let standing = match submissions.first() {
+            None => return Standing::Idle,
+            Some(first) if first.can_run(&Host { device: &device, objects: &objects }) => Standing::Going,
+            Some(_) => Standing::Waits,
+        };
+        drop(submissions);
+        self.mark_up_to(&device, Number::MAX);
+        standing
+    }
+
+    /// Returns the last submission that the driver has, which the caller waits for from now on; if it has none, the number of the last that
+    /// has ended.
+    pub(crate) fn await_last(&self, device: &Device) -> Result<Awaited, Number> {
+        self.asks.asked();
+        let mut submissions = self.submissions.lock();
+        // What is short is over by the time of the next question: no other thread has to wake up for it.
+        self.collect(device, &mut submissions);
+        let last = submissions.await_last().ok_or_else(|| submissions.ended());
+        drop(submissions);
+        if last.is_ok() {
+            self.mark_up_to(device, Number::MAX);
+        }
+        last
+    }
+
+    /// Returns a submission that the driver has, if no thread watches any: the caller waits for it from now on.
+    pub(crate) fn watch(&self, which: Watched) -> Option<Awaited> {
+        self.submissions.lock().watch(which)
+    }
+
+    /// Returns the marker that tells the end of a submission that the caller awaits, unless that has ended or the driver cannot tell it.
+    pub(crate) fn marker_of(&self, device: &Device, awaited: &Awaited) -> Option<u64> {
+        let number = awaited.number;
+        let is_unmarked = {
+            let submissions = self.submissions.lock();
+            !submissions.has_ended(number) && submissions.marker(number).is_none()
+        };
+        if is_unmarked {
+            let handle = self.handle.lock();
+            deferred_markers::mark(device, *handle, &self.submissions, number);
+        }
+        self.submissions.lock().marker(number)
+    }
+
+    /// Notes that a submission that the caller awaited has ended; its marker is freed if no other thread waits for it.
+    pub(crate) fn let_go(&self, device: &Device, awaited: Awaited) {
+        let mut submissions = self.submissions.lock();
+        self.collect(device, &mut submissions);
+        let free = submissions.let_go(awaited);
+        drop(submissions);
+        device.markers.give(&device.ash, free);
+    }
+
+    /// Forgets the submissions of a queue that is idle and whose device is about to be destroyed.
+    pub(crate) fn forget(&self, device: &Device) {
+        let left = self.submissions.lock().clear();
+        self.settle(device, &left);
+        self.meter.iter().for_each(|meter| meter.destroy_stamps(device));
+    }
+
+    /// Numbers a call's submissions, which get to the driver at once or wait, and makes them pending.
+    fn begin_all(
+        &self,
+        call: &Calling<'_, impl Fn(&Group, Place) -> Result<(), Fault>>,
+        at_once: bool,
+    ) -> Result<Few<Begun>, Fault> {
+        let Calling { device, groups, fence, .. } = call;
+        let state = fence.as_ref().map(|fence| fence.lock_unused(device)).transpose()?;
+        let mut begun = Few::new();
+        // All of them before the first runs, so that a call is refused as a whole.
+        let outcome = (0..groups.len()).try_for_each(|at| {
+            begun.push(self.begin(call, at, at_once)?);
+            Ok(())
+        });
+        let outcome = outcome.and_then(|()| {
+            groups.iter().zip(&begun).try_for_each(|(group, begun)| {
+                let place = self.place(begun.number);
+                match group.uses.submit(place) {
+                    true => (call.mark)(group, place),
+                    false => Err(Fault::invalid("an object is submitted while it is destroyed")),
+                }
+            })
+        });
+        if let Err(fault) = outcome {
+            self.withdraw(device, &numbers(&begun));
+            return Err(fault);
+        }
+        if let (Some(mut last), Some(begun)) = (state, begun.last()) {
+            *last = Some(self.place(begun.number));
+        }
+        Ok(begun)
+    }
+
+    /// Takes note of a submission of a call's group before the driver gets it, because a driver may take its time.
+    fn begin<M>(&self, call: &Calling<'_, M>, at: usize, at_once: bool) -> Result<Begun, Fault> {
+        let Calling { context, device, groups, .. } = call;
+        let (group, is_last) = (&groups[at], at + 1 == groups.len());
+        let fence = call.fence.as_ref().filter(|_| is_last);
+        let mut submissions = self.submissions.lock();
+        self.collect(device, &mut submissions);
+        let limit = context.env.limits.submissions;
+        if submissions.len() >= limit {
+            return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
+        }
+        // The guest's fence is as good a marker as ours, and the driver takes only one.
+        // One that is signalled, against valid usage, says nothing.
+        let is_signalled = |fence: &Fence| device.markers.is_signalled(&device.ash, fence.raw.as_raw());
+        let lent = fence.filter(|fence| !is_signalled(fence)).cloned();
+        let is_asked_for = self.asks.submitted();
+        let meter = self.meter.as_ref();
+        let may_spare = at_once && is_last && fence.is_none() && !is_asked_for;
+        let marker = match &lent {
+            Some(fence) => Some(fence.raw.as_raw()),
+            None if may_spare && deferred_markers::spares_marker(&submissions, group, meter) => None,
+            None => Some(device.markers.take(&device.ash)?),
+        };
+        let waits = group.waits();
+        let is_traced = meter.is_some_and(|meter| meter.gate().is_traced());
+        let beginning = Beginning {
+            is_held: !at_once,
+            marker,
+            lent,
+            waits: waits.clone(),
+            progress: group.signal(),
+            traced: is_traced.then(page_clock),
+        };
+        self.journal.submits();
+        let number = submissions.begin(beginning, Instant::now());
+        drop(submissions);
+        context.watchdog_wake.wake();
+        Ok(Begun { number, waits })
+    }
+
+    /// Gives one group to the driver. `handle` is the host's queue, locked.
+    fn dispatch(
+        &self,
+        device: &Device,
+        handle: vk::Queue,
+        of: &Dispatch<'_>,
+        submit: &mut Submit<'_>,
+    ) -> i32 {
+        let Dispatch { group, number, ready, fence } = *of;
+        if group.may_be_held_up() {
+            // It is not known how long this one takes.
+            deferred_markers::mark_up_to(device, handle, &self.submissions, Number::MAX);
+        }
+        let (dispatched, slot) = match &self.meter {
+            Some(meter) => Some(meter.note_dispatch(device, group, ready)).unzip(),
+            None => (None, None),
+        };
+        let marker = self.submissions.lock().grant(number, dispatched).unwrap_or_default();
+        let taken = if fence == 0 { marker } else { fence };
+        let mut result = submit(handle, &group.batches, taken, slot.flatten());
+        if result >= 0 && fence != 0 && fence != marker {
+            // The guest's fence took the only place.
+            // SAFETY: queue and marker are live, the queue is locked.
+            let marked = unsafe { device.ash.queue_submit(handle, &[], vk::Fence::from_raw(marker)) };
+            // What runs unwatched must not go on.
+            result = marked.map_or(vk::Result::ERROR_DEVICE_LOST.as_raw(), |()| result);
+        }
+        if result >= 0 {
+            self.submissions.lock().enter_driver(number);
+            group.promise();
+        }
+        result
+    }
+
+    /// Tells the gate that the driver does not get groups that have passed it.
+    fn give_up(&self, groups: &[Group]) {
+        let counted = groups.iter().filter(|group| !group.is_free).count();
+        if let Some(meter) = self.meter.as_ref().filter(|_| counted > 0) {
+            meter.give_up(counted);
+        }
+    }
+
+    /// Settles what is complete.
+    fn collect(&self, device: &Device, submissions: &mut Submissions) {
+        let complete = submissions.collect(&device, Instant::now);
+        if !complete.is_empty() {
+            self.settle(device, &complete);
+        }
+    }
+
+    /// Tells the gate and the journal of submissions that have ended, and frees their markers.
+    fn settle(&self, device: &Device, ended: &[Ended]) {
+        self.meter.iter().for_each(|meter| ended.iter().for_each(|one| meter.account(device, one)));
+        if device.markers.have_failed() {
+            self.journal.fails();
+        }
+        self.journal.completed(ended.len());
+        device.markers.give(&device.ash, ended.iter().filter_map(|one| one.free));
+    }
+
+    /// Has the end marked of all that the driver has up to a number, unless another thread submits just now: the caller has to ask again then.
+    /// Waits for no lock of a queue, as others may be held.
+    fn mark_up_to(&self, device: &Device, number: Number) {
+        if let Some(handle) = self.handle.try_lock() {
+            deferred_markers::mark_up_to(device, *handle, &self.submissions, number);
+        }
+    }
+}
+
+fn numbers(begun: &[Begun]) -> Few<Number> {
+    begun.iter().map(|one| one.number).collect()
+}
