@@ -155,7 +155,7 @@ impl Admission {
         let Some(part) = held.parts.pop_front() else { return Ok(None) };
         let dispatch = Dispatch {
             group: &part.group,
-            number: part.begun.number,
+            begun: &part.begun,
             ready: part.ready.unwrap_or(u64::MAX),
             fence: guests.as_ref().map_or(0, |fence| fence.raw.as_raw()),
         };

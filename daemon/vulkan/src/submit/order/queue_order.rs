@@ -72,14 +72,16 @@ pub(crate) struct Begun {
     pub number: Number,
     /// What it waits for.
     pub waits: Waits,
+    /// True if the end of what is before it has to be marked before it gets to the driver: it is not known how long this one takes.
+    pub hides_end: bool,
 }
 
 /// A group that the driver is about to get.
 pub(crate) struct Dispatch<'a> {
     /// The group.
     pub group: &'a Group,
-    /// The number of its submission.
-    pub number: Number,
+    /// Its submission.
+    pub begun: &'a Begun,
     /// The time at which it was found ready ([`super::submission::Dispatched::ready`]).
     pub ready: u64,
     /// The guest's fence behind it, or 0.
@@ -144,7 +146,7 @@ impl Order {
         for (at, (group, begun)) in call.groups.iter().zip(&begun_all).enumerate() {
             let behind = &call.groups[at + 1..];
             let fence = if behind.is_empty() { guests } else { 0 };
-            let dispatch = Dispatch { group, number: begun.number, ready: 0, fence };
+            let dispatch = Dispatch { group, begun, ready: 0, fence };
             result = self.dispatch(call.device, *handle, &dispatch, submit);
             if result < 0 {
                 self.withdraw(call.device, &numbers(&begun_all[at..]));
@@ -171,7 +173,7 @@ impl Order {
     pub(crate) fn submit_held(&self, device: &Device, of: &Dispatch<'_>, submit: &mut Submit<'_>) -> i32 {
         let handle = self.handle.lock();
         // The queue is not cleared from here on, as the host's queue is locked.
-        let is_forgotten = self.submissions.lock().has_ended(of.number);
+        let is_forgotten = self.submissions.lock().has_ended(of.begun.number);
         match is_forgotten {
             true => vk::Result::ERROR_DEVICE_LOST.as_raw(),
             false => self.dispatch(device, *handle, of, submit),
@@ -367,6 +369,7 @@ impl Order {
             None if may_spare && deferred_markers::spares_marker(&submissions, group, meter) => None,
             None => Some(device.markers.take(&device.ash)?),
         };
+        let hides_end = group.may_be_held_up() && submissions.ends_unmarked();
         let waits = group.waits();
         let is_traced = meter.is_some_and(|meter| meter.gate().is_traced());
         let beginning = Beginning {
@@ -381,7 +384,7 @@ impl Order {
         let number = submissions.begin(beginning, Instant::now());
         drop(submissions);
         context.watchdog_wake.wake();
-        Ok(Begun { number, waits })
+        Ok(Begun { number, waits, hides_end })
     }
 
     /// Gives one group to the driver. `handle` is the host's queue, locked.
@@ -392,9 +395,9 @@ impl Order {
         of: &Dispatch<'_>,
         submit: &mut Submit<'_>,
     ) -> i32 {
-        let Dispatch { group, number, ready, fence } = *of;
-        if group.may_be_held_up() {
-            // It is not known how long this one takes.
+        let Dispatch { group, begun, ready, fence } = *of;
+        let number = begun.number;
+        if begun.hides_end {
             deferred_markers::mark_up_to(device, handle, &self.submissions, Number::MAX);
         }
         let (dispatched, slot) = match &self.meter {

@@ -145,6 +145,11 @@ impl Submissions {
             && self.pending.iter().rev().take_while(|last| !last.has_marker()).count() < most
     }
 
+    /// Returns whether nothing tells the end of the last.
+    pub(super) fn ends_unmarked(&self) -> bool {
+        self.pending.back().is_some_and(|last| !last.has_marker())
+    }
+
     /// Returns the last that the driver has, if no marker tells the end of all up to `number` that it has, and there are any.
     pub(super) fn unmarked(&mut self, number: Number) -> Option<Number> {
         let in_driver = self.in_driver();

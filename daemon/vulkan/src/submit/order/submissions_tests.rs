@@ -382,3 +382,14 @@ fn what_cannot_have_begun_is_told_from_what_runs() {
     queue.grant(held, None);
     assert!(!queue.is_blocked(&driver, held));
 }
+
+#[test]
+fn the_last_may_have_no_marker() {
+    let now = Instant::now();
+    let mut queue = Submissions::new(now);
+    assert!(!queue.ends_unmarked());
+    submit_unmarked(&mut queue, now);
+    assert!(queue.ends_unmarked());
+    submit_next(&mut queue, now);
+    assert!(!queue.ends_unmarked());
+}

@@ -5,6 +5,7 @@
 use crate::kinds::semaphore::{Progress, Signal};
 use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The driver, as far as it is asked how submissions stand.
@@ -35,7 +36,7 @@ pub(crate) enum Wait {
 
 /// All that a submission waits for; most wait for nothing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waits(Option<Arc<[Wait]>>);
+pub(crate) struct Waits(Option<Arc<SmallVec<[Wait; 2]>>>);
 
 impl Waits {
     fn all(&self) -> impl Iterator<Item = &Wait> {
@@ -71,8 +72,7 @@ impl Waits {
 
 impl FromIterator<Wait> for Waits {
     fn from_iter<I: IntoIterator<Item = Wait>>(waits: I) -> Self {
-        let mut waits = waits.into_iter().peekable();
-        let has_any = waits.peek().is_some();
-        Self(has_any.then(|| waits.collect()))
+        let waits: SmallVec<_> = waits.into_iter().collect();
+        Self((!waits.is_empty()).then(|| Arc::new(waits)))
     }
 }
