@@ -160,14 +160,14 @@ struct Ending {
     killed: bool,
 }
 
-/// What is known of why a worker leaves its context.
+/// The reason why a worker leaves its context, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
-    /// Everything: the device process has told it to end, or has killed it.
+    /// The device process has told it to end, or has killed it.
     Known,
-    /// Nothing: it went without a word, and how it ends is why its context is lost.
+    /// The worker went without a word: the way in which it ends is why its context is lost.
     Unexplained,
-    /// It was to take a context over, which is not lost; how it ends is why it did not.
+    /// The worker was to take a context over, which is not lost: the way in which it ends is why it did not.
     Successor,
 }
 

@@ -176,7 +176,7 @@ impl Gate {
     }
 
     /// Lets one submission that was counted as ready pass, if it may; returns whether it may. The caller has the turn ([`Self::turn`]).
-    pub fn pass_held(&self) -> bool {
+    pub(crate) fn pass_held(&self) -> bool {
         self.let_pass(1, 1)
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Held {
 pub(crate) struct Part {
     /// The group.
     pub group: Group,
-    /// Its submission.
+    /// The group's submission.
     pub begun: Begun,
     /// The time at which it was found ready, in nanoseconds of the monotonic clock; none if it was not looked at since.
     pub ready: Option<u64>,

@@ -1,4 +1,4 @@
-//! What a queue tells the gate of its submissions: when each began and ended, and how much of the GPU's time it took.
+//! The measuring of submissions for the gate: when each began and ended, and how much of the GPU's time it took.
 
 use super::batches::Group;
 use super::submission::{Dispatched, Ended};

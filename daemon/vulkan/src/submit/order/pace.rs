@@ -1,4 +1,4 @@
-//! How long the submissions of a queue run, as seen by a thread that looks now and then.
+//! The time for which submissions of a queue run, as seen by a thread that looks now and then.
 //!
 //! A submission may wait for as long as a program likes before it runs: for a semaphore that a host thread or another queue signals
 //! later (Vulkan 7.4.1, wait-before-signal). So its time begins when what it waits for is there and what was submitted to its queue
@@ -26,7 +26,7 @@ pub(super) struct Pace {
     learned: Learned,
 }
 
-/// What is known of how long submissions take.
+/// The time that submissions take, as far as it is known.
 #[derive(Debug)]
 struct Learned {
     /// The last look.

@@ -68,9 +68,9 @@ pub(crate) struct Calling<'a, M> {
 /// A submission that has begun.
 #[derive(Clone, Debug)]
 pub(crate) struct Begun {
-    /// Its number.
+    /// The submission's number.
     pub number: Number,
-    /// What it waits for.
+    /// The semaphores and submissions that it waits for before it runs.
     pub waits: Waits,
     /// True if the end of what is before it has to be marked before it gets to the driver: it is not known how long this one takes.
     pub hides_end: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Begun {
 pub(crate) struct Dispatch<'a> {
     /// The group.
     pub group: &'a Group,
-    /// Its submission.
+    /// The group's submission.
     pub begun: &'a Begun,
     /// The time at which it was found ready ([`super::submission::Dispatched::ready`]).
     pub ready: u64,

@@ -29,7 +29,7 @@ pub(crate) struct Submission {
     /// The guest's fence, if that is the marker: it is not reset or destroyed before the submission is known to be complete.
     lent: Option<Arc<Fence>>,
     waits: Waits,
-    /// What binary semaphores that it signals know of it.
+    /// The progress by which binary semaphores that it signals know of it.
     progress: Option<Progress>,
     /// The record of when and how it was dispatched, if there is a gate.
     dispatched: Option<Dispatched>,
@@ -48,9 +48,9 @@ pub(crate) struct Beginning {
     pub marker: Option<u64>,
     /// The guest's fence, if that is the marker.
     pub lent: Option<Arc<Fence>>,
-    /// What it waits for before it runs.
+    /// The semaphores and submissions that it waits for before it runs.
     pub waits: Waits,
-    /// What binary semaphores that it signals know of it, if it signals any.
+    /// The progress by which binary semaphores that it signals know of it, if it signals any.
     pub progress: Option<Progress>,
     /// The time of the clock of traces, if a trace is taken of it.
     pub traced: Option<u64>,
@@ -65,7 +65,7 @@ enum Stage {
     InDriver,
 }
 
-/// What tells the end of a submission.
+/// The fence that tells the end of a submission, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
     /// Nothing of its own: it ends when one behind it does.
@@ -92,9 +92,9 @@ pub(crate) struct Dispatched {
 /// A submission that is over, to be settled.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its number.
+    /// The submission's number.
     pub number: Number,
-    /// Its marker, if it is ours and no thread waits for it.
+    /// The marker, if it is ours and no thread waits for it.
     pub free: Option<u64>,
     /// The record of when and how it was dispatched, if there is a gate.
     pub dispatched: Option<Dispatched>,
@@ -105,7 +105,7 @@ pub(crate) struct Ended {
 /// A submission that a thread waits for. Its marker stays until the thread gives this back.
 #[derive(Debug)]
 pub(crate) struct Awaited {
-    /// Its number.
+    /// The submission's number.
     pub number: Number,
     lent: Option<Arc<Fence>>,
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 /// The submissions of a queue, locked to be looked at.
 pub(super) type LockedSubmissions = Ranked<SUBMISSIONS, Submissions>;
 
-/// What there is of each submission of a call, or of each that ends at one time: one, usually.
+/// A value for each submission of a call, or for each that ends at one time: one, usually.
 pub(crate) type Few<T> = SmallVec<[T; 1]>;
 
 /// The submissions of a queue.

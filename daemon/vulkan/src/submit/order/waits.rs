@@ -1,4 +1,4 @@
-//! What a submission waits for before it can run: values of timeline semaphores, and submissions that signal binary ones.
+//! The waits of a submission before it can run: for values of timeline semaphores, and for submissions that signal binary ones.
 //!
 //! This file knows no driver: what a fence or a semaphore says is asked through [`Driver`].
 
