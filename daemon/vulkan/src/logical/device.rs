@@ -365,14 +365,16 @@ impl Device {
     /// Waits until all queues of the device are idle, and destroys what is not the guest's. No thread uses the guest's objects any
     /// more.
     pub fn end(&self) {
-        let queues = std::mem::take(&mut *self.queues.lock());
-        queues.iter().for_each(|(_, queue)| queue.close());
+        // They are asked what has completed until nothing is pending: others may want to destroy what is.
+        let queues = self.queues();
+        queues.iter().for_each(|queue| queue.close());
         let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
         // The thread that looks how long submissions run submits markers, and must not meanwhile.
         let _alone: Vec<_> = handles.iter().map(|handle| handle.lock_another()).collect();
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };
-        queues.iter().for_each(|(_, queue)| queue.forget_submissions(self));
+        queues.iter().for_each(|queue| queue.forget_submissions(self));
+        self.queues.lock().clear();
         self.markers.destroy(&self.ash);
         if let Some(queue) = self.own_queue() {
             queue.destroy(&self.ash);
@@ -383,6 +385,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        // A thread that noticed the end of a submission late may have given one back.
+        self.markers.destroy(&self.ash);
         // SAFETY: the device is live, and this is the last that holds it.
         unsafe { self.pipeline_caches.ours.destroy(&self.ash) };
         // SAFETY: objects hold an `Arc` of their device, so none is left; queues end with the device.

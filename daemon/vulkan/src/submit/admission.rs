@@ -107,28 +107,23 @@ impl Admission {
         if held.is_closed() {
             return Err(Fault::invalid("a submission to a queue whose device is destroyed"));
         }
-        let begun = self.order.hold(&call)?;
+        let begun = self.order.begin_held(&call)?;
         let Calling { groups, fence, .. } = call;
         fence.iter().for_each(|fence| fence.hold(true));
         let part = |(group, begun)| Part { group, begun, ready: None };
         let parts = groups.into_iter().zip(begun).map(part).collect();
-        held.push(Entry::Held(Box::new(Held { parts, fence, submit })));
+        held.push(Box::new(Held { parts, fence, submit }));
         drop(held);
         self.gate.arrived();
         Ok(())
     }
 
-    /// Puts a fence of the guest's kernel into the held queue. Returns it if nothing waits there.
+    /// Puts a fence of the guest's kernel into the held queue. Returns it if nothing waits there, or nothing that waits will be dispatched.
     pub(super) fn hold_fence(&self, done: Done) -> Option<Done> {
-        let mut held = self.held.lock();
-        if held.is_empty() {
-            return Some(done);
-        }
-        held.push(Entry::Fence(done));
-        None
+        self.held.lock().push_fence(done)
     }
 
-    /// Has the driver watched, if necessary, after something was submitted at once: if the lease has just ended, no thread looks at it yet.
+    /// Has the driver watched after something was submitted at once, if necessary: if the lease ended just then, no thread would notice its end.
     pub(super) fn submitted_at_once(&self) {
         if self.gate.wants_completions() {
             self.watcher.watch();
@@ -200,7 +195,7 @@ impl Lane for Admission {
                 None
             }),
         };
-        let refused = self.held.lock().taken(rest);
+        let refused = self.held.lock().finish(rest);
         refused.iter().for_each(|held| self.give_up(&device, held));
         Step::Done
     }

@@ -2,27 +2,18 @@
 
 use super::order::queue_order::Order;
 use super::order::submission::Awaited;
-use super::threads;
+use super::threads::{self, Waiting};
 use crate::logical::device::Device;
 use crate::logical::timeline::Done;
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
+use crossbeam_channel::Receiver;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use waiting::look::Habit;
 use waiting::tunables;
 
 /// The fences of one queue.
 pub(super) struct Fences {
     order: Arc<Order>,
-    waiter: Mutex<Option<Waiter>>,
-}
-
-/// The thread that waits for submissions of one queue in order.
-#[derive(Debug)]
-struct Waiter {
-    fences: Sender<Pending>,
-    thread: JoinHandle<()>,
+    waiting: Waiting<Pending>,
 }
 
 struct Pending {
@@ -33,7 +24,7 @@ struct Pending {
 impl Fences {
     /// Begins for a queue of which no fence is asked for.
     pub(super) fn new(order: Arc<Order>) -> Arc<Self> {
-        Arc::new(Self { order, waiter: Mutex::new(None) })
+        Arc::new(Self { order, waiting: Waiting::new() })
     }
 
     /// Calls `done` when all that the driver has of the queue has ended, in order; at once if the device is gone or lost.
@@ -46,11 +37,11 @@ impl Fences {
                 return device.tell_end(self.order.place(ended));
             }
         };
-        let mut waiter = self.waiter.lock();
-        let waiter =
-            waiter.get_or_insert_with(|| Waiter::start(Arc::clone(&device), Arc::clone(&self.order)));
-        if let Err(refused) = waiter.fences.send(Pending { last, done }) {
-            let Pending { last, done } = refused.into_inner();
+        let refused = self.waiting.send(Pending { last, done }, |arriving| {
+            let (device, order) = (Arc::clone(&device), Arc::clone(&self.order));
+            threads::start("queue", move || wait_in_order(&device, &order, &arriving))
+        });
+        if let Some(Pending { last, done }) = refused {
             done();
             self.order.let_go(&device, last);
         }
@@ -58,17 +49,7 @@ impl Fences {
 
     /// Answers the fences that are pending, in order, and ends the thread.
     pub(super) fn end(&self) {
-        let Some(Waiter { fences, thread }) = self.waiter.lock().take() else { return };
-        drop(fences);
-        threads::join(thread);
-    }
-}
-
-impl Waiter {
-    fn start(device: Arc<Device>, order: Arc<Order>) -> Self {
-        let (fences, pending) = unbounded::<Pending>();
-        let thread = threads::start("queue", move || wait_in_order(&device, &order, &pending));
-        Self { fences, thread }
+        self.waiting.end();
     }
 }
 

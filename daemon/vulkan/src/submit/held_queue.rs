@@ -63,9 +63,18 @@ impl HeldQueue {
         self.waiting.is_empty() && !self.busy
     }
 
-    /// Adds an entry at the end of the held queue.
-    pub(crate) fn push(&mut self, entry: Entry) {
-        self.waiting.push_back(entry);
+    /// Adds a call at the end of the held queue.
+    pub(crate) fn push(&mut self, held: Box<Held>) {
+        self.waiting.push_back(Entry::Held(held));
+    }
+
+    /// Adds a fence at the end of the held queue. Returns it if nothing is before it, or nothing will be dispatched any more.
+    pub(crate) fn push_fence(&mut self, done: Done) -> Option<Done> {
+        if self.is_empty() || self.is_closed {
+            return Some(done);
+        }
+        self.waiting.push_back(Entry::Fence(done));
+        None
     }
 
     /// Takes the first out, if it is ready and `pass` lets it pass.
@@ -80,8 +89,8 @@ impl HeldQueue {
         Ok(first)
     }
 
-    /// Notes that what was taken out is dispatched; `rest` of it is first again, or is returned if the held queue was closed meanwhile.
-    pub(crate) fn taken(&mut self, rest: Option<Box<Held>>) -> Option<Box<Held>> {
+    /// Notes that the entry that was taken out is dispatched. What is not, the `rest`, is first again, or is returned if the held queue was closed meanwhile.
+    pub(crate) fn finish(&mut self, rest: Option<Box<Held>>) -> Option<Box<Held>> {
         self.busy = false;
         match rest {
             Some(rest) if !self.is_closed => self.waiting.push_front(Entry::Held(rest)),
@@ -141,5 +150,41 @@ impl Held {
 impl Part {
     fn is_ready(&self, driver: &impl Driver) -> bool {
         self.begun.waits.are_ready(driver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::venus::generated::Semaphore;
+
+    struct NoDriver;
+
+    impl Driver for NoDriver {
+        fn is_signalled(&self, _: u64) -> bool {
+            false
+        }
+
+        fn has_reached(&self, _: Semaphore, _: u64, _: u64) -> bool {
+            false
+        }
+    }
+
+    fn fence() -> Done {
+        Box::new(|| {})
+    }
+
+    #[test]
+    fn a_fence_waits_for_what_is_dispatched_unless_the_queue_is_closed() {
+        let mut queue = HeldQueue::default();
+        assert!(queue.push_fence(fence()).is_some(), "nothing is before it");
+        queue.push(Box::new(Held { parts: VecDeque::new(), fence: None, submit: Box::new(|_, _, _, _| 0) }));
+        assert!(queue.push_fence(fence()).is_none());
+        let taken = queue.take(&NoDriver, || true);
+        assert!(matches!(taken, Ok(Entry::Held(_))));
+        assert_eq!(queue.close().len(), 1);
+        assert!(queue.push_fence(fence()).is_some(), "it would never be answered");
+        let Ok(Entry::Held(rest)) = taken else { return };
+        assert!(queue.finish(Some(rest)).is_some() && queue.is_empty());
     }
 }

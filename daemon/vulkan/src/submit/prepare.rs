@@ -106,6 +106,7 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
             let runs = |id: &_| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));
             let mut groups = Group::of_lost(submits.len(), command_buffers().filter(runs));
             let l = call.lowering();
+            groups.iter().for_each(|group| group.use_semaphores(&l.objects, batches));
             let is_there = !matches!(l.handle(fence), Err(Fault::Failed(_)));
             let fence = if is_there { fence } else { venus::Fence(0) };
             let fence = behind(&l, &mut groups, fence)?;

@@ -116,7 +116,8 @@ impl Queue {
     ///
     /// It has asked for none, or the device is being destroyed.
     pub(super) fn first_of(context: &Context, device: &Device) -> Result<Arc<Self>, Fault> {
-        let id = device.first_queue().ok_or_else(|| Fault::lost("a device without queues"))?;
+        let id =
+            device.first_queue().ok_or_else(|| Fault::invalid("a queue is used of a device without one"))?;
         let queue = context.objects.read().get(id)?.shared::<venus::Queue>()?;
         match std::ptr::eq(device, Arc::as_ptr(&queue.device()?)) {
             true => Ok(queue),

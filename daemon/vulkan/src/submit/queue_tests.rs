@@ -1,9 +1,13 @@
 //! Queues of the null driver: submissions that are refused, and queues that have no name.
 
+use super::super::order::batches::{Group, Groups};
+use super::super::order::queue_order::Calling;
 use crate::Cancel;
+use crate::context::error::Fault;
 use crate::fuzzing::world_for_tests::{DEVICE, World};
 use crate::fuzzing::{LIMITS, release, stall};
 use crate::gates::gate::Gate;
+use crate::kinds::semaphore::Signal;
 use config::{ContextLimits, Passage};
 use protocol::venus::generated as venus;
 use shm::{Counters, Doorbell, GateSide, SchedulerSide, grant_page};
@@ -75,6 +79,24 @@ fn a_device_whose_queue_has_no_name_does_not_take_that_of_another() {
     let info = venus::ImportSemaphoreResourceInfoMESA { p_next: &[], semaphore: SEMAPHORE, resource_id: 0 };
     let import =
         venus::ImportSemaphoreResourceMESA { device: DEVICE, p_import_semaphore_resource_info: Some(&info) };
-    let refused = world.try_execute(&Command::ImportSemaphoreResourceMESA(import), &Cancel::default());
-    assert_eq!(refused.unwrap_err().to_string(), "a device without queues");
+    world.execute(&Command::ImportSemaphoreResourceMESA(import));
+    let semaphore = world.renderer.context().objects.shared(SEMAPHORE).unwrap();
+    assert!(matches!(*semaphore.lock(), Signal::Binary(None)), "another device's queue signals it");
+}
+
+#[test]
+fn nothing_is_submitted_behind_the_end_of_a_device() {
+    let world = World::reliable();
+    ask_for_queue(&world, DEVICE, 1);
+    let (queue, device) = {
+        let objects = world.renderer.context().objects.read();
+        let device = objects.get(DEVICE).unwrap().shared::<venus::Device>().unwrap();
+        (objects.get(QUEUE).unwrap().shared::<venus::Queue>().unwrap(), device)
+    };
+    world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
+    let groups: Groups = [Group::default()].into_iter().collect();
+    let mark = |_: &Group, _| Ok(());
+    let call = Calling { context: world.renderer.context(), device: &device, groups, fence: None, mark };
+    let mut submit = |_, _: &_, _, _| panic!("the driver is called");
+    assert!(matches!(queue.submit_now(&call, &mut submit), Err(Fault::Failed(_))));
 }

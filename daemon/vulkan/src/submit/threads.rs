@@ -1,6 +1,53 @@
 //! The threads of queues, which wait for submissions.
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
 use std::thread::JoinHandle;
+
+/// A thread that waits for what it is sent, and starts with the first of it.
+#[derive(Debug)]
+pub(super) struct Waiting<T>(Mutex<State<T>>);
+
+#[derive(Debug)]
+enum State<T> {
+    /// Nothing was sent so far.
+    Idle,
+    /// The thread takes what is sent.
+    Runs { sent: Sender<T>, thread: JoinHandle<()> },
+    /// The thread has ended, or never starts.
+    Ended,
+}
+
+impl<T> Waiting<T> {
+    /// Begins without a thread.
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(State::Idle))
+    }
+
+    /// Sends something to the thread, which `start` starts if it does not run. Returns it if the thread has ended.
+    pub(super) fn send(&self, value: T, start: impl FnOnce(Receiver<T>) -> JoinHandle<()>) -> Option<T> {
+        let mut state = self.0.lock();
+        if matches!(*state, State::Idle) {
+            let (sent, arriving) = unbounded();
+            *state = State::Runs { sent, thread: start(arriving) };
+        }
+        match &*state {
+            State::Runs { sent, .. } => sent.send(value).err().map(|refused| refused.into_inner()),
+            State::Idle | State::Ended => Some(value),
+        }
+    }
+
+    /// Lets the thread take what was sent, and ends it.
+    pub(super) fn end(&self) {
+        let state = std::mem::replace(&mut *self.0.lock(), State::Ended);
+        if let State::Runs { sent, thread } = state {
+            drop(sent);
+            if thread.join().is_err() {
+                log::error!("a thread that waits for a queue has panicked, which is a bug");
+            }
+        }
+    }
+}
 
 /// Starts a thread that others will wait for. If it cannot be started this process ends, and its context is lost: half of it would
 /// leave the guest waiting for ever.
@@ -9,11 +56,4 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHand
         log::error!("worker ends: no thread ({error}): see --max-tasks, and TasksMax= of the unit");
         std::process::abort()
     })
-}
-
-/// Waits for the end of a thread that waits for a queue.
-pub(super) fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        log::error!("a thread that waits for a queue has panicked, which is a bug");
-    }
 }

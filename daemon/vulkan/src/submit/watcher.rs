@@ -3,71 +3,43 @@
 use super::order::queue_order::Order;
 use super::order::submission::Awaited;
 use super::order::submissions::Watched;
-use super::threads;
+use super::threads::{self, Waiting};
 use crate::logical::device::Device;
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
+use crossbeam_channel::Receiver;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// The watcher of one queue.
 pub(super) struct Watcher {
     order: Arc<Order>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Nothing was to be watched so far.
-    Idle,
-    /// The thread watches what it is sent.
-    Runs { watched: Sender<Awaited>, thread: JoinHandle<()> },
-    /// The device is destroyed, and nothing is watched any more.
-    Ended,
+    waiting: Waiting<Awaited>,
 }
 
 impl Watcher {
     /// Begins for a queue that has nothing to watch.
     pub(super) fn new(order: Arc<Order>) -> Self {
-        Self { order, state: Mutex::new(State::Idle) }
+        Self { order, waiting: Waiting::new() }
     }
 
-    /// Watches a submission that the driver has, and then others as long as the gate wants to know of their ends. Does nothing if one is watched.
+    /// Starts to watch a submission that the driver has, unless one is watched already. The thread goes on with others as long as the gate wants to
+    /// know of their ends.
     pub(super) fn watch(&self) {
         let Ok(device) = self.order.device() else { return };
         let Some(awaited) = next(&self.order) else { return };
-        let mut state = self.state.lock();
-        if matches!(*state, State::Idle) {
-            *state = self.start(&device);
-        }
-        let refused = match &*state {
-            State::Runs { watched, .. } => watched.send(awaited).err().map(|refused| refused.into_inner()),
-            State::Idle | State::Ended => Some(awaited),
-        };
-        drop(state);
+        let refused = self.waiting.send(awaited, |arriving| {
+            let (device, order) = (Arc::clone(&device), Arc::clone(&self.order));
+            threads::start("watch", move || watch_all(&device, &order, &arriving))
+        });
         refused.into_iter().for_each(|awaited| self.order.let_go(&device, awaited));
     }
 
     /// Lets the thread wait for what is left, and ends it.
     pub(super) fn end(&self) {
-        let state = std::mem::replace(&mut *self.state.lock(), State::Ended);
-        if let State::Runs { watched, thread } = state {
-            drop(watched);
-            threads::join(thread);
-        }
-    }
-
-    fn start(&self, device: &Arc<Device>) -> State {
-        let (watched, arriving) = unbounded::<Awaited>();
-        let (device, order) = (Arc::clone(device), Arc::clone(&self.order));
-        State::Runs {
-            watched,
-            thread: threads::start("watch", move || watch_all(&device, &order, &arriving)),
-        }
+        self.waiting.end();
     }
 }
 
-/// Waits for the submissions that arrive, and for those that have to be watched behind them.
+/// Waits for the submissions that arrive, and for those that have to be watched behind them. One is watched at a time: a guest's fence cannot be
+/// reset while its submission is.
 fn watch_all(device: &Device, order: &Order, arriving: &Receiver<Awaited>) {
     let mut following = None;
     while let Some(awaited) = following.take().or_else(|| arriving.recv().ok()) {
@@ -76,16 +48,14 @@ fn watch_all(device: &Device, order: &Order, arriving: &Receiver<Awaited>) {
         }
         order.let_go(device, awaited);
         let wants_next = order.gate().is_some_and(|gate| gate.wants_completions());
-        // What has arrived comes first: a guest's fence cannot be reset while its submission is awaited.
-        let follows = || wants_next.then(|| next(order)).flatten();
-        following = arriving.try_recv().ok().or_else(follows);
+        following = wants_next.then(|| next(order)).flatten();
     }
 }
 
 /// Returns the submission to be watched next, if the driver has any and none is watched.
 fn next(order: &Order) -> Option<Awaited> {
     let gate = order.gate()?;
-    // With a lease there is more in the driver than a moment's work, of which some has to be over before more gets there.
+    // With a lease the driver has more than a moment's work, and there is room for more when some of it is over.
     let which = match (gate.is_traced(), gate.is_open()) {
         (true, _) => Watched::First,
         (false, true) => Watched::Half,

@@ -101,6 +101,13 @@ impl Group {
         }
     }
 
+    /// Notes that the group uses those semaphores of batches that are there.
+    pub(crate) fn use_semaphores(&self, objects: &Reading<'_>, batches: &[impl Batch]) {
+        let used = batches.iter().flat_map(|batch| batch.waits().chain(batch.signals()));
+        let used = used.filter_map(|(semaphore, _)| objects.get(semaphore).ok());
+        used.for_each(|semaphore| self.uses.add(&semaphore.usage));
+    }
+
     /// Returns what the group waits for, as things stand: the signal of a binary semaphore is taken.
     pub(super) fn waits(&self) -> Waits {
         let wait = |used: &Used| match &mut *used.signal.lock() {

@@ -85,7 +85,7 @@ impl Meter {
         let stamps = self.made_stamps();
         let stamped = stamps.zip(dispatched.stamp);
         let stamped = stamped.map(|(stamps, index)| stamps.give_back(&device.ash, index, now));
-        // What has stamps that were never written had nothing to do.
+        // Stamps that were never written mean that the batches had no command buffers.
         let (begin, end) = stamped.map_or((dispatched.at, now), |written| written.unwrap_or((now, now)));
         let mut known = self.known.lock();
         let seen = (begin.max(known.seen).min(end), end);
@@ -103,7 +103,7 @@ impl Meter {
         if !dispatched.counts {
             busy = 0;
         }
-        // The next may be complete at the same moment as far as is known, and has had time of its own.
+        // It is charged up to here only: the next one may be noticed at the same moment, and ran in time of its own.
         known.charged = if stamped.is_some() { end } else { begin + busy }.max(known.charged);
         let family = device.physical.families.get(self.family as usize);
         let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
@@ -119,7 +119,7 @@ impl Meter {
     }
 
     /// Tells the gate that the driver does not get `count` submissions that passed it.
-    pub(super) fn give_up(&self, count: usize) {
+    pub(super) fn uncount(&self, count: usize) {
         let (now, count) = (page_clock(), count as u32);
         self.gate.completed(&Work { begin: now, end: now, busy: 0, count, copy: false });
     }

@@ -72,7 +72,7 @@ pub(crate) struct Begun {
     pub number: Number,
     /// The semaphores and submissions that it waits for before it runs.
     pub waits: Waits,
-    /// True if the end of what is before it has to be marked before it gets to the driver: it is not known how long this one takes.
+    /// True if those before it have no marker and have to get one first: this one may take any time, and their end would be known as late.
     pub hides_end: bool,
 }
 
@@ -140,7 +140,7 @@ impl Order {
         submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
         let handle = self.handle.lock();
-        let begun_all = self.begin_all(call, true).inspect_err(|_| self.give_up(&call.groups))?;
+        let begun_all = self.begin_all(call, true).inspect_err(|_| self.uncount(&call.groups))?;
         let guests = call.fence.as_ref().map_or(0, |fence| fence.raw.as_raw());
         let mut result = 0;
         for (at, (group, begun)) in call.groups.iter().zip(&begun_all).enumerate() {
@@ -150,7 +150,7 @@ impl Order {
             result = self.dispatch(call.device, *handle, &dispatch, submit);
             if result < 0 {
                 self.withdraw(call.device, &numbers(&begun_all[at..]));
-                self.give_up(behind);
+                self.uncount(behind);
                 break;
             }
         }
@@ -162,7 +162,7 @@ impl Order {
     /// # Errors
     ///
     /// The call is refused as a whole.
-    pub(crate) fn hold(
+    pub(crate) fn begin_held(
         &self,
         call: &Calling<'_, impl Fn(&Group, Place) -> Result<(), Fault>>,
     ) -> Result<Few<Begun>, Fault> {
@@ -172,12 +172,13 @@ impl Order {
     /// Gives one group to the driver that has waited at the gate, unless its device is destroyed.
     pub(crate) fn submit_held(&self, device: &Device, of: &Dispatch<'_>, submit: &mut Submit<'_>) -> i32 {
         let handle = self.handle.lock();
-        // The queue is not cleared from here on, as the host's queue is locked.
-        let is_forgotten = self.submissions.lock().has_ended(of.begun.number);
-        match is_forgotten {
-            true => vk::Result::ERROR_DEVICE_LOST.as_raw(),
-            false => self.dispatch(device, *handle, of, submit),
+        // The queue is not closed from here on, as the host's queue is locked.
+        let is_gone = self.submissions.lock().is_gone(of.begun.number);
+        if is_gone {
+            self.uncount(std::slice::from_ref(of.group));
+            return vk::Result::ERROR_DEVICE_LOST.as_raw();
         }
+        self.dispatch(device, *handle, of, submit)
     }
 
     /// Has the driver signal a fence that no submission uses.
@@ -193,7 +194,8 @@ impl Order {
 
     /// Withdraws submissions that the driver does not get.
     pub(crate) fn withdraw(&self, device: &Device, numbers: &[Number]) {
-        let ended = self.submissions.lock().withdraw(numbers);
+        let mut submissions = self.submissions.lock();
+        let ended = submissions.withdraw(numbers);
         self.settle(device, &ended);
     }
 
@@ -288,7 +290,7 @@ impl Order {
         let number = awaited.number;
         let is_unmarked = {
             let submissions = self.submissions.lock();
-            !submissions.has_ended(number) && submissions.marker(number).is_none()
+            !submissions.is_gone(number) && submissions.marker(number).is_none()
         };
         if is_unmarked {
             let handle = self.handle.lock();
@@ -308,8 +310,10 @@ impl Order {
 
     /// Forgets the submissions of a queue that is idle and whose device is about to be destroyed.
     pub(crate) fn forget(&self, device: &Device) {
-        let left = self.submissions.lock().clear();
+        let mut submissions = self.submissions.lock();
+        let left = submissions.close();
         self.settle(device, &left);
+        drop(submissions);
         self.meter.iter().for_each(|meter| meter.destroy_stamps(device));
     }
 
@@ -352,6 +356,9 @@ impl Order {
         let (group, is_last) = (&groups[at], at + 1 == groups.len());
         let fence = call.fence.as_ref().filter(|_| is_last);
         let mut submissions = self.submissions.lock();
+        if submissions.is_closed() {
+            return Err(Fault::invalid("a submission to a queue whose device is destroyed"));
+        }
         self.collect(device, &mut submissions);
         let limit = context.env.limits.submissions;
         if submissions.len() >= limit {
@@ -422,10 +429,10 @@ impl Order {
     }
 
     /// Tells the gate that the driver does not get groups that have passed it.
-    fn give_up(&self, groups: &[Group]) {
+    fn uncount(&self, groups: &[Group]) {
         let counted = groups.iter().filter(|group| !group.is_free).count();
         if let Some(meter) = self.meter.as_ref().filter(|_| counted > 0) {
-            meter.give_up(counted);
+            meter.uncount(counted);
         }
     }
 
@@ -447,8 +454,8 @@ impl Order {
         device.markers.give(&device.ash, ended.iter().filter_map(|one| one.free));
     }
 
-    /// Has the end marked of all that the driver has up to a number, unless another thread submits just now: the caller has to ask again then.
-    /// Waits for no lock of a queue, as others may be held.
+    /// Puts a marker behind all that the driver has up to a number. It only tries the lock of the host's queue, since the caller may hold
+    /// others: if another thread submits just now, nothing happens, and the caller asks again later.
     fn mark_up_to(&self, device: &Device, number: Number) {
         if let Some(handle) = self.handle.try_lock() {
             deferred_markers::mark_up_to(device, *handle, &self.submissions, number);

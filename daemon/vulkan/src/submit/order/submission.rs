@@ -108,6 +108,8 @@ pub(crate) struct Awaited {
     /// The submission's number.
     pub number: Number,
     lent: Option<Arc<Fence>>,
+    /// True if the gate's watcher waits for it.
+    pub is_watchers: bool,
 }
 
 /// The marker of a submission that was settled while threads waited for it.
@@ -204,7 +206,7 @@ impl Submission {
     pub(super) fn await_end(&mut self) -> Awaited {
         self.waiters += 1;
         self.lent.iter().for_each(|fence| fence.watch());
-        Awaited { number: self.number, lent: self.lent.clone() }
+        Awaited { number: self.number, lent: self.lent.clone(), is_watchers: false }
     }
 
     /// Counts a thread no more that has waited for it.

@@ -30,8 +30,10 @@ pub(super) struct Submissions {
     last: Number,
     /// True if a thread has asked for the end of the last, or of one before.
     wanted: bool,
-    /// The submission that the scheduler's watcher waits for, or has waited for.
-    watched: Number,
+    /// True while the gate's watcher waits for one of them.
+    is_watched: bool,
+    /// True when the device is destroyed, and nothing begins any more.
+    is_closed: bool,
     pace: Pace,
 }
 
@@ -49,8 +51,8 @@ pub(crate) enum Watched {
 impl Submissions {
     /// Creates the submissions of a queue, of which there are none yet.
     pub(super) fn new(now: Instant) -> Self {
-        let (pending, left, last, wanted, watched) = Default::default();
-        Self { pending, left, last, wanted, watched, pace: Pace::new(now) }
+        let (pending, left, last, wanted, is_watched, is_closed) = Default::default();
+        Self { pending, left, last, wanted, is_watched, is_closed, pace: Pace::new(now) }
     }
 
     /// Adds a submission that begins. Returns its number.
@@ -104,8 +106,14 @@ impl Submissions {
         }
     }
 
-    /// Forgets everything, on a queue that is idle and whose host's queue is locked; returns it to be settled.
-    pub(super) fn clear(&mut self) -> Few<Ended> {
+    /// Returns whether nothing begins any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Forgets everything, on a queue that is idle and whose host's queue is locked; returns it to be settled. Nothing may begin any more.
+    pub(super) fn close(&mut self) -> Few<Ended> {
+        self.is_closed = true;
         let pending = std::mem::take(&mut self.pending);
         pending.into_iter().map(|one| self.end(one)).collect()
     }
@@ -162,8 +170,8 @@ impl Submissions {
         self.pending.get(in_driver - 1).map(Submission::number)
     }
 
-    /// Returns whether the caller has to mark a submission, and to call [`Self::mark`] then: it has no marker and has not ended. It does not
-    /// end meanwhile; the host's queue is locked, so that the queue is not cleared either.
+    /// Returns whether the caller has to mark a submission, and to call [`Self::mark`] then: it has no marker and has not ended. It stays until
+    /// then: [`Self::collect`] stops at it, and [`Self::close`] needs the host's queue, which the caller has locked.
     pub(super) fn begin_marking(&mut self, number: Number) -> bool {
         self.find(number).is_some_and(Submission::begin_marking)
     }
@@ -177,7 +185,7 @@ impl Submissions {
 
     /// Returns a submission that the driver has, if no thread watches any: the caller does from now on.
     pub(super) fn watch(&mut self, which: Watched) -> Option<Awaited> {
-        if self.position(self.watched).is_some() {
+        if self.is_watched {
             return None;
         }
         let last = self.in_driver().checked_sub(1)?;
@@ -188,8 +196,8 @@ impl Submissions {
         };
         let tells = |submission: &Submission| submission.has_marker() && submission.is_in_driver();
         let marked = (from..last).find(|at| self.pending.get(*at).is_some_and(tells));
-        let awaited = self.pending.get_mut(marked.unwrap_or(last))?.await_end();
-        (self.wanted, self.watched) = (true, awaited.number);
+        let mut awaited = self.pending.get_mut(marked.unwrap_or(last))?.await_end();
+        (self.wanted, self.is_watched, awaited.is_watchers) = (true, true, true);
         Some(awaited)
     }
 
@@ -200,8 +208,8 @@ impl Submissions {
         self.pending.get_mut(last).map(Submission::await_end)
     }
 
-    /// Returns whether a submission that began has ended.
-    pub(super) fn has_ended(&self, number: Number) -> bool {
+    /// Returns whether a submission that began has ended, or was forgotten.
+    pub(super) fn is_gone(&self, number: Number) -> bool {
         self.position(number).is_none()
     }
 
@@ -213,6 +221,7 @@ impl Submissions {
     /// Notes that a thread that waited for a submission waits no more. Returns the marker that is free by that.
     pub(super) fn let_go(&mut self, awaited: Awaited) -> Option<u64> {
         let number = awaited.number;
+        self.is_watched &= !awaited.is_watchers;
         awaited.release();
         if let Some(pending) = self.find(number) {
             pending.let_go();

@@ -315,8 +315,9 @@ fn what_is_watched_of_half_has_a_marker_and_is_watched_once() {
     assert!(queue.watch(Watched::Last).is_none(), "one is watched");
     driver.signalled.insert(9);
     assert_eq!(queue.collect(&driver, || now).len(), 5);
-    assert_eq!(queue.watch(Watched::Last).unwrap().number, last);
+    assert!(queue.watch(Watched::Last).is_none(), "the watcher has not let go of it");
     assert_eq!(queue.let_go(watched), Some(9));
+    assert_eq!(queue.watch(Watched::Last).unwrap().number, last);
 }
 
 #[test]
