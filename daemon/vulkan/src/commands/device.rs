@@ -227,7 +227,9 @@ pub(crate) fn get_device_queue2<'a>(
     let queue = Queue::new(call.context, &device, raw, info.queue_family_index, ring_idx as u8);
     let timeline: Arc<dyn Timeline> = queue.clone();
     call.context.timelines.bind(ring_idx as u8, &timeline)?;
-    device.add_queue(ring_idx as u8, timeline);
+    device
+        .add_queue(ring_idx as u8, timeline)
+        .inspect_err(|_| call.context.timelines.unbind(ring_idx as u8))?;
     call.bind(Some(id), raw.as_raw(), &device, 0, StateOf::shared(queue))?;
     device.name_queue(*id);
     Ok(venus::GetDeviceQueue2Reply { p_queue: c.p_queue })

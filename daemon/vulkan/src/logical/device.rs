@@ -7,6 +7,7 @@ use super::pipeline_caches::PipelineCaches;
 use super::shaders::Shaders;
 use super::submitted::{Place, Submitted};
 use super::timeline::Timeline;
+use crate::context::error::Fault;
 use crate::context::ranked::{HOST_QUEUE, QUEUES, Ranked};
 use crate::driver::back_end::BackEnd;
 use crate::driver::buffers_told::BuffersTold;
@@ -29,6 +30,14 @@ use std::sync::{Arc, OnceLock};
 
 /// A queue of the host, used under the lock only (Vulkan 3.6: queues are externally synchronised).
 pub(crate) type HostQueue = Ranked<HOST_QUEUE, vk::Queue>;
+
+/// The queues of a device that the guest has asked for.
+#[derive(Default)]
+struct Queues {
+    list: Vec<(u8, Arc<dyn Timeline>)>,
+    /// True when the device is destroyed, and none is added any more.
+    is_closed: bool,
+}
 
 /// A logical device of a guest.
 pub struct Device {
@@ -57,7 +66,7 @@ pub struct Device {
     /// The gate that submissions pass, and that is told what clearing memory costs; none if there is no scheduler.
     pub gate: Option<Arc<Gate>>,
     /// Queues the guest asked for so far, with the timelines that they are bound to.
-    queues: Ranked<QUEUES, Vec<(u8, Arc<dyn Timeline>)>>,
+    queues: Ranked<QUEUES, Queues>,
     /// The guest's name of the first of them.
     first_queue: OnceLock<venus::Queue>,
     /// The command buffers by which a guest hears that the device is lost.
@@ -302,8 +311,17 @@ impl Device {
     }
 
     /// Adds a queue that the guest has asked for, which is bound to a timeline.
-    pub fn add_queue(&self, ring_idx: u8, queue: Arc<dyn Timeline>) {
-        self.queues.lock().push((ring_idx, queue));
+    ///
+    /// # Errors
+    ///
+    /// The device is being destroyed.
+    pub fn add_queue(&self, ring_idx: u8, queue: Arc<dyn Timeline>) -> Result<(), Fault> {
+        let mut queues = self.queues.lock();
+        if queues.is_closed {
+            return Err(Fault::invalid("a queue of a device that is destroyed"));
+        }
+        queues.list.push((ring_idx, queue));
+        Ok(())
     }
 
     /// Notes the guest's name of one of these queues.
@@ -318,12 +336,12 @@ impl Device {
 
     /// The queues that the guest asked for so far.
     pub fn queues(&self) -> Vec<Arc<dyn Timeline>> {
-        self.queues.lock().iter().map(|(_, queue)| Arc::clone(queue)).collect()
+        self.queues.lock().list.iter().map(|(_, queue)| Arc::clone(queue)).collect()
     }
 
     /// The timelines of these queues.
     pub fn timelines(&self) -> Vec<u8> {
-        self.queues.lock().iter().map(|(ring_idx, _)| *ring_idx).collect()
+        self.queues.lock().list.iter().map(|(ring_idx, _)| *ring_idx).collect()
     }
 
     /// Returns whether a trace is taken, for which the ends of submissions are told.
@@ -347,13 +365,13 @@ impl Device {
     /// Returns whether a submission has completed.
     pub fn has_completed(&self, place: Place) -> bool {
         let queues = self.queues.lock();
-        let queue = queues.iter().find(|(ring_idx, _)| *ring_idx == place.ring_idx);
+        let queue = queues.list.iter().find(|(ring_idx, _)| *ring_idx == place.ring_idx);
         queue.is_none_or(|(_, queue)| queue.has_completed(self, place.number))
     }
 
     /// Returns whether one of these submissions cannot have begun.
     pub fn is_blocked(&self, submitted: &Submitted) -> bool {
-        let queues = self.queues.lock().clone();
+        let queues = self.queues.lock().list.clone();
         // They wait for each other.
         queues.iter().for_each(|(_, queue)| queue.refresh());
         submitted.places().any(|place| {
@@ -366,6 +384,7 @@ impl Device {
     /// more.
     pub fn end(&self) {
         // They are asked what has completed until nothing is pending: others may want to destroy what is.
+        self.queues.lock().is_closed = true;
         let queues = self.queues();
         queues.iter().for_each(|queue| queue.close());
         let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
@@ -374,7 +393,7 @@ impl Device {
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };
         queues.iter().for_each(|queue| queue.forget_submissions(self));
-        self.queues.lock().clear();
+        self.queues.lock().list.clear();
         self.markers.destroy(&self.ash);
         if let Some(queue) = self.own_queue() {
             queue.destroy(&self.ash);

@@ -155,10 +155,16 @@ impl Admission {
             fence: guests.as_ref().map_or(0, |fence| fence.raw.as_raw()),
         };
         let result = self.order.submit_held(device, &dispatch, &mut held.submit);
-        if result < 0 {
+        if result.is_none_or(|result| result < 0) {
             held.parts.push_front(part);
             self.give_up(device, &held);
-            return Err(ContextLost::new(format!("the driver refused a submission ({result})")));
+        }
+        match result {
+            None => return Ok(None),
+            Some(refused) if refused < 0 => {
+                return Err(ContextLost::new(format!("the driver refused a submission ({refused})")));
+            }
+            Some(_) => {}
         }
         guests.iter().for_each(|fence| fence.hold(false));
         Ok((!is_last).then_some(held))

@@ -1,7 +1,7 @@
 //! Submissions of a guest in C form, with what they wait for and signal; on a lost device, the part of them that can run.
 
 use super::lost;
-use super::order::batches::{Batch, Group, Groups, groups};
+use super::order::batches::{Batch, Group, Groups, groups, used_semaphores};
 use crate::context::error::{ContextLost, Fault};
 use crate::driver::generated::sys;
 use crate::execution::call::Call;
@@ -102,11 +102,12 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     match runnable(call, whole)? {
         Runnable::Whole(submission) => Ok(submission),
         Runnable::Partly => {
+            // Before they are lowered, so that none is another by then.
+            let uses = used_semaphores(&call.lowering().objects, batches);
             let submits = lost()?;
             let runs = |id: &_| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));
-            let mut groups = Group::of_lost(submits.len(), command_buffers().filter(runs));
+            let mut groups = Group::of_lost(submits.len(), uses, command_buffers().filter(runs));
             let l = call.lowering();
-            groups.iter().for_each(|group| group.use_semaphores(&l.objects, batches));
             let is_there = !matches!(l.handle(fence), Err(Fault::Failed(_)));
             let fence = if is_there { fence } else { venus::Fence(0) };
             let fence = behind(&l, &mut groups, fence)?;

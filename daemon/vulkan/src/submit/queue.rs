@@ -197,9 +197,8 @@ impl Queue {
         submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
         let result = self.order.submit(call, submit)?;
-        if result >= 0 {
-            self.admission.iter().for_each(|admission| admission.submitted_at_once());
-        }
+        // If the driver refused a group, it may have those before.
+        self.admission.iter().for_each(|admission| admission.submitted_at_once());
         Ok(result)
     }
 

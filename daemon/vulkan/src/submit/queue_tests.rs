@@ -94,6 +94,8 @@ fn nothing_is_submitted_behind_the_end_of_a_device() {
         (objects.get(QUEUE).unwrap().shared::<venus::Queue>().unwrap(), device)
     };
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
+    let other = Arc::clone(&queue);
+    assert!(device.add_queue(2, other).is_err(), "it would not be closed");
     let groups: Groups = [Group::default()].into_iter().collect();
     let mark = |_: &Group, _| Ok(());
     let call = Calling { context: world.renderer.context(), device: &device, groups, fence: None, mark };

@@ -29,7 +29,7 @@ impl Watcher {
             let (device, order) = (Arc::clone(&device), Arc::clone(&self.order));
             threads::start("watch", move || watch_all(&device, &order, &arriving))
         });
-        refused.into_iter().for_each(|awaited| self.order.let_go(&device, awaited));
+        refused.into_iter().for_each(|awaited| _ = self.order.let_go(&device, awaited));
     }
 
     /// Lets the thread wait for what is left, and ends it.
@@ -46,9 +46,10 @@ fn watch_all(device: &Device, order: &Order, arriving: &Receiver<Awaited>) {
         if let Some(marker) = order.marker_of(device, &awaited) {
             device.markers.wait(&device.ash, marker);
         }
-        order.let_go(device, awaited);
+        let has_ended = order.let_go(device, awaited);
         let wants_next = order.gate().is_some_and(|gate| gate.wants_completions());
-        following = wants_next.then(|| next(order)).flatten();
+        // One that has not ended would be the next again, without a pause.
+        following = (has_ended && wants_next).then(|| next(order)).flatten();
     }
 }
 

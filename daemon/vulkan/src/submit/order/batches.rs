@@ -74,6 +74,15 @@ pub(crate) fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Gr
     Ok(groups)
 }
 
+/// Returns the uses of those semaphores of batches that are there. A submission of them is refused if one is destroyed behind this.
+pub(crate) fn used_semaphores(objects: &Reading<'_>, batches: &[impl Batch]) -> Uses {
+    let uses = Uses::default();
+    let used = batches.iter().flat_map(|batch| batch.waits().chain(batch.signals()));
+    let used = used.filter_map(|(semaphore, _)| objects.get(semaphore).ok());
+    used.for_each(|semaphore| uses.add(&semaphore.usage));
+    uses
+}
+
 fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64, uses: &Uses) -> Result<Used, Fault> {
     let object = objects.get(semaphore)?;
     uses.add(&object.usage);
@@ -90,22 +99,16 @@ impl Group {
     /// Creates the group of what is left of a submission of a lost device, if anything: its time counts at once.
     pub(crate) fn of_lost(
         count: usize,
+        uses: Uses,
         command_buffers: impl Iterator<Item = venus::CommandBuffer>,
     ) -> Groups {
         match count {
             0 => Groups::new(),
             _ => {
                 let command_buffers = command_buffers.collect();
-                smallvec![Self { batches: 0..count, command_buffers, ..Self::default() }]
+                smallvec![Self { batches: 0..count, command_buffers, uses, ..Self::default() }]
             }
         }
-    }
-
-    /// Notes that the group uses those semaphores of batches that are there.
-    pub(crate) fn use_semaphores(&self, objects: &Reading<'_>, batches: &[impl Batch]) {
-        let used = batches.iter().flat_map(|batch| batch.waits().chain(batch.signals()));
-        let used = used.filter_map(|(semaphore, _)| objects.get(semaphore).ok());
-        used.for_each(|semaphore| self.uses.add(&semaphore.usage));
     }
 
     /// Returns what the group waits for, as things stand: the signal of a binary semaphore is taken.

@@ -169,16 +169,21 @@ impl Order {
         self.begin_all(call, false)
     }
 
-    /// Gives one group to the driver that has waited at the gate, unless its device is destroyed.
-    pub(crate) fn submit_held(&self, device: &Device, of: &Dispatch<'_>, submit: &mut Submit<'_>) -> i32 {
+    /// Gives one group to the driver that has waited at the gate. Returns the driver's answer; none if the device is destroyed.
+    pub(crate) fn submit_held(
+        &self,
+        device: &Device,
+        of: &Dispatch<'_>,
+        submit: &mut Submit<'_>,
+    ) -> Option<i32> {
         let handle = self.handle.lock();
         // The queue is not closed from here on, as the host's queue is locked.
         let is_gone = self.submissions.lock().is_gone(of.begun.number);
         if is_gone {
             self.uncount(std::slice::from_ref(of.group));
-            return vk::Result::ERROR_DEVICE_LOST.as_raw();
+            return None;
         }
-        self.dispatch(device, *handle, of, submit)
+        Some(self.dispatch(device, *handle, of, submit))
     }
 
     /// Has the driver signal a fence that no submission uses.
@@ -299,13 +304,16 @@ impl Order {
         self.submissions.lock().marker(number)
     }
 
-    /// Notes that a submission that the caller awaited has ended; its marker is freed if no other thread waits for it.
-    pub(crate) fn let_go(&self, device: &Device, awaited: Awaited) {
+    /// Notes that the caller waits no more for a submission, whose marker is freed if it has ended and no other thread waits for it. Returns
+    /// whether it has: the driver may be out of memory for a marker, or fail to wait.
+    pub(crate) fn let_go(&self, device: &Device, awaited: Awaited) -> bool {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
+        let has_ended = submissions.is_gone(awaited.number);
         let free = submissions.let_go(awaited);
         drop(submissions);
         device.markers.give(&device.ash, free);
+        has_ended
     }
 
     /// Forgets the submissions of a queue that is idle and whose device is about to be destroyed.
