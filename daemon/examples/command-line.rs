@@ -3,7 +3,7 @@
 //! `cargo package-deb` runs it with the folder to write into. The daemon itself contains none of it.
 
 #[path = "../src/cli/mod.rs"]
-#[allow(dead_code, reason = "the command line is described here, and never read")]
+#[allow(dead_code, unused_imports, reason = "the command line is described here, and never read")]
 mod cli;
 
 use clap::{Command, CommandFactory};

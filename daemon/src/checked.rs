@@ -1,27 +1,23 @@
 //! The warnings of `--check-config` about a valid file of VMs: the costs of its values, as far as they are known without a GPU.
 
-use crate::cli::Serve;
-use clap::FromArgMatches;
 use config::Amount;
 use daemon::broker::{Settings, VmSettings};
+use daemon::options::VmOptions;
 use daemon::serve::small_window;
-use std::ffi::OsString;
 
 /// Returns a sentence for each VM whose window is smaller than the memory that its guests could map.
 pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
     let warning =
-        |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(settings.words(vm))?));
+        |vm: &VmSettings| Some(format!("[{}] window-size: {}", vm.table(), warning(&settings.options(vm))?));
     settings.vms.iter().filter_map(warning).collect()
 }
 
-fn warning(words: Vec<OsString>) -> Option<String> {
-    let matches = Serve::command().no_binary_name(true).try_get_matches_from(words).ok()?;
-    let serve = Serve::from_arg_matches(&matches).ok()?;
+fn warning(options: &VmOptions) -> Option<String> {
     // The bytes of a percentage depend on the GPU.
-    let (window, Amount::Bytes(memory)) = (serve.window_size?, serve.quotas.device_memory?) else {
+    let (window, Amount::Bytes(memory)) = (options.window_size?, options.quotas.device_memory?) else {
         return None;
     };
-    let is_small = serve.maps_device_memory() && window <= memory;
+    let is_small = options.maps_device_memory() && window <= memory;
     is_small.then(|| format!("on a GPU with memory of its own, {}", small_window(window, memory)))
 }
 
@@ -37,7 +33,7 @@ mod tests {
             format!("device-memory = \"8GiB\"\n[vm.a]\nsocket-path = \"/a\"\n{keys}"),
         )
         .unwrap();
-        let settings = VmsFile::new(file.path().to_owned(), Serve::command(), "info".into()).read();
+        let settings = VmsFile::new(file.path().to_owned(), log::LevelFilter::Info).read();
         warnings(&settings.unwrap())
     }
 

@@ -1,18 +1,18 @@
 //! `doctor`: gives the checks (the crate `doctor`) the facts that decide when the daemon serves, found out by the very parts that decide then.
 
-use crate::cli::{Doctor, Serve, VERSION};
+use crate::cli::{Doctor, VERSION};
 use anyhow::Context;
-use clap::FromArgMatches;
 use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
 use daemon::broker::{self, Settings, VmSettings, VmsFile};
+use daemon::options::VmOptions;
 use daemon::sandbox::{self, Launcher, SandboxMode};
 use daemon::serve::{self, Advice, NoGpu, Selected};
 use doctor::bug_report::BugReport;
 use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Small, Vm, Window};
 use doctor::report::{Place, Report};
 use doctor::system::System;
+use log::LevelFilter;
 use rustix::process::{Resource, getrlimit};
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -153,7 +153,7 @@ fn given(system: &System, options: &Doctor) -> Given {
         }
     };
     let settings = configuration(system, options).map(|path| {
-        let read = VmsFile::new(system.path(&path), Serve::command(), "info".into()).read();
+        let read = VmsFile::new(system.path(&path), LevelFilter::Info).read();
         (path, read.map_err(|problem| problem.to_string()))
     });
     let configured =
@@ -202,31 +202,20 @@ fn descriptors() -> Descriptors {
 }
 
 fn vm(settings: &Settings, vm: &VmSettings, gpus: Option<&[GpuInfo]>) -> Vm {
-    let name = vm.name.clone();
-    match read(settings.words(vm)) {
-        // Read once already, as part of the file.
-        Err(error) => Vm { name, socket: None, state: None, gpus: Err(error.to_string()), window: None },
-        Ok(serve) => {
-            let selected = gpus.map(|gpus| serve.select(gpus)).transpose().map_err(no_gpu);
-            let window = selected.as_ref().ok().and_then(|selected| Some(window(&serve, selected.as_ref()?)));
-            let gpus = selected.map(drop);
-            Vm { name, socket: serve.socket_path, state: serve.state_dir, gpus, window }
-        }
-    }
-}
-
-fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Serve, clap::Error> {
-    let matches = Serve::command().no_binary_name(true).try_get_matches_from(words)?;
-    Serve::from_arg_matches(&matches)
+    let options = settings.options(vm);
+    let selected = gpus.map(|gpus| serve::select(gpus, &options)).transpose().map_err(no_gpu);
+    let window = selected.as_ref().ok().and_then(|selected| Some(window(&options, selected.as_ref()?)));
+    let (name, gpus) = (vm.name.clone(), selected.map(drop));
+    Vm { name, socket: options.socket_path, state: options.state_dir, gpus, window }
 }
 
 /// Returns the window that a daemon with these options decides on.
-fn window(serve: &Serve, selected: &Selected) -> Window {
+fn window(options: &VmOptions, selected: &Selected) -> Window {
     let all = selected.device_memory();
-    let device_memory = serve.quotas.device_memory.map_or(all, |amount| amount.of(all).min(all));
+    let device_memory = options.quotas.device_memory.map_or(all, |amount| amount.of(all).min(all));
     let mut choices: Vec<GpuChoice> = selected.gpus.iter().map(|(_, choice)| *choice).collect();
-    let maps = serve.maps_device_memory();
-    let (_, advice) = serve::decide_window(&mut choices, serve.window_size, maps, device_memory);
+    let maps = options.maps_device_memory();
+    let (_, advice) = serve::decide_window(&mut choices, options.window_size, maps, device_memory);
     let maps_device_memory = choices.iter().any(GpuChoice::maps_device_memory);
     let small = advice.map(|Advice { what, remedy }| Small { what, remedy });
     Window { maps_device_memory, small }
@@ -266,9 +255,8 @@ mod tests {
             memfd: Ok(MemoryTrial { mappable_types: 1, shareable: true, driver_mapped, exportable_types: 0 }),
             dma_buf: Err("none".into()),
         };
-        let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        let serve = read(words.iter()).unwrap();
-        window(&serve, &serve.select(&[gpu]).unwrap())
+        let options = VmOptions::of_words(arguments).unwrap();
+        window(&options, &serve::select(&[gpu], &options).unwrap())
     }
 
     #[test]

@@ -11,11 +11,12 @@
 //! | `service` | the side that faces the service manager and the journal | |
 //! | `sandbox` | starting and confining processes | ipc, service |
 //! | `blame` | which of the contexts whose submissions do not end keeps others from the GPU | |
-//! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service, blame |
+//! | `options` | the options of a VM, as a command line, a file and the broker give them | sandbox |
+//! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service, blame, options |
 //! | `trace` | an operator's end of a trace of a VM's submissions, and its file | broker |
 //! | `recipe` | the settings for VMMs, as text | |
 //! | `watch` | the view of a broker in a terminal | broker |
-//! | `serve` | the device process | transport, device, ipc, sandbox, service, blame |
+//! | `serve` | the device process | transport, device, ipc, sandbox, service, blame, options |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
 //! Beside it, below `daemon/`, lie crates that know nothing of it:
@@ -38,6 +39,7 @@ mod device;
 #[cfg(feature = "fuzzing")]
 pub mod device;
 pub mod ipc;
+pub mod options;
 pub mod recipe;
 pub mod sandbox;
 pub mod serve;

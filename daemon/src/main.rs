@@ -5,40 +5,31 @@ mod checked;
 mod cli;
 mod diagnosis;
 mod interpose;
+mod serving;
+mod start;
 
 use anyhow::{Context, bail};
 use cli::mistakes::one_line;
-use cli::values::ControlSocket;
-use cli::{Child, Cli, Control, Role, Serve};
-use config::{GpuChoice, GpuInfo, Protection};
-use daemon::broker::{self, ClientError, OneVm, OneVmOptions, Passed, VmsFile, Watch};
-use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
-use daemon::recipe;
-use daemon::sandbox::{
-    self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
-};
-use daemon::serve::{self, Chosen, End, List, Listen};
-use daemon::service::{self, Activation, Manager, Reader, start_logging};
+use cli::{Child, Cli, Control, Own, Role, Serve};
+use daemon::broker::{self, ClientError, Passed, VmsFile, Watch};
+use daemon::ipc::{Channel, DriverFamily, ProbeReport};
+use daemon::options::VmOptions;
+use daemon::sandbox::{self, Launcher, Policy, Program, inherited, only_standard_input};
+use daemon::serve::{self, List};
+use daemon::service::{self, Activation, Reader, start_logging};
 use daemon::trace;
 use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
-use outside::HostMemory;
-use protocol::venus::capset::Capset;
-use std::backtrace::{Backtrace, BacktraceStatus};
+use start::{LOG, admit, is_logging, raise_descriptor_limit};
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
 
 /// The name of the process: as much of the program's as the system keeps.
 const NAME: &CStr = c"vhost-user-vulk";
-
-/// The target of this file's log messages: the name of its own module begins like that of a silenced library.
-const LOG: &str = "daemon";
 
 fn main() -> ExitCode {
     // QEMU's conventions say so, whatever else is on the command line.
@@ -68,12 +59,11 @@ fn become_what_is_wanted(
     match role {
         None => match config {
             Some(file) => {
-                let file =
-                    VmsFile::new(file, Serve::command(), serve.log_level.as_str().to_ascii_lowercase());
+                let level = serve.vm.log_level;
                 let serve_all = if take_over { follow_broker } else { become_broker };
-                serve_all(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
+                serve_all(VmsFile::new(file, level), check_config, level).map(|()| ExitCode::SUCCESS)
             }
-            None => become_device(serve, take_over),
+            None => become_device(serve),
         },
         Some(Role::Status { vm: None, watch: true, json: false, control }) if is_interactive() => {
             watch(&control.path()?).map(|()| ExitCode::SUCCESS).map_err(Into::into)
@@ -107,6 +97,7 @@ fn become_what_is_wanted(
         }
         Some(Role::Recipe(recipe)) => recipe.print(),
         Some(Role::Doctor(doctor)) => diagnosis::run(doctor),
+        Some(Role::Device { vm_name }) => serving::for_broker(&vm_name),
         Some(Role::Worker { child }) => become_worker(child),
         Some(Role::Launcher { child, exe, cgroup, vm_name, max_worker_data }) => {
             become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref(), max_worker_data)
@@ -125,252 +116,13 @@ fn show_status(vm: Option<&str>, watch: bool, json: bool, control: Control) -> a
     })
 }
 
-/// Returns whether the log has begun, and takes errors: it tells time and VM with them.
-fn is_logging() -> bool {
-    log::log_enabled!(target: LOG, log::Level::Error)
-}
-
-/// Serves one VM. A failure below a broker names the VM.
-fn become_device(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
-    if follows && !options.under_broker {
-        bail!("--take-over needs --config: only a broker can be followed");
+/// Serves one VM, or prints what an option asks for instead.
+fn become_device(Serve { vm, own }: Serve) -> anyhow::Result<ExitCode> {
+    match own {
+        Own { print_seccomp: true, .. } => print_system_calls(),
+        Own { list_gpus: true, .. } => list_gpus(&vm, own.exe.as_deref()),
+        own => serving::for_operator(vm, own),
     }
-    let name = options.vm_name.clone().filter(|_| options.under_broker);
-    serve_vm(options, follows).map_err(|error| match name.filter(|_| !is_logging()) {
-        Some(name) => error.context(format!("VM {name}")),
-        None => error,
-    })
-}
-
-fn serve_vm(options: Serve, follows: bool) -> anyhow::Result<ExitCode> {
-    if options.print_seccomp {
-        return print_system_calls();
-    }
-    if options.list_gpus {
-        return list_gpus(&options);
-    }
-    // Descriptors that were inherited are taken before anything is opened.
-    let broker = options.under_broker.then(only_standard_input).transpose();
-    let broker = broker.context("no channel to the broker")?;
-    // The broker kills a process whose channel is closed. This copy closes after the process has said the reason for its end.
-    let copy = broker.as_ref().map(OwnedFd::try_clone).transpose()?;
-    std::mem::forget(copy);
-    let inherited = inherited_socket(&options)?;
-    start_logging(options.log_level, Reader::Operators(options.vm_name.as_deref()));
-    abort_on_panic();
-    let protection = options.protection();
-    let level = options.log_level.as_str().to_ascii_lowercase();
-    let files = raise_descriptor_limit()?;
-    let (wanted, mut context_limits) = options.quotas.limits();
-    let has_broker = options.under_broker || options.control_socket != ControlSocket::None;
-    let mut limits = wanted.within_files(files, has_broker);
-    if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
-        let (resources, pieces) = (limits.resources, limits.memory_pieces);
-        log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
-    }
-    let confinement = options.confinement.into();
-    let (workers, worker_memory) = control_group(&options, follows)?.unzip();
-    if options.quotas.host_memory.is_none() {
-        // The kernel would end workers beyond that; this way programs are told that there is no more.
-        let memory = worker_memory.flatten().unwrap_or(u64::MAX);
-        limits.host_memory = limits.host_memory.min(memory - memory / 8);
-    }
-    let (exe, vm) = (options.exe.as_deref(), options.vm_name.as_deref());
-    let data = options.quotas.worker_data(workers.is_some(), limits.host_memory);
-    let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm, data)
-        .context("cannot start the launcher of workers")?;
-    admit(&confinement, launcher.lacks())?;
-    let broker = broker.map(serve::Broker::connect);
-    let selected = options.select(&serve::probe(&launcher)?)?;
-    let all_memory = selected.device_memory();
-    let bound = options.quotas.bound_device_memory(all_memory, &mut limits, &mut context_limits);
-    let device_memory = bound.map_or(all_memory, |bytes| bytes.min(all_memory));
-    let serve::Selected { gpus, seen } = selected;
-    let state = options.state_dir.clone().or_else(service::state_folder);
-    let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
-    let manager = Manager::of_environment();
-    // Before the socket file appears, which it does when all is ready: from then on another process may end this one.
-    let signals = Some(serve::take_signals().context("cannot handle signals")?);
-    let listen = listen(inherited, &options, follows)?;
-    let one_vm = listen_for_operators(&options, &listen, limits.contexts, bound)?;
-    if !follows {
-        launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
-    }
-    waiting::start(&options.waiting_without);
-    let host_memory = host_memory(options.swap_after.is_some() || options.await_room);
-    sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
-    warn_of_weakness(protection);
-    let mut choices: Vec<_> =
-        gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
-    let (window_size, advice) =
-        serve::decide_window(&mut choices, options.window_size, options.maps_device_memory(), device_memory);
-    let too_much = serve::more_than_there_is(bound, all_memory);
-    let warnings = too_much.into_iter().chain(advice.map(|advice| advice.to_string()));
-    warnings.for_each(|warning| log::warn!(target: LOG, "{warning}"));
-    log_ready(&gpus[..seen], window_size);
-    if options.queues.only_say_that_they_draw() {
-        log::info!(target: LOG, "guests cannot draw with --queues nominal: programs that draw need --queues all");
-    }
-    let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.is_software()));
-    let own = one_vm.map(OneVm::serve).transpose().context("cannot serve operators")?;
-    let broker = broker.or(own.map(serve::Broker::of_thread));
-    let end = serve::serve(serve::Options {
-        listen,
-        window_size,
-        num_scanouts: options.scanouts,
-        exit_on_disconnect: options.exit_on_disconnect,
-        gpus: choices,
-        gpus_seen: seen,
-        capset: Capset::default().to_bytes().to_vec(),
-        signals,
-        launcher,
-        family: serve::family(&gpus),
-        broker,
-        manager,
-        shared_gpus: gpus.into_iter().enumerate().map(|(at, (gpu, _))| shared(gpu, at >= seen)).collect(),
-        limits,
-        context_limits,
-        hangs,
-        frontend_timeout: options.frontend_timeout,
-        restart_every: options.restart_every.map(|ms| Duration::from_millis(ms.into())),
-        swap_every: options.swap_every.map(|ms| Duration::from_millis(ms.into())),
-        swap_after: options.swap_after,
-        awaits_room: options.await_room,
-        checkpoint_after: options.checkpoint_after(),
-        cache_key,
-        host_memory,
-        waiting_off: options.waiting_without,
-    })
-    .context("the device process cannot go on")?;
-    Ok(match end {
-        End::Asked => ExitCode::SUCCESS,
-        End::Outdated => ExitCode::from(sandbox::START_AGAIN),
-    })
-}
-
-/// The source of frontends, which a device process that `follows` another has from that one.
-fn listen(inherited: Option<Listen>, options: &Serve, follows: bool) -> anyhow::Result<Listen> {
-    Ok(match (inherited, &options.socket_path) {
-        (Some(listen), _) => listen,
-        (None, Some(path)) if follows => Listen::Successor(path.clone()),
-        (None, Some(path)) => Listen::at(path, options.socket_access())?,
-        (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
-    })
-}
-
-/// The host's memory, which the device process looks at before programs are swapped out. Says that it cannot, if programs are `swapped_out` without an
-/// operator's command.
-fn host_memory(swapped_out: bool) -> HostMemory {
-    let memory = HostMemory::open();
-    if swapped_out && memory.room().is_none() {
-        log::info!(
-            "/proc/meminfo cannot be read: programs are swapped out whether the host has memory for them or not"
-        );
-    }
-    memory
-}
-
-/// Says which protections of guests from each other are off.
-fn warn_of_weakness(protection: Protection) {
-    let weaker = protection.weaker();
-    if !weaker.is_empty() {
-        log::warn!(target: LOG, "protections are off: {}", weaker.join(", "));
-    }
-}
-
-/// Has a panic end the process: one that ended only a thread would leave the guest waiting for ever.
-fn abort_on_panic() {
-    std::panic::set_hook(Box::new(move |panic| {
-        let thread = std::thread::current();
-        let place = Backtrace::capture();
-        let place =
-            if place.status() == BacktraceStatus::Captured { format!("\n{place}") } else { String::new() };
-        log::error!(target: LOG, "thread '{}' {panic}{place}", thread.name().unwrap_or("unnamed"));
-        std::process::abort();
-    }));
-}
-
-/// Makes the sockets for operators and collectors, unless a broker has them or an option wants none. Where the usual one cannot be made, the
-/// daemon says so and does without.
-fn listen_for_operators(
-    options: &Serve,
-    listen: &Listen,
-    contexts: usize,
-    device_memory: Option<u64>,
-) -> anyhow::Result<Option<OneVm>> {
-    let (metrics, access) = (options.metrics.clone(), options.operators_access());
-    let needs_it = metrics.as_ref().map(|_| "--metrics").or(access.group.map(|_| "--control-socket-group"));
-    let (path, is_meant) = match &options.control_socket {
-        _ if options.under_broker => return Ok(None),
-        ControlSocket::None => match needs_it {
-            None => return Ok(None),
-            Some(option) => bail!(
-                "{option} needs a control socket: leave out --control-socket none, or name a path with it"
-            ),
-        },
-        ControlSocket::At(path) => (Ok(path.clone()), true),
-        ControlSocket::Auto => (broker::control_socket_beside(listen.path()), needs_it.is_some()),
-    };
-    let (name, socket_path) = (options.vm_name.clone(), listen.path());
-    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let vm = OneVmOptions { name, socket_path, given, device_memory, contexts };
-    match path.and_then(|path| OneVm::listen(path, access, metrics, vm)) {
-        Err(error) if !is_meant => {
-            log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");
-            Ok(None)
-        }
-        listens => Ok(Some(listens.context("cannot serve operators (--control-socket)")?)),
-    }
-}
-
-/// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.
-fn inherited_socket(options: &Serve) -> anyhow::Result<Option<Listen>> {
-    let fd = match (options.fd, &options.socket_path) {
-        (None, None) => match service::activation().context("LISTEN_FDS and LISTEN_PID")? {
-            Activation::None => None,
-            Activation::One(fd) => Some(fd),
-            Activation::Several(count) => bail!(
-                "systemd passes {count} sockets, but a VM has one: keep one ListenStream= in the socket unit, and a unit for each VM"
-            ),
-        },
-        (fd, _) => fd,
-    };
-    Ok(fd.map(Listen::inherited).transpose()?)
-}
-
-fn log_ready(gpus: &[Chosen], window_size: u64) {
-    let all = |what: fn(&Chosen) -> &str| gpus.iter().map(what).collect::<Vec<_>>().join(", ");
-    let (gpu, driver) = (all(|(gpu, _)| &gpu.name), all(|(gpu, _)| &gpu.driver));
-    let memory = gpus.first().map(|(_, choice)| serve::back_end(choice.memory));
-    log::info!(target: LOG, gpu, driver, memory; "ready for a frontend, with a window of {} MiB", window_size >> 20);
-    if window_size >= recipe::OVMF_LARGE {
-        let size = window_size >> 30;
-        log::info!(
-            target: LOG,
-            "the VM's firmware has to find room for this window: a VM with OVMF may need what `vhost-user-vulkan recipe` prints with --window-size {size}GiB"
-        );
-    }
-}
-
-/// Makes the control group of the workers, if there is one to divide, and moves this process into one beside it. Returns the group, and the memory
-/// that it has.
-fn control_group(options: &Serve, follows: bool) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
-    let mut limits = options.quotas.group_limits();
-    let group = match &options.vm_cgroup {
-        Some(group) => group.clone(),
-        // The broker has none, and has said so.
-        None if options.under_broker => return Ok(None),
-        None => {
-            let Some(delegated) = Delegated::claim_or_say(options.cgroup, sandbox::DEVICE_GROUP)? else {
-                return Ok(None);
-            };
-            limits = limits.or(&delegated.part_of_each(&[limits]));
-            delegated.path().to_owned()
-        }
-    };
-    let workers =
-        sandbox::enter_vm(&group, &limits, follows).context("cannot make the control group of workers")?;
-    Ok(Some((workers, limits.memory)))
 }
 
 /// Serves several VMs, each by a device process of its own.
@@ -412,44 +164,15 @@ fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
     Ok(result.map(|()| ExitCode::SUCCESS)?)
 }
 
-fn shared(gpu: GpuInfo, spare: bool) -> SharedGpu {
-    let software = gpu.is_software();
-    let GpuInfo { uuid, name, pci_address, likeness, device_memory: memory, driver, .. } = gpu;
-    SharedGpu { uuid, name, software, memory, pci_address, likeness, spare, driver }
-}
-
-/// Warns of the protections that a guest does not meet, or refuses to start without them.
-fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
-    let lacking = lacks.join(", ");
-    match options.sandbox {
-        SandboxMode::Strict if !lacks.is_empty() => {
-            bail!(
-                "this system does not offer the whole sandbox: no {lacking}; --sandbox=degraded goes without"
-            )
-        }
-        SandboxMode::Degraded if !lacks.is_empty() => {
-            log::warn!("DEGRADED SANDBOX: a guest that takes over a worker meets no {lacking}");
-        }
-        SandboxMode::None => {
-            log::warn!("NO SANDBOX: a guest that takes over a worker can do what this daemon's user can");
-        }
-        SandboxMode::Strict | SandboxMode::Degraded => {}
-    }
-    if options.sandbox != SandboxMode::None && options.seccomp != SeccompMode::Kill {
-        log::warn!("NO FILTER: system calls are not refused (--seccomp)");
-    }
-    Ok(())
-}
-
 /// Prints the GPUs. Messages of drivers and the daemon about them are not logged, unless the level of the log is higher than usual.
-fn list_gpus(options: &Serve) -> anyhow::Result<ExitCode> {
+fn list_gpus(options: &VmOptions, exe: Option<&Path>) -> anyhow::Result<ExitCode> {
     let level = match options.log_level {
         LevelFilter::Debug | LevelFilter::Trace => options.log_level,
         usual => usual.min(LevelFilter::Error),
     };
     start_logging(level, Reader::Operators(None));
     let (confinement, level) = (options.confinement.into(), level.as_str().to_ascii_lowercase());
-    let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level, None, None, None)
+    let launcher = Launcher::start(&confinement, exe, &level, None, None, None)
         .context("cannot start the launcher of the probe")?;
     admit(&confinement, launcher.lacks())?;
     let list = List::from(serve::probe(&launcher)?).to_string();
@@ -515,13 +238,4 @@ fn start_child(child: Child, reader: Reader<'_>) -> anyhow::Result<Channel> {
         .context("no channel to the device process")?;
     start_logging(child.log_level, reader);
     Ok(Channel::from_socket(channel))
-}
-
-/// Every blob takes a descriptor or two, and the usual limit is 1024. Returns how many there may be now.
-fn raise_descriptor_limit() -> anyhow::Result<u64> {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")?;
-    Ok(limit.current.unwrap_or(u64::MAX))
 }

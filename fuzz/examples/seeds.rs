@@ -411,15 +411,15 @@ const CONTROL: &[&str] = &[
     "{\"request\":\"reboot\"}\nstatus\n{\"request\":\"kill\",\"vm\":\"web\",\"context\":1e308}\n",
 ];
 
-/// Configuration files, with names of options that the target's own command line has.
+/// Configuration files.
 const FILES: &[&str] = &[
     "[vm.a]\nsocket-path = \"/run/a\"\n",
     concat!(
         "policy = \"fixed\"\nanticipation = \"1.5%\"\ncontrol-socket = \"/run/control\"\nmetrics = \"127.0.0.1:9400\"\n",
         "cgroup = \"off\"\nlog-grants = \"/tmp/grants\"\ndevice-memory = 17179869184\nhost-memory = 4294967296\n",
-        "[defaults]\nclass = \"latency\"\ngpu = [\"NVIDIA\", \"AMD\"]\nquiet = true\nmax-contexts = 3\n",
+        "[defaults]\nclass = \"latency\"\ngpu = [\"NVIDIA\", \"AMD\"]\nmovable = true\nmax-contexts = 3\n",
         "[vm.a]\nsocket-path = \"/run/a\"\nweight = 300\nceiling = \"25%\"\ndevice-memory = 4294967296\nscanouts = 1\n",
-        "[vm.b-2]\nsocket-path = \"b\"\nclass = \"background\"\nquiet = false\nhost-memory = 0\nmode = \"safe\"\n",
+        "[vm.b-2]\nsocket-path = \"b\"\nclass = \"background\"\nmovable = false\nhost-memory = 0\nqueues = \"all\"\n",
         "max-tasks = 64\nworker-memory = 1048576\nmax-submit-time-contended = \"3s\"\n",
     ),
     "policy = \"equal\"\nmetrics = \"/run/metrics\"\n[vm.a]\nsocket-path = \"/run/a\"\n[vm.b]\nsocket-path = \"/run/b\"\n",
@@ -431,7 +431,7 @@ const FILES: &[&str] = &[
         "host-memory = 8388608\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 3\n[vm.b]\nsocket-path = \"/run/b\"\n",
         "[vm.c]\nsocket-path = \"/run/c\"\n\0",
         "policy = \"fixed\"\nhost-memory = 8388608\nmetrics = \"/run/metrics\"\n[vm.a]\nsocket-path = \"/run/a\"\n",
-        "ceiling = \"9%\"\n[vm.c]\nsocket-path = \"/run/b\"\n[vm.d]\nsocket-path = \"/run/c\"\nquiet = true\n",
+        "ceiling = \"9%\"\n[vm.c]\nsocket-path = \"/run/b\"\n[vm.d]\nsocket-path = \"/run/c\"\nmovable = true\n",
     ),
 ];
 

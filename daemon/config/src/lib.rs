@@ -19,8 +19,8 @@ pub use gpu::{
 };
 pub use key::CacheKey;
 pub use limits::{
-    ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
-    LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, most,
+    ANCHORS_MAX, BROKER_BACKLOG, CHECKPOINT_AFTER, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX,
+    HangLimits, LAUNCHER_BACKLOG, MEMORY_REGIONS_MAX, PLUG_AGAIN, SHARE, ShaderLimits, WINDOW_MAX, most,
 };
 pub use memory::{DepositId, Heap, MemoryCount, MemoryId, MemoryName, PerHeap, Wanted};
 pub use passage::Passage;

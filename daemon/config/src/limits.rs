@@ -271,6 +271,13 @@ impl HangLimits {
 /// Time within which a frontend has to answer a request, and for which a descriptor that it gave may hold the device process up.
 pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
+pub const WINDOW_MAX: u64 = 256 << 30;
+
+/// Time between two looks at a worker, unless a test sets another. A checkpoint is asked for when two looks in a row find nothing executed: after one to
+/// two of these times.
+pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
+
 /// GPUs that one VM may have. Each costs every context of it a page and a thread.
 pub const GPUS_MAX: usize = 8;
 

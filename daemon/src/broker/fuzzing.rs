@@ -21,9 +21,10 @@ use crate::ipc::{
     Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, RoomState, SharedGpu, ToBroker,
     Unmovable,
 };
+use crate::options::VmOptions;
 use arbitrary::{Result, Unstructured};
-use clap::{Arg, ArgAction, Command, value_parser};
 use config::{Amount, GPUS_MAX};
+use log::LevelFilter;
 use protocol::ids::ContextId;
 use readiness::Events;
 use sched::{Class, ContextKey, Nanos, Share, TenantId};
@@ -129,8 +130,7 @@ pub fn fuzz_settings(bytes: &[u8]) -> usize {
 }
 
 fn settings_of(text: &str) -> Option<Settings> {
-    let command = command();
-    let settings = match Settings::parse(text, &command, "info") {
+    let settings = match Settings::parse(text, LevelFilter::Info) {
         Ok(settings) => settings,
         Err(problems) => {
             let said = problems.to_string();
@@ -143,61 +143,40 @@ fn settings_of(text: &str) -> Option<Settings> {
     assert!(settings.vms.is_sorted_by(|one, next| one.name < next.name), "a name is there twice");
     assert!(settings.anticipation.is_none_or(|part| (0.0..=0.08).contains(&part)));
     for vm in &settings.vms {
-        check_vm(vm, &command, settings.policy);
+        check_vm(vm, settings.policy);
     }
     let file: toml::Table = text.parse().expect("it was parsed before");
-    for key in ["device-memory", "host-memory"] {
+    let quotas = || settings.vms.iter().map(|vm| &vm.options.quotas);
+    let device = quotas().map(|quotas| quotas.device_memory).collect::<Vec<_>>();
+    let host = quotas().map(|quotas| quotas.host_memory.map(Amount::Bytes)).collect();
+    for (key, parts) in [("device-memory", device), ("host-memory", host)] {
         let Some(total) = file.get(key).and_then(toml::Value::as_integer) else { continue };
-        let parts = settings.vms.iter().map(|vm| value(vm, key).and_then(|bytes| bytes.parse::<u64>().ok()));
-        let parts: Vec<_> = parts.map(|part| i128::from(part.expect("each VM has a part"))).collect();
-        assert!(parts.iter().sum::<i128>() <= total.into(), "{parts:?} of {total}");
+        let bytes = |part: &Option<Amount>| match part {
+            Some(Amount::Bytes(bytes)) => i128::from(*bytes),
+            other => panic!("{other:?} is no part of {total} bytes"),
+        };
+        assert!(parts.iter().map(bytes).sum::<i128>() <= total.into(), "{parts:?} of {total}");
     }
     Some(settings)
 }
 
-fn check_vm(vm: &VmSettings, command: &Command, policy: Policy) {
+fn check_vm(vm: &VmSettings, policy: Policy) {
     check_share(&vm.share);
     assert!(policy != Policy::Equal || vm.share.weight == 100, "an equal share is weighted");
-    assert!(value(vm, "socket-path").is_some() && value(vm, "log-level").is_some(), "{vm:?}");
-    for word in vm.arguments.iter().chain(&vm.parts) {
-        let word = word.to_str().expect("it comes from text");
-        let name = word.strip_prefix("--").map(|word| word.split('=').next().unwrap_or_default());
-        let known =
-            |argument: &Arg| argument.get_long() == name && !argument.is_hide_set() && name != Some("fd");
-        assert!(command.get_arguments().any(known), "{word} is no option of a VM");
-        assert!(!word.contains('\0'), "no process can be started with {word:?}");
+    assert!(vm.options.socket_path.is_some() && vm.options.check().is_ok(), "{vm:?}");
+    for written in vm.written.iter().chain(&vm.parts) {
+        assert!(!written.contains('\0') && !written.starts_with('-'), "{written:?} is no option of a VM");
     }
-}
-
-/// The value of an option of a VM.
-fn value<'a>(vm: &'a VmSettings, key: &str) -> Option<&'a str> {
-    let words = vm.words().chain(vm.part_words());
-    let words = words.filter_map(|word| word.strip_prefix("--")?.split_once('='));
-    words.filter(|(name, _)| *name == key).map(|(_, value)| value).last()
-}
-
-/// A command line with an option of each kind that a device process has. The real one belongs to the executable.
-fn command() -> Command {
-    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
-    let time = move |text: &str| number(text.trim_end_matches('s')).map(Duration::from_secs);
-    let option = |id: &'static str, name: &'static str| Arg::new(id).long(name);
-    Command::new("fuzz").args([
-        option("socket_path", "socket-path").value_parser(value_parser!(PathBuf)),
-        option("state_dir", "state-dir").value_parser(value_parser!(PathBuf)),
-        option("fd", "fd").conflicts_with("socket_path"),
-        option("gpu", "gpu").action(ArgAction::Append),
-        option("quiet", "quiet").action(ArgAction::SetTrue),
-        option("mode", "mode").value_parser(["fast", "safe"]),
-        option("scanouts", "scanouts").value_parser(value_parser!(u32).range(0..=1)),
-        option("max_contexts", "max-contexts").value_parser(value_parser!(usize)),
-        option("max_tasks", "max-tasks").value_parser(value_parser!(u32)),
-        option("worker_memory", "worker-memory").value_parser(number),
-        option("max_submit_time_contended", "max-submit-time-contended").value_parser(time),
-        option("log_level", "log-level"),
-        option("exe", "exe").hide(true),
-        option("device_memory", "device-memory").value_parser(str::parse::<Amount>),
-        option("host_memory", "host-memory").value_parser(number),
-    ])
+    let words = vm.written.iter().map(|written| format!("--{written}"));
+    let read = VmOptions::of_words(words).expect("the command line takes the same");
+    let mut own = vm.options.clone();
+    for part in &vm.parts {
+        match part.split('=').next() {
+            Some("device-memory") => own.quotas.device_memory = None,
+            _ => own.quotas.host_memory = None,
+        }
+    }
+    assert_eq!(read, own);
 }
 
 /// Two VMs: the first guest has taken everything over, its device process and its workers; the second does as it should. Whatever the first says, the
@@ -228,16 +207,17 @@ const GOOD: ContextId = ContextId(1);
 const MILLISECOND: Nanos = 1_000_000;
 
 fn settings() -> Vec<VmSettings> {
+    let mut options = VmOptions::default();
+    options.quotas.max_contexts = Some(CONTEXTS);
+    options.hangs.max_submit_time_contended = Some(Duration::from_secs(1));
     let vm = |name: &str| VmSettings {
         name: name.into(),
         share: Share::default(),
-        arguments: Vec::new(),
+        options: options.clone(),
+        written: Vec::new(),
         parts: Vec::new(),
         own_paths: Vec::new(),
-        contexts: CONTEXTS,
-        group_limits: Default::default(),
         reserved_memory: 0,
-        max_submit_time_contended: Some(Duration::from_secs(1)),
     };
     vec![vm("bad"), vm("good")]
 }
@@ -259,7 +239,7 @@ pub(super) fn broker() -> Broker {
         room: RoomSettings { gpu_memory: Some(Amount::Part(5000)), ..RoomSettings::default() },
         vms: settings(),
     };
-    let file = VmsFile::new("/nowhere".into(), command(), String::new());
+    let file = VmsFile::new("/nowhere".into(), LevelFilter::Info);
     let mut broker = Broker::new(settings, file).expect("a broker");
     broker.connections.remove_sockets();
     broker.vms = Vms::default();
@@ -496,7 +476,7 @@ impl<'a> World<'a> {
         bad.share.weight = weight;
         if u.arbitrary()? {
             // Its device process is asked to end, and may ignore that.
-            bad.arguments = vec![format!("--mode={}", u.arbitrary::<u8>()?).into()];
+            bad.written = vec![format!("max-maps={}", u.arbitrary::<u8>()?)];
         }
         let how = How { now: weight % 2 == 0, dry_run: false };
         let told = self.broker.adopt(settings, how, self.now);

@@ -3,10 +3,10 @@
 use super::backoff::Backoff;
 use super::settings::{Settings, VmSettings};
 use super::vm::Vm;
+use crate::options::VmGroup;
 use crate::sandbox::{Delegated, GroupLimits, set_weight};
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
@@ -48,30 +48,22 @@ impl Groups {
     }
 
     fn part_among(&self, vms: &[VmSettings]) -> GroupLimits {
-        let own: Vec<_> = vms.iter().map(|vm| vm.group_limits).collect();
+        let own: Vec<_> = vms.iter().map(|vm| vm.options.quotas.group_limits()).collect();
         self.delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default()
     }
 
-    /// Makes the group of a VM, and returns the arguments that tell its device process of it.
+    /// Makes the group of a VM, if VMs have some.
     ///
     /// # Errors
     ///
     /// The system refuses.
-    pub(super) fn arguments(&mut self, vm: &Vm) -> io::Result<Vec<OsString>> {
-        let Some(delegated) = &self.delegated else { return Ok(Vec::new()) };
+    pub(super) fn group(&mut self, vm: &Vm) -> io::Result<Option<VmGroup>> {
+        let Some(delegated) = &self.delegated else { return Ok(None) };
         let name = name(&vm.settings);
         self.left.retain(|left| *left != name);
-        let group = delegated.group(&name)?;
+        let path = delegated.group(&name)?;
         self.set_weight(vm);
-        let mut arguments = vec!["--vm-cgroup".into(), group.into_os_string()];
-        let (own, part) = (vm.settings.group_limits, self.part);
-        if let (None, Some(memory)) = (own.memory, part.memory) {
-            arguments.push(format!("--worker-memory={memory}").into());
-        }
-        if let (None, Some(tasks)) = (own.tasks, part.tasks) {
-            arguments.push(format!("--max-tasks={tasks}").into());
-        }
-        Ok(arguments)
+        Ok(Some(VmGroup { path, part: self.part }))
     }
 
     /// Gives a VM's processes their part of the processors, in proportion to its part of the GPU.

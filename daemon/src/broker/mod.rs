@@ -49,7 +49,7 @@ pub use settings::places::{
     Ambiguous, brokers_control_socket, control_socket_beside, control_sockets, operators_control_socket,
 };
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problems, RoomSettings, Settings, VmSettings, VmsFile, against_movable};
+pub use settings::{MetricsAddress, Problems, RoomSettings, Settings, VmSettings, VmsFile};
 pub use traces::{Holder, Submission, TraceEvent};
 pub use vms::one_vm::{OneVm, OneVmOptions};
 pub use vms::state::{Passed, Predecessor};

@@ -293,7 +293,7 @@ impl Broker {
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
             pending: vm.pending.as_ref().map(pending),
-            options: self.settings.options(&vm.settings),
+            options: self.settings.written(&vm.settings),
             in_force: vm.process.as_ref().and_then(|process| process.in_force.clone()),
             replaced,
             kills: vm.past.kills,
@@ -396,7 +396,7 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
 
 /// Returns the bytes that a VM may take of a GPU with `memory` bytes. The VM's device process tells the bytes of a part of its GPUs' memory.
 fn promised(vm: &Vm, memory: u64) -> u64 {
-    match (vm.settings.device_memory(), vm.memory.limits) {
+    match (vm.settings.options.quotas.device_memory, vm.memory.limits) {
         // A VM without a bound may take all memory of the GPU.
         (None, _) => memory,
         (Some(Amount::Part(_)), Some(told)) => told.device,

@@ -3,12 +3,12 @@
 
 use super::upgrade::passing::{Inherited, Pass, PassedProcess};
 use crate::ipc::{AtMost, Channel, FromBroker, InForce, Outbox, Replaced, ToBroker};
+use crate::options::Start;
 use crate::sandbox::start_device_process;
 use config::BROKER_BACKLOG;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use rustix::time::{ClockId, clock_gettime};
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -52,11 +52,11 @@ impl Process {
     }
 
     /// Starts it for the VM of this name.
-    pub(super) fn start(vm: &str, arguments: &[OsString]) -> io::Result<Self> {
+    pub(super) fn start(vm: &str, start: &Start) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
-        let name = OsString::from(format!("--vm-name={vm}"));
-        let child = start_device_process(&[arguments, &[name]].concat(), theirs.into_socket())?;
-        Self::of_child(child, channel)
+        // Nothing is in the channel yet, so there is room.
+        channel.send(start, None).map_err(io::Error::other)?;
+        Self::of_child(start_device_process(vm, theirs.into_socket())?, channel)
     }
 
     /// A device process that a test plays at the other end of the channel.
@@ -296,6 +296,27 @@ fn cpu_time(pid: u32) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{VmGroup, VmOptions};
+    use crate::sandbox::GroupLimits;
+
+    #[test]
+    fn a_device_process_reads_what_the_broker_starts_it_with() {
+        let words = [
+            "--socket-path=/a",
+            "--gpu=x",
+            "--gpu=y",
+            "--device-memory=12.5%",
+            "--log-level=debug",
+            "--strikes=7",
+        ];
+        let group =
+            Some(VmGroup { path: "/group".into(), part: GroupLimits { memory: Some(7), tasks: None } });
+        let options = VmOptions::of_words(words).unwrap();
+        let start = Start { options, awaits_room: true, group, follows: false };
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.send(&start, None).unwrap();
+        assert_eq!(theirs.receive::<Start>().unwrap().0, start);
+    }
 
     /// The time after which a test counts as hung.
     const LONG: Duration = Duration::from_secs(300);

@@ -2,9 +2,9 @@
 //! busy, and the broker must not wait for that.
 
 use super::process::Process;
+use crate::options::Start;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use shm::{Doorbell, Listener};
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,8 +22,7 @@ pub(super) struct Starter {
 struct Wanted {
     vm: usize,
     name: String,
-    arguments: Vec<OsString>,
-    follows: bool,
+    start: Start,
 }
 
 /// The result of a start.
@@ -48,8 +47,8 @@ impl Starter {
         let (wanted, requests) = unbounded::<Wanted>();
         let (done, started) = unbounded();
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
-            for Wanted { vm, name, arguments, follows } in requests {
-                if done.send(Started { vm, follows, process: begin(&name, &arguments) }).is_err() {
+            for Wanted { vm, name, start } in requests {
+                if done.send(Started { vm, follows: start.follows, process: begin(&name, &start) }).is_err() {
                     break;
                 }
                 bell.ring();
@@ -58,10 +57,10 @@ impl Starter {
         Ok(Self { wanted, started, _listener: listener })
     }
 
-    /// Asks the thread to start the device process of a VM, or one that `follows` it.
-    pub(super) fn start(&self, vm: usize, name: &str, arguments: Vec<OsString>, follows: bool) {
+    /// Asks the thread to start a device process of a VM.
+    pub(super) fn start(&self, vm: usize, name: &str, start: Start) {
         // The thread ends after this value.
-        let _ = self.wanted.send(Wanted { vm, name: name.to_owned(), arguments, follows });
+        let _ = self.wanted.send(Wanted { vm, name: name.to_owned(), start });
     }
 
     /// Returns the processes that the thread has started, or could not start, since the last call.
@@ -71,12 +70,12 @@ impl Starter {
 }
 
 /// Starts a device process.
-fn begin(name: &str, arguments: &[OsString]) -> io::Result<Process> {
+fn begin(name: &str, start: &Start) -> io::Result<Process> {
     if cfg!(any(test, feature = "fuzzing")) {
         // This program is the test's: it plays device processes itself.
         return Err(io::ErrorKind::Unsupported.into());
     }
-    Process::start(name, arguments)
+    Process::start(name, start)
 }
 
 /// The thread's name.

@@ -1,7 +1,7 @@
 //! The options of `doctor`.
 
-use super::confinement::Confinement;
 use super::control::Control;
+use daemon::options::Confinement;
 use std::path::PathBuf;
 
 /// The options of `doctor`: the checks beside those of the host itself.

@@ -55,11 +55,11 @@ const HEADINGS: &[(&str, &[&str])] = &[
     ),
     (
         "Sandbox and protection",
-        &["sandbox", "seccomp", "cgroup", "zero_memory", "zero_workgroup_memory", "robustness"],
+        &["sandbox", "seccomp", "zero_memory", "zero_workgroup_memory", "robustness", "cgroup"],
     ),
     (
         "Information",
-        &["list_gpus", "print_capabilities", "print_seccomp", "log_level", "vm_name", "help", "version"],
+        &["log_level", "list_gpus", "print_capabilities", "print_seccomp", "vm_name", "help", "version"],
     ),
     ("Several VMs", &["config", "check_config"]),
 ];

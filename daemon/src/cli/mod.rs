@@ -1,16 +1,13 @@
 //! The command line. An error in it is reported in one line.
 //!
-//! `serve` has the options of a device process: among them `quotas`, which bound what a guest takes, and `hangs`, which bound how long it may take.
-//! `values` has the spelling of values, `recipe` the settings for VMMs. `headings` groups the options in the help, `mistakes` describes the mistakes
-//! on a command line, `version` says which build this is.
+//! `serve` has the options of a daemon of one VM, those of the VM itself among them (`daemon::options`). `values` has the spelling of values that only the
+//! command line has, `recipe` the settings for VMMs. `headings` groups the options in the help, `mistakes` describes the mistakes on a command line,
+//! `version` says which build this is.
 
-mod confinement;
 mod control;
 mod doctor;
-mod hangs;
 mod headings;
 pub(crate) mod mistakes;
-mod quotas;
 mod recipe;
 mod serve;
 #[cfg(test)]
@@ -21,18 +18,16 @@ mod version;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use confinement::Confinement;
 pub(crate) use control::Control;
-use daemon::broker::against_movable;
 use daemon::ipc::DriverFamily;
+use daemon::options::{Confinement, log_level, words};
 use daemon::trace;
 pub(crate) use doctor::Doctor;
 use log::LevelFilter;
 use recipe::Recipe;
-pub(crate) use serve::Serve;
+pub(crate) use serve::{Own, Serve};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use values::{log_level, words};
 pub(crate) use version::VERSION;
 
 /// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus)
@@ -60,8 +55,8 @@ pub(crate) struct Cli {
     /// Check the file given with --config, report what is wrong with it, and exit
     #[arg(long, requires = "config")]
     pub check_config: bool,
-    /// Take over from a running broker, whose state is on standard input; below a broker, from the VM's device process
-    #[arg(long, hide = true)]
+    /// Take over from a running broker, whose state is on standard input
+    #[arg(long, hide = true, requires = "config")]
     pub take_over: bool,
     #[command(subcommand)]
     pub role: Option<Role>,
@@ -228,6 +223,13 @@ pub(crate) enum Role {
     /// Print what has to be pasted to give a VM its GPU
     #[command(subcommand, arg_required_else_help = false)]
     Recipe(Recipe),
+    /// Serve one VM of several, whose options the broker says on standard input
+    #[command(hide = true)]
+    Device {
+        /// The VM's name
+        #[arg(long)]
+        vm_name: String,
+    },
     /// Serve one context
     #[command(hide = true)]
     Worker {
@@ -271,7 +273,7 @@ impl Cli {
         let beside_config = cli.config.as_ref().and_then(|_| beside_config(matches)).map(|other| {
             format!("--{} cannot stand beside --config: write it in the file", other.replace('_', "-"))
         });
-        match beside_config.or_else(|| against_movable(matches)) {
+        match beside_config.or_else(|| cli.serve.vm.check().err()) {
             Some(what) => Err(Self::command().error(ErrorKind::ArgumentConflict, what)),
             None => Ok(cli),
         }
@@ -280,9 +282,8 @@ impl Cli {
 
 /// An option on the command line that belongs into the file.
 fn beside_config(matches: &ArgMatches) -> Option<&str> {
-    let written = |id: &&str| {
-        matches.value_source(id) == Some(ValueSource::CommandLine) && Serve::command_ids().contains(*id)
-    };
+    let written =
+        |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine) && Serve::ids().contains(*id);
     matches.ids().map(clap::Id::as_str).find(written)
 }
 

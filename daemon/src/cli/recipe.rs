@@ -1,12 +1,12 @@
 //! `recipe`: finds the socket of a VM, and prints the settings for its VMM.
 
 use super::control::Control;
-use super::serve::Serve;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use config::size;
 use daemon::broker::{self, ClientError, VmsFile};
 use daemon::recipe;
+use log::LevelFilter;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -161,7 +161,7 @@ fn with_gpu(file: &Path, socket: &Path, window: u64) -> anyhow::Result<recipe::G
 type Socket = (String, PathBuf);
 
 fn sockets_in(config: PathBuf) -> anyhow::Result<Vec<Socket>> {
-    let settings = VmsFile::new(config, Serve::command(), "info".into()).read()?;
+    let settings = VmsFile::new(config, LevelFilter::Info).read()?;
     Ok(settings.vms.into_iter().map(|vm| (vm.name.clone(), vm.socket_path())).collect())
 }
 

@@ -1,9 +1,10 @@
 //! The confinement that an operator can choose.
 
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 /// `--sandbox`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum SandboxMode {
     /// Everything, or the daemon does not start.
     #[default]
@@ -15,7 +16,7 @@ pub enum SandboxMode {
 }
 
 /// `--seccomp`: the fate of a process that makes a system call outside of its list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum SeccompMode {
     /// The process is killed.
     #[default]

@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(unsafe { libc::pthread_atfork(Some(count), None, None) }, 0);
         let (_ours, theirs) = UnixStream::pair().unwrap();
         // The test program refuses the option and ends.
-        start_device_process(&[], theirs.into()).unwrap().wait().unwrap();
+        start_device_process("vm", theirs.into()).unwrap().wait().unwrap();
         assert_eq!(COPIES.load(SeqCst), 0);
         let mut copied = Command::new("/bin/true");
         // SAFETY: the closure does nothing.

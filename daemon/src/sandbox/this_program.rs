@@ -2,7 +2,7 @@
 //! among several. It confines itself.
 
 use crate::service;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -38,11 +38,11 @@ pub fn program_path() -> io::Result<PathBuf> {
 /// The exit status of a device process that wants to be started again, though nothing is wrong with it; `EX_TEMPFAIL` of sysexits.h.
 pub const START_AGAIN: u8 = 75;
 
-/// Starts this program with `arguments` as a device process that has a broker, to which `channel` leads.
+/// Starts this program as the device process of the VM of this name, which has a broker at the other end of `channel`.
 ///
 /// # Errors
 ///
 /// The system refuses.
-pub fn start_device_process(arguments: &[OsString], channel: OwnedFd) -> io::Result<Child> {
-    this_program(channel).args(arguments).arg("--under-broker").spawn()
+pub fn start_device_process(vm: &str, channel: OwnedFd) -> io::Result<Child> {
+    this_program(channel).args(["device", "--vm-name", vm]).spawn()
 }

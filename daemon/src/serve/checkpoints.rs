@@ -15,9 +15,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a worker, unless a test sets another. A checkpoint is asked for when two looks in a row find nothing executed: after one to
-/// two of these times.
-pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
 /// The time between two looks at a worker that is busy doubles up to this time.
 const LOOKS_MAX: Duration = Duration::from_secs(1);
 /// A worker is asked when it has executed nothing for so many times as long as its last checkpoint took: commands that arrive meanwhile wait.

@@ -9,6 +9,7 @@ use super::run::{Options, Server};
 use super::setup::Listen;
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
+use crate::options::VmOptions;
 use crate::sandbox::Launcher;
 use crate::service::Manager;
 use crate::transport::Vring;
@@ -141,9 +142,9 @@ fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
 
 pub(super) fn options(launcher: Launcher) -> Options {
     Options {
+        vm: VmOptions::default(),
         listen: Listen::Connected(None),
         window_size: WINDOW,
-        num_scanouts: 1,
         exit_on_disconnect: true,
         gpus: vec![GpuChoice {
             uuid: [0; 16],
@@ -164,11 +165,7 @@ pub(super) fn options(launcher: Launcher) -> Options {
         family: DriverFamily::Software,
         limits: LIMITS,
         hangs: HangLimits::default(),
-        frontend_timeout: config::FRONTEND_TIMEOUT,
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
-        restart_every: None,
-        swap_every: None,
-        swap_after: None,
         awaits_room: false,
         checkpoint_after: Some(Duration::ZERO),
         broker: None,
@@ -176,7 +173,6 @@ pub(super) fn options(launcher: Launcher) -> Options {
         shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),
         host_memory: HostMemory::default(),
-        waiting_off: Vec::new(),
     }
 }
 

@@ -48,10 +48,9 @@ mod window;
 mod workers;
 
 pub use broker::Broker;
-pub use checkpoints::CHECKPOINT_AFTER;
 pub use outdated::End;
 pub use run::{Options, serve};
 pub use setup::{
-    Advice, Chosen, List, Listen, NoGpu, Selected, SocketError, WINDOW_MAX, back_end, cache_key,
-    decide_window, family, more_than_there_is, probe, select, small_window, take_signals,
+    Advice, Chosen, List, Listen, NoGpu, Selected, SocketError, back_end, cache_key, decide_window, family,
+    more_than_there_is, probe, select, small_window, take_signals,
 };

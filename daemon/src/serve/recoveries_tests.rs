@@ -1,14 +1,14 @@
 //! Workers that are played die by themselves, with and without a checkpoint of their contexts.
 
 use super::broker::Broker;
-use super::checkpoints::{CHECKPOINT_AFTER, CHECKPOINT_BYTES, CRASHES_MAX};
+use super::checkpoints::{CHECKPOINT_BYTES, CRASHES_MAX};
 use super::handover::{Asker, Purpose, START_PATIENCE, Stage};
 use super::restarts_tests::{
     CONTEXT, NEW, OLD, Rig, blob, heard, rig_with, signalled, submitted, taken_over,
 };
 use super::workers::Whose;
 use crate::ipc::{Channel, FromBroker, HandOver, ToBroker, ToDevice, ToWorker};
-use config::{DepositId, MemoryName, PerHeap, Wanted};
+use config::{CHECKPOINT_AFTER, DepositId, MemoryName, PerHeap, Wanted};
 use protocol::ids::ResourceId;
 use protocol::virtio_gpu::Command;
 use std::sync::Arc;

@@ -31,6 +31,7 @@ use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{
     self, Channel, DriverFamily, HeldMemory, InForce, ReceiveError, SharedGpu, ToBroker, ToDevice,
 };
+use crate::options::VmOptions;
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
 use crate::service::Manager;
 use crate::transport::{
@@ -53,18 +54,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use waiting::attention::Attention;
-use waiting::{Heuristic, tunables};
+use waiting::tunables;
 use zerocopy::IntoBytes;
 
 /// The options of a device process, which say how to serve.
 #[derive(Debug)]
 pub struct Options {
+    /// The VM's options.
+    pub vm: VmOptions,
     /// The source of frontends.
     pub listen: Listen,
     /// Bytes of the host-visible region, a multiple of 4096.
     pub window_size: u64,
-    /// Scanouts, all disconnected.
-    pub num_scanouts: u32,
     /// End with the first frontend instead of waiting for the next.
     pub exit_on_disconnect: bool,
     /// The GPUs that guests see, at least one, and behind them spare ones; what their mappable memory is made of is the same.
@@ -83,22 +84,12 @@ pub struct Options {
     pub limits: DeviceLimits,
     /// Bounds on the time of submissions.
     pub hangs: HangLimits,
-    /// Time that a frontend has to answer.
-    pub frontend_timeout: Duration,
     /// Bounds per worker.
     pub context_limits: ContextLimits,
     /// The memory of the host, as this process sees it.
     pub host_memory: HostMemory,
     /// The key that pipeline caches are authenticated with ([`super::cache_key`]).
     pub cache_key: CacheKey,
-    /// The heuristics of waiting that are turned off, in workers as well.
-    pub waiting_off: Vec<Heuristic>,
-    /// The mean time after which each context is handed over to another worker, again and again: for tests.
-    pub restart_every: Option<Duration>,
-    /// The mean time after which each context is swapped out, again and again: for tests, and instead of the former.
-    pub swap_every: Option<Duration>,
-    /// The time after which a context is swapped out whose program does nothing with the GPU.
-    pub swap_after: Option<Duration>,
     /// Contexts hold no memory of the GPUs before the broker has said how much.
     pub awaits_room: bool,
     /// The time for which a worker executes nothing before it writes a checkpoint; none if there are to be no checkpoints.
@@ -138,7 +129,7 @@ pub fn serve(mut options: Options) -> io::Result<End> {
     let signals = options.signals.take().map_or_else(take_signals, Ok)?;
     let end_request = EndRequest::watch(signals)?;
     guard_mappings()?;
-    let limit = options.frontend_timeout;
+    let limit = options.vm.frontend_timeout;
     let mut server = Server::new(options, end_request)?;
     server.world.progress.watch(limit)?;
     let result = server.run();
@@ -196,11 +187,11 @@ impl Server {
             seen: options.gpus_seen,
             limits: options.context_limits.within(&limits),
             cache_key: options.cache_key,
-            waiting_off: options.waiting_off,
+            waiting_off: options.vm.waiting_without.clone(),
         };
         let workers = Workers::new(launcher, Arc::clone(&epoll), &limits, worker_options);
         let device = Device::new(DeviceOptions {
-            num_scanouts: options.num_scanouts,
+            num_scanouts: options.vm.scanouts,
             window_size: options.window_size,
             capset: options.capset,
             limits,
@@ -211,7 +202,7 @@ impl Server {
             epoll,
             listen: options.listen,
             config: DeviceConfig {
-                space: Config::new(options.num_scanouts, 1).as_bytes().to_vec(),
+                space: Config::new(options.vm.scanouts, 1).as_bytes().to_vec(),
                 window_size: options.window_size,
                 lent_devices: lenders.devices().to_vec(),
             },
@@ -230,12 +221,12 @@ impl Server {
                 closer: Closer::default(),
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
-                handovers: HandOvers::new(options.hangs.max_submit_time),
+                handovers: HandOvers::new(&options.hangs),
                 host_memory: options.host_memory,
                 restarts_wanted: Vec::new(),
                 swaps_wanted: Vec::new(),
-                restless: restless(options.restart_every, options.swap_every),
-                idle: options.swap_after.map(Idle::new),
+                restless: restless(&options.vm),
+                idle: options.vm.swap_after.map(Idle::new),
                 room: if options.awaits_room { Room::closed() } else { Room::default() },
                 // Memory of another back end ends with its worker, so a checkpoint would be of no use.
                 checkpoints: Checkpoints::new(
@@ -248,7 +239,7 @@ impl Server {
                 broker: options.broker,
                 limiter: LogLimiter::default(),
                 window: Window::default(),
-                frontend_timeout: options.frontend_timeout,
+                frontend_timeout: options.vm.frontend_timeout,
                 progress: Progress::default(),
                 told: Told::new(options.manager, place),
                 lost: Vec::new(),
@@ -972,9 +963,9 @@ impl Server {
 }
 
 /// Has contexts handed over again and again, if tests want that.
-fn restless(restart_every: Option<Duration>, swap_every: Option<Duration>) -> Option<Restless> {
-    let restarts = restart_every.map(|mean| Restless::new(Purpose::Restart, mean));
-    restarts.or(swap_every.map(|mean| Restless::new(Purpose::SwapOut, mean)))
+fn restless(vm: &VmOptions) -> Option<Restless> {
+    let restarts = vm.restart_every.map(|mean| Restless::new(Purpose::Restart, mean));
+    restarts.or(vm.swap_every.map(|mean| Restless::new(Purpose::SwapOut, mean)))
 }
 
 fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<()> {

@@ -166,7 +166,7 @@ fn an_idle_context_for_which_there_is_no_room_is_swapped_out_later() {
     let file = account_of_memory(&account(1024));
     let memory = file.try_clone().unwrap();
     let mut rig = rig_with(|options| {
-        options.swap_after = Some(after);
+        options.vm.swap_after = Some(after);
         options.host_memory = HostMemory::in_file(memory);
     });
     let wanted = Wanted::Credit { heap: Heap::Host, least: 4096, bytes: 4096 };
@@ -184,7 +184,7 @@ fn an_idle_context_for_which_there_is_no_room_is_swapped_out_later() {
 #[test]
 fn an_idle_context_waits_for_others_of_its_vm_without_a_pause() {
     let after = Duration::from_millis(100);
-    let mut rig = rig_with(|options| options.swap_after = Some(after));
+    let mut rig = rig_with(|options| options.vm.swap_after = Some(after));
     let others = (90..90 + HAND_OVERS_MAX as u32).map(ContextId);
     for other in others.clone() {
         let wanted = (Asker::Itself, Purpose::SwapOut);
@@ -202,7 +202,7 @@ fn an_idle_context_waits_for_others_of_its_vm_without_a_pause() {
 fn what_an_operator_asks_for_meanwhile_changes_no_pause() {
     let after = Duration::from_millis(100);
     let mut rig = rig_with(|options| {
-        options.swap_after = Some(after);
+        options.vm.swap_after = Some(after);
         options.host_memory = host_memory("MemAvailable: 1024 kB\n");
     });
     let wanted = Wanted::Credit { heap: Heap::Host, least: 4096, bytes: 4096 };
@@ -248,7 +248,7 @@ fn an_idle_context_whose_contents_cannot_be_copied_is_tried_again_whichever_work
     let lost = ToDevice::Lost { reason: "the host has no memory to spare".into() };
     let stays = ToDevice::Stays { reason: "the other worker is gone".into(), for_now: true };
     for order in [Order::Successor, Order::Worker, Order::WorkerAheadOfWhatItWrites] {
-        let mut rig = rig_with(|options| options.swap_after = Some(after));
+        let mut rig = rig_with(|options| options.vm.swap_after = Some(after));
         let begin = rig.now;
         (0..=3).for_each(|looks| rig.turn_at(begin + looks * after));
         rig.say(NEW, &ToDevice::Ready);
@@ -303,7 +303,7 @@ fn one_that_cannot_rest_now_keeps_what_has_come_for_a_driver() {
 #[test]
 fn a_context_is_swapped_out_once_it_was_idle_for_long() {
     let after = Duration::from_millis(100);
-    let mut rig = rig_with(|options| options.swap_after = Some(after));
+    let mut rig = rig_with(|options| options.vm.swap_after = Some(after));
     let begin = rig.now;
     rig.turn_at(begin);
     rig.submit(1, None);

@@ -247,12 +247,12 @@ fn what_is_no_state_of_this_form_is_refused_in_one_line() -> Result<()> {
         ("[]", "not the state of a broker"),
         (
             r#"{"form":4000000000,"messages":2}"#,
-            "the state has the form 4000000000, and this program knows 1",
+            "the state has the form 4000000000, and this program knows 2",
         ),
-        (r#"{"form":1,"messages":4000000000}"#, "messages of version 4000000000"),
-        (r#"{"form":1,"messages":2,"pages":4000000000}"#, "pages of grants of layout 4000000000"),
+        (r#"{"form":2,"messages":4000000000}"#, "messages of version 4000000000"),
+        (r#"{"form":2,"messages":2,"pages":4000000000}"#, "pages of grants of layout 4000000000"),
         (
-            r#"{"form":1,"messages":2,"pages":1,"descriptors":[0,1,2,-1],"state":{}}"#,
+            r#"{"form":2,"messages":2,"pages":1,"descriptors":[0,1,2,-1],"state":{}}"#,
             "not the state of a broker",
         ),
     ] {

@@ -18,7 +18,7 @@ pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
         match before {
             None => assert_eq!(about, [&Action::Add(vm.clone())]),
             Some(before) if before == vm => assert_eq!(about, [] as [&Action; 0]),
-            Some(before) if before.arguments == vm.arguments => {
+            Some(before) if before.written == vm.written => {
                 let ends = |action: &&&Action| matches!(action, Action::Replace(..) | Action::Remove(_));
                 assert_eq!(about.iter().find(ends), None, "its process need not end");
             }
@@ -93,6 +93,7 @@ fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
             Action::NextProcess(new, keys) => {
                 let at = vm(&mut settings, &new.name);
                 let with_parts = VmSettings {
+                    options: new.options.clone(),
                     parts: new.parts.clone(),
                     reserved_memory: new.reserved_memory,
                     ..settings.vms[at].clone()

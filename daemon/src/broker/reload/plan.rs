@@ -137,12 +137,12 @@ pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action
 /// Returns the actions for a VM that is in both.
 fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
     let reshare = Reshare::between(&old.share, &new.share);
-    let keys = differing_keys(old.words(), new.words());
+    let keys = differing_keys(&old.written, &new.written);
     if !keys.is_empty() {
         return vec![Action::Replace(new.clone(), reshare, keys)];
     }
     let reshare = (!reshare.is_nothing()).then(|| Action::Reshare(new.name.clone(), reshare));
-    let mut parts = differing_keys(old.part_words(), new.part_words());
+    let mut parts = differing_keys(&old.parts, &new.parts);
     if old.reserved_memory != new.reserved_memory {
         parts.push("reserved-memory".to_owned());
     }
@@ -150,22 +150,17 @@ fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
     reshare.into_iter().chain(parts).collect()
 }
 
-/// Returns the names of options (`--NAME=VALUE`) whose values are not the same, or in another order, in both.
-fn differing_keys<'a>(
-    old: impl Iterator<Item = &'a str> + Clone,
-    new: impl Iterator<Item = &'a str> + Clone,
-) -> Vec<String> {
-    fn key(word: &str) -> &str {
-        word.trim_start_matches('-').split('=').next().unwrap_or_default()
+/// Returns the keys whose values are not the same, or in another order, in both lists of `KEY=VALUE`.
+fn differing_keys(old: &[String], new: &[String]) -> Vec<String> {
+    fn key(written: &String) -> &str {
+        written.split('=').next().unwrap_or_default()
     }
-    let mut keys: Vec<&str> = old.clone().chain(new.clone()).map(key).collect();
+    let mut keys: Vec<&str> = old.iter().chain(new).map(key).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.retain(|name| {
-        let of = |words: &mut dyn Iterator<Item = &'a str>| -> Vec<&'a str> {
-            words.filter(|word| key(word) == *name).collect()
-        };
-        of(&mut old.clone()) != of(&mut new.clone())
-    });
+    let of = |list: &'_ [String], name: &str| {
+        list.iter().filter(|written| key(written) == name).cloned().collect::<Vec<_>>()
+    };
+    keys.retain(|name| of(old, name) != of(new, name));
     keys.into_iter().map(str::to_owned).collect()
 }

@@ -4,6 +4,7 @@ use super::super::settings::share::Policy;
 use super::super::settings::{MetricsAddress, Settings, VmSettings};
 use super::model;
 use super::plan::{Action, Pending, Reshare, merged, plan, sparing};
+use crate::options::VmOptions;
 use crate::sandbox::CgroupMode;
 use config::Amount;
 use sched::{Class, Share};
@@ -13,13 +14,11 @@ fn vm(name: &str) -> VmSettings {
     VmSettings {
         name: name.into(),
         share: Share { weight: 100, class: Class::Normal, ceiling: None },
-        arguments: vec!["--gpu=x".into(), "--gpu=y".into(), format!("--socket-path=/run/{name}").into()],
-        parts: vec!["--device-memory=4096".into()],
+        options: VmOptions::default(),
+        written: vec!["gpu=x".into(), "gpu=y".into(), format!("socket-path=/run/{name}")],
+        parts: vec!["device-memory=4096".into()],
         own_paths: vec![format!("/run/{name}").into()],
-        contexts: 3,
-        group_limits: Default::default(),
         reserved_memory: 0,
-        max_submit_time_contended: Some(Duration::from_secs(10)),
     }
 }
 
@@ -118,15 +117,15 @@ fn each_key_of_a_share_is_changed_alone_and_leaves_what_an_operator_has_set() {
 #[test]
 fn other_keys_of_a_vm_need_a_new_device_process_and_are_named() {
     let changes: [(&[&str], &[&str]); 5] = [
-        (&["--gpu=x", "--gpu=y", "--socket-path=/run/other"], &["socket-path"]),
-        (&["--gpu=y", "--gpu=x", "--socket-path=/run/b"], &["gpu"]),
-        (&["--gpu=x", "--socket-path=/run/b"], &["gpu"]),
-        (&["--quiet", "--gpu=x", "--gpu=y", "--socket-path=/run/b"], &["quiet"]),
-        (&["--max-maps=3", "--socket-path=/run/b"], &["gpu", "max-maps"]),
+        (&["gpu=x", "gpu=y", "socket-path=/run/other"], &["socket-path"]),
+        (&["gpu=y", "gpu=x", "socket-path=/run/b"], &["gpu"]),
+        (&["gpu=x", "socket-path=/run/b"], &["gpu"]),
+        (&["movable", "gpu=x", "gpu=y", "socket-path=/run/b"], &["movable"]),
+        (&["max-maps=3", "socket-path=/run/b"], &["gpu", "max-maps"]),
     ];
     for (words, keys) in changes {
-        let arguments = words.iter().map(|word| (*word).into()).collect();
-        let changed = VmSettings { arguments, ..vm("b") };
+        let written = words.iter().map(|word| (*word).into()).collect();
+        let changed = VmSettings { written, ..vm("b") };
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
         let actions = after(|new| new.vms[1] = changed.clone());
         assert_eq!(actions, [Action::Replace(changed, Reshare::default(), keys)]);
@@ -135,7 +134,7 @@ fn other_keys_of_a_vm_need_a_new_device_process_and_are_named() {
 
 #[test]
 fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
-    let changed = VmSettings { parts: vec!["--device-memory=2048".into()], ..vm("b") };
+    let changed = VmSettings { parts: vec!["device-memory=2048".into()], ..vm("b") };
     let keys = vec!["device-memory".to_owned()];
     let actions = after(|new| new.vms[1] = changed.clone());
     assert_eq!(actions, [Action::NextProcess(changed.clone(), keys.clone())]);
@@ -151,7 +150,7 @@ fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
 #[test]
 fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
     let share = Share { weight: 1, ..vm("b").share };
-    let changed = VmSettings { arguments: Vec::new(), parts: Vec::new(), share, ..vm("b") };
+    let changed = VmSettings { written: Vec::new(), parts: Vec::new(), share, ..vm("b") };
     let actions = after(|new| new.vms[1] = changed.clone());
     let [Action::Replace(all, reshare, _)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((all, reshare.apply(vm("b").share)), (&changed, share));
@@ -161,8 +160,8 @@ fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
 fn what_ends_the_gpu_of_a_vm_in_use_waits_and_the_rest_does_not() {
     let mut new = settings();
     let share = Share { weight: 1, ..vm("b").share };
-    let changed = VmSettings { arguments: vec!["--max-maps=3".into()], share, ..vm("b") };
-    new.vms = vec![VmSettings { arguments: Vec::new(), ..vm("a") }, changed.clone(), vm("d")];
+    let changed = VmSettings { written: vec!["max-maps=3".into()], share, ..vm("b") };
+    new.vms = vec![VmSettings { written: Vec::new(), ..vm("a") }, changed.clone(), vm("d")];
     new.policy = Policy::Fixed;
     let actions = sparing(plan(&settings(), &new), |name| name != "a");
     let [policy, gone, replaced, share_of_b, later, added] = actions.as_slice() else {
@@ -191,7 +190,7 @@ fn all_at_once_is_the_sum_of_its_parts() {
         new.policy = Policy::Equal;
         new.cgroup = CgroupMode::On;
         new.vms[0].share.weight = 5;
-        new.vms[1].arguments.clear();
+        new.vms[1].written.clear();
         new.vms[2] = vm("d");
     });
     assert_eq!(actions.len(), 6, "{actions:?}");

@@ -116,10 +116,8 @@ mod tests {
     #[test]
     fn who_asks_during_a_reading_gets_what_the_file_says_then_once_for_all() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        let command = clap::Command::new("test").arg(clap::Arg::new("socket").long("socket-path"));
-        let command = command.arg(clap::Arg::new("level").long("log-level"));
         let epoll = Arc::new(readiness::instance().unwrap());
-        let file = VmsFile::new(path.path().to_owned(), command, "info".into());
+        let file = VmsFile::new(path.path().to_owned(), log::LevelFilter::Info);
         let mut reader = Reader::new(file, Vec::new(), &epoll, 0).unwrap();
         (1..=3).for_each(|who| reader.ask(who));
         std::fs::write(path.path(), "[vm.a]\nsocket-path = \"/a\"").unwrap();

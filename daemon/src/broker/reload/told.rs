@@ -56,7 +56,8 @@ fn what(pending: &Pending) -> String {
 
 /// The keys of a VM's control group that it goes on having as before, if it notices nothing.
 fn keeps_its_group(vm: &VmSettings, told: &Reloaded) -> Option<Later> {
-    let keys = [("max-tasks", vm.group_limits.tasks), ("worker-memory", vm.group_limits.memory)];
+    let own = vm.options.quotas.group_limits();
+    let keys = [("max-tasks", own.tasks), ("worker-memory", own.memory)];
     let keys: Vec<_> =
         keys.into_iter().filter(|(_, own)| own.is_none()).map(|(key, _)| key.to_owned()).collect();
     let starts = told.added.contains(&vm.name) || told.restarted.contains(&vm.name);

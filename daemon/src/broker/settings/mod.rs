@@ -12,12 +12,12 @@ pub(super) mod share;
 mod tests;
 mod unknown;
 
-use crate::sandbox::{CgroupMode, GroupLimits};
+use crate::options::{Quotas, Start, VmGroup, VmOptions};
+use crate::sandbox::CgroupMode;
 use crate::service::state_folder;
-use clap::{ArgMatches, Command};
-use config::{Amount, DeviceLimits, HangLimits, size};
-pub use options::against_movable;
-use options::{VmOptions, shown};
+use config::{Amount, DeviceLimits, size};
+use log::LevelFilter;
+use options::{Keys, shown};
 use paths::{absolute, meant};
 use places::default_control_socket;
 pub use problem::Problems;
@@ -26,7 +26,6 @@ pub use room::RoomSettings;
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
 use share::{Policy, ShareForm};
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -69,27 +68,28 @@ pub struct VmSettings {
     /// The VM's part of the GPU.
     #[serde(with = "ShareForm")]
     pub share: Share,
-    /// Options of its device process, as its table and that of the defaults say.
-    pub arguments: Vec<OsString>,
-    /// More options: its part of what there is for all VMs.
-    pub parts: Vec<OsString>,
+    /// The VM's options: those of its table and that of the defaults, and its part of what there is for all VMs.
+    pub options: VmOptions,
+    /// The options of its tables as `KEY=VALUE`, by their keys.
+    pub written: Vec<String>,
+    /// The VM's part of what there is for all VMs, as `KEY=VALUE`.
+    pub parts: Vec<String>,
     /// Paths that no two VMs can have, without links and `..`: its socket first.
     pub own_paths: Vec<PathBuf>,
-    /// Contexts it may have.
-    pub contexts: usize,
     /// Bytes of its GPUs' memory that it is never asked to give up.
     pub reserved_memory: u64,
-    /// Limits of its own on its workers' control group.
-    pub group_limits: GroupLimits,
-    /// The time for which a submission of the VM may run while others wait, if its tables say so.
-    pub max_submit_time_contended: Option<Duration>,
 }
 
 impl VmSettings {
     /// The time for which a submission of the VM may run while others wait, on a GPU that is a software driver or not.
     pub fn contended(&self, software: bool) -> Duration {
-        let usual = HangLimits::of(software).max_submit_time_contended;
-        self.max_submit_time_contended.unwrap_or(usual)
+        self.options.hangs.limits(software).max_submit_time_contended
+    }
+
+    /// The contexts that the VM may have.
+    #[must_use]
+    pub fn contexts(&self) -> usize {
+        self.options.quotas.max_contexts.unwrap_or(DeviceLimits::default().contexts)
     }
 
     /// The name of its table, as its heading has it.
@@ -98,28 +98,10 @@ impl VmSettings {
         table_of_vm(&self.name)
     }
 
-    /// The options of its tables.
-    pub(super) fn words(&self) -> impl Iterator<Item = &str> + Clone {
-        // They were text in the file.
-        self.arguments.iter().filter_map(|word| word.to_str())
-    }
-
-    /// The options for its part of what there is for all VMs.
-    pub(super) fn part_words(&self) -> impl Iterator<Item = &str> + Clone {
-        self.parts.iter().filter_map(|word| word.to_str())
-    }
-
-    /// The GPU memory that the VM may hold, if its tables or its part of what there is for all bound it.
-    pub(super) fn device_memory(&self) -> Option<Amount> {
-        let value = |word: &str| word.strip_prefix("--device-memory=")?.parse().ok();
-        self.words().chain(self.part_words()).find_map(value)
-    }
-
     /// The path of the VM's socket as the file has it, made absolute.
     #[must_use]
     pub fn socket_path(&self) -> PathBuf {
-        let path = self.words().find_map(|word| word.strip_prefix("--socket-path="));
-        absolute(Path::new(path.unwrap_or_default()))
+        absolute(self.options.socket_path.as_deref().unwrap_or(Path::new("")))
     }
 }
 
@@ -127,20 +109,19 @@ impl VmSettings {
 #[derive(Clone, Debug)]
 pub struct VmsFile {
     path: PathBuf,
-    command: Command,
-    level: String,
+    level: LevelFilter,
 }
 
 impl VmsFile {
-    /// The file at `path`. `command` is the command line of one VM; `level` the log level of those that name none.
+    /// The file at `path`. VMs that name no log level have `level`.
     #[must_use]
-    pub fn new(path: PathBuf, command: Command, level: String) -> Self {
-        Self { path, command, level }
+    pub fn new(path: PathBuf, level: LevelFilter) -> Self {
+        Self { path, level }
     }
 
     /// Returns the command line of a broker that serves what the file says.
     pub(super) fn arguments(&self) -> Vec<OsString> {
-        let level = format!("--log-level={}", self.level);
+        let level = format!("--log-level={}", name_of(self.level));
         vec!["--config".into(), self.path.clone().into_os_string(), level.into()]
     }
 
@@ -150,7 +131,7 @@ impl VmsFile {
     ///
     /// It cannot be read, is no regular file or has more than 4 MiB, or something in it is wrong.
     pub fn read(&self) -> Result<Settings, Problems> {
-        let settings = self.text().and_then(|text| Settings::parse(&text, &self.command, &self.level));
+        let settings = self.text().and_then(|text| Settings::parse(&text, self.level));
         settings.map_err(|problems| problems.in_file(&self.path))
     }
 
@@ -219,7 +200,7 @@ const NO_TABLE: &str = "is a table, and no key has one; quote the name of a VM t
 const VMS: usize = 256;
 
 impl Settings {
-    pub(super) fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problems> {
+    pub(super) fn parse(text: &str, level: LevelFilter) -> Result<Self, Problems> {
         let (placed, errors) = DeTable::parse_recoverable(text);
         let file: Table = match (errors.is_empty(), text.parse()) {
             (true, Ok(file)) => file,
@@ -227,24 +208,21 @@ impl Settings {
             (false, _) => return Err(Problems::of_syntax(text, errors)),
         };
         let mut found = Found::default();
-        let settings = Self::of_file(&file, command, level, &mut found);
+        let settings = Self::of_file(&file, level, &mut found);
         found.none_or(settings, &Places::new(text, placed.get_ref()))
     }
 
     /// Returns what the file says. What is wrong is left out, and `found`.
-    fn of_file(file: &Table, command: &Command, level: &str, found: &mut Found) -> Self {
+    fn of_file(file: &Table, level: LevelFilter, found: &mut Found) -> Self {
         let unknown_keys = file.keys().filter(|key| !TOP_KEYS.contains(&key.as_str()));
         found.extend(unknown_keys.map(|key| Problem::of_key("", key, unknown(key, TOP_KEYS))));
         let policy = found.right(top(file, "policy", Policy::named)).flatten().unwrap_or_default();
         let anticipation = top(file, "anticipation", |text| share::percent(text, 0.0..=8.0));
         let control_socket = found.right(top(file, "control-socket", some_path)).flatten();
-        let options = VmOptions::of(command);
-        let mut vms = vms(file, &options, policy, found);
+        let mut vms = vms(file, policy, level, found);
         found.extend(paths::check(&vms));
-        let own = |vm: &Draft<'_>| vm.value("device_memory");
-        found.right(share_memory(file, "device-memory", own, str::parse, &mut vms));
-        let own = |vm: &Draft<'_>| vm.value("host_memory").map(Amount::Bytes);
-        found.right(share_memory(file, "host-memory", own, |text| size(text).map(Amount::Bytes), &mut vms));
+        found.right(DEVICE_MEMORY.share(file, &mut vms));
+        found.right(HOST_MEMORY.share(file, &mut vms));
         let room = found.right(RoomSettings::of_file(file)).unwrap_or_default();
         let settings = Self {
             policy,
@@ -255,29 +233,32 @@ impl Settings {
             cgroup: found.right(top(file, "cgroup", cgroup)).flatten().unwrap_or_default(),
             log_grants: found.right(top(file, "log-grants", some_path)).flatten(),
             room,
-            vms: vms.into_iter().filter_map(|vm| found.right(vm.finish(&options, level))).collect(),
+            vms: vms.into_iter().map(Draft::finish).collect(),
         };
         found.extend(settings.check_own_sockets(file));
         found.extend(settings.room.check(&settings.vms));
         settings
     }
 
-    /// Returns the options of a VM's device process, apart from those that only the broker gives.
+    /// Returns the options of a VM, with those that follow from what the file says of all VMs.
     #[must_use]
-    pub fn words(&self, vm: &VmSettings) -> Vec<OsString> {
-        [vm.arguments.as_slice(), &vm.parts, self.room.maps(vm).as_slice()].concat()
+    pub fn options(&self, vm: &VmSettings) -> VmOptions {
+        let mut options = vm.options.clone();
+        self.room.forbid_maps(&mut options);
+        options
     }
 
-    /// Returns the options with which the broker starts a VM's device process; those of its control `group` among them.
-    pub(super) fn arguments(&self, vm: &VmSettings, group: &[OsString]) -> Vec<OsString> {
-        [self.words(vm).as_slice(), self.room.awaits().as_slice(), group].concat()
+    /// Returns what the device process of a VM is started with, which has this control group.
+    pub(super) fn start(&self, vm: &VmSettings, group: Option<VmGroup>, follows: bool) -> Start {
+        Start { options: self.options(vm), awaits_room: self.room.gpu_memory.is_some(), group, follows }
     }
 
-    /// Returns the options of a VM's device process as `KEY=VALUE`, without its socket's path.
-    pub(super) fn options(&self, vm: &VmSettings) -> Vec<String> {
-        let words = self.words(vm);
-        let options = words.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
-        options.filter(|option| !option.starts_with("socket-path=")).map(str::to_owned).collect()
+    /// Returns the options of a VM as `KEY=VALUE`, without its socket's path.
+    pub(super) fn written(&self, vm: &VmSettings) -> Vec<String> {
+        let forbids = self.room.forbid_maps(&mut vm.options.clone());
+        let own = vm.written.iter().filter(|option| !option.starts_with("socket-path="));
+        let follows = forbids.then(|| "map-device-memory=never".to_owned());
+        own.chain(&vm.parts).cloned().chain(follows).collect()
     }
 
     /// Puts a VM in the place of the one with its name, or among the others by its name.
@@ -309,66 +290,34 @@ impl Settings {
     }
 }
 
-/// A VM that is being read.
-struct Draft<'a> {
-    name: &'a str,
-    share: Share,
-    reserved_memory: u64,
-    /// Words of the command line by key.
-    arguments: BTreeMap<&'a str, Vec<OsString>>,
-    /// Words for its part of what there is for all.
-    parts: Vec<OsString>,
-    matches: ArgMatches,
+/// A VM that is being read, whose own paths are known by their keys.
+struct Draft {
+    vm: VmSettings,
     own_paths: Vec<(&'static str, PathBuf)>,
 }
 
-impl Draft<'_> {
-    fn value<T: Any + Clone + Send + Sync>(&self, id: &str) -> Option<T> {
-        self.matches.try_get_one::<T>(id).ok().flatten().cloned()
-    }
-
-    fn finish(mut self, options: &VmOptions<'_>, level: &str) -> Result<VmSettings, Problem> {
-        self.arguments.entry("log-level").or_insert_with(|| vec![format!("--log-level={level}").into()]);
-        let arguments: Vec<OsString> = self.arguments.into_values().flatten().collect();
-        let whole = options.parse(&[arguments.as_slice(), &self.parts].concat());
-        let matches = whole.map_err(|what| Problem::of_vm(self.name, "", what))?;
-        let contexts = matches.try_get_one::<usize>("max_contexts").ok().flatten().copied();
-        let contended = matches.try_get_one::<Duration>("max_submit_time_contended").ok().flatten().copied();
-        let group_limits = GroupLimits {
-            memory: matches.try_get_one::<u64>("worker_memory").ok().flatten().copied(),
-            tasks: matches.try_get_one::<u32>("max_tasks").ok().flatten().copied().map(u64::from),
-        };
-        Ok(VmSettings {
-            group_limits,
-            name: self.name.to_owned(),
-            share: self.share,
-            reserved_memory: self.reserved_memory,
-            arguments,
-            parts: self.parts,
-            own_paths: self.own_paths.iter().map(|(_, path)| meant(path)).collect(),
-            contexts: contexts.unwrap_or(DeviceLimits::default().contexts),
-            max_submit_time_contended: contended,
-        })
+impl Draft {
+    fn finish(self) -> VmSettings {
+        VmSettings { own_paths: self.own_paths.iter().map(|(_, path)| meant(path)).collect(), ..self.vm }
     }
 }
 
-fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy, found: &mut Found) -> Vec<Draft<'a>> {
+fn vms(file: &Table, policy: Policy, level: LevelFilter, found: &mut Found) -> Vec<Draft> {
+    let tables = Tables { keys: Keys::new(), policy, level };
     let no_table = |other: &Value| format!("{} is not a table", shown(other));
     let defaults = table(file, "defaults", no_table, found);
     let own = defaults.keys().filter(|key| OWN_PATHS.contains(&key.as_str()));
     let misplaced =
         |key: &String| Problem::of_key("defaults", key, "belongs to one VM: write it in each [vm.NAME]");
     found.extend(own.map(misplaced));
-    let defaults = read_keys("defaults", defaults, options, policy, found);
+    let defaults = tables.read("defaults", defaults, found);
     // A broker without a VM waits for the file to name the first one.
     let vms = table(file, "vm", |_| "write a table [vm.NAME] for each VM".into(), found);
     if vms.len() > VMS {
         found.add(Problem::of_key("", "vm", format!("{} VMs are more than {VMS}", vms.len())));
         return Vec::new();
     }
-    let draft =
-        |(name, table): (&'a String, &'a Value)| draft(name, table, &defaults, options, policy, found);
-    vms.iter().filter_map(draft).collect()
+    vms.iter().filter_map(|(name, table)| tables.draft(name, table, &defaults, found)).collect()
 }
 
 /// A table of the file; one without keys if there is none, or what is no table.
@@ -389,40 +338,78 @@ fn table<'a>(
     }
 }
 
-/// Reads one VM; what its own table says goes before what all VMs have. None if not even that much is right that it can be looked at.
-fn draft<'a>(
-    name: &'a str,
-    table: &'a Value,
-    defaults: &Keys<'a>,
-    options: &VmOptions<'a>,
+/// Reads tables of VMs.
+struct Tables {
+    keys: Keys,
     policy: Policy,
-    found: &mut Found,
-) -> Option<Draft<'a>> {
-    if !is_name(name) {
-        found.add(Problem::of_key("vm", name, NO_NAME));
+    /// The log level of VMs that name none.
+    level: LevelFilter,
+}
+
+/// The keys of a table: those of the share, and the options as `KEY=VALUE`, none for a switch that is off.
+type Read<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Vec<String>>);
+
+impl Tables {
+    /// Reads one VM; what its own table says goes before what all VMs have. None if not even that much is right that it can be looked at.
+    fn draft(&self, name: &str, table: &Value, defaults: &Read<'_>, found: &mut Found) -> Option<Draft> {
+        if !is_name(name) {
+            found.add(Problem::of_key("vm", name, NO_NAME));
+        }
+        let Value::Table(table) = table else {
+            found.add(Problem::of_key("vm", name, format!("{} is not a table", shown(table))));
+            return None;
+        };
+        let (mut share, mut written) = defaults.clone();
+        let (own_share, own_written) = self.read(&table_of_vm(name), table, found);
+        written.extend(own_written);
+        share.extend(own_share);
+        if !table.contains_key("socket-path") {
+            found.add(Problem::of_vm(name, "socket-path", "is needed"));
+        }
+        let level = || vec![format!("log-level={}", name_of(self.level))];
+        written.entry("log-level").or_insert_with(level);
+        let read = self.keys.read(&written.values().flatten().cloned().collect::<Vec<_>>());
+        let mut options = found.right(read.map_err(|what| Problem::of_vm(name, "", what)))?;
+        let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
+        let mut own_paths: Vec<_> = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
+        if let Some(folder) = state_folder().filter(|_| options.state_dir.is_none()) {
+            let folder = folder.join(name);
+            written.insert("state-dir", vec![format!("state-dir={}", folder.display())]);
+            options.state_dir = Some(folder.clone());
+            own_paths.push(("state-dir", folder));
+        }
+        let (share, reserved_memory) = share_of(&share);
+        let vm = VmSettings {
+            name: name.to_owned(),
+            share,
+            options,
+            written: written.into_values().flatten().collect(),
+            parts: Vec::new(),
+            own_paths: Vec::new(),
+            reserved_memory,
+        };
+        Some(Draft { vm, own_paths })
     }
-    let Value::Table(table) = table else {
-        found.add(Problem::of_key("vm", name, format!("{} is not a table", shown(table))));
-        return None;
-    };
-    let (mut share, mut arguments) = defaults.clone();
-    let (own_share, own_arguments) = read_keys(&table_of_vm(name), table, options, policy, found);
-    arguments.extend(own_arguments);
-    share.extend(own_share);
-    if !table.contains_key("socket-path") {
-        found.add(Problem::of_vm(name, "socket-path", "is needed"));
+
+    /// Reads the keys of a table. Those with which something is wrong are left out.
+    fn read<'a>(&self, place: &str, table: &'a Table, found: &mut Found) -> Read<'a> {
+        let (mut share, mut options) = (BTreeMap::new(), BTreeMap::new());
+        for (key, value) in table {
+            let wrong = |what: String| Problem::of_key(place, key, what);
+            if SHARE_KEYS.contains(&key.as_str()) {
+                let read = found.right(share_key(key, value, self.policy).map_err(wrong));
+                share.extend(read.map(|read| (key.as_str(), read)));
+                continue;
+            }
+            match self.keys.written(key, value) {
+                Ok(written) => _ = options.insert(key.as_str(), written),
+                Err(Some(what)) => found.add(wrong(what)),
+                Err(None) if value.is_table() => found.add(wrong(NO_TABLE.into())),
+                Err(None) => found.add(wrong(unknown(key, &[SHARE_KEYS, &self.keys.names()].concat()))),
+            }
+        }
+        (share, options)
     }
-    let words: Vec<OsString> = arguments.values().flatten().cloned().collect();
-    let matches = found.right(options.parse(&words).map_err(|what| Problem::of_vm(name, "", what)))?;
-    let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
-    let mut own_paths: Vec<_> = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
-    if let Some(folder) = state_folder().filter(|_| !arguments.contains_key("state-dir")) {
-        let folder = folder.join(name);
-        arguments.insert("state-dir", vec![option_with("--state-dir", &folder)]);
-        own_paths.push(("state-dir", folder));
-    }
-    let (share, reserved_memory) = share_of(&share);
-    Some(Draft { name, share, reserved_memory, arguments, parts: Vec::new(), matches, own_paths })
 }
 
 /// One key of the share, checked.
@@ -449,35 +436,6 @@ fn share_of(keys: &BTreeMap<&str, ShareKey>) -> (Share, u64) {
     (share, reserved)
 }
 
-/// The keys of the share; and the rest as words of the command line, none for a switch that is off.
-type Keys<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Vec<OsString>>);
-
-/// Keys of a table of VMs: those of the share, and the rest as arguments. Those with which something is wrong are left out.
-fn read_keys<'a>(
-    place: &str,
-    table: &'a Table,
-    options: &VmOptions<'_>,
-    policy: Policy,
-    found: &mut Found,
-) -> Keys<'a> {
-    let (mut share, mut arguments) = (BTreeMap::new(), BTreeMap::new());
-    for (key, value) in table {
-        let wrong = |what: String| Problem::of_key(place, key, what);
-        if SHARE_KEYS.contains(&key.as_str()) {
-            let read = found.right(share_key(key, value, policy).map_err(wrong));
-            share.extend(read.map(|read| (key.as_str(), read)));
-            continue;
-        }
-        match options.words(key, value) {
-            Ok(words) => _ = arguments.insert(key.as_str(), words),
-            Err(Some(what)) => found.add(wrong(what)),
-            Err(None) if value.is_table() => found.add(wrong(NO_TABLE.into())),
-            Err(None) => found.add(wrong(unknown(key, &[SHARE_KEYS, &options.keys()].concat()))),
-        }
-    }
-    (share, arguments)
-}
-
 fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, String> {
     match (key, value) {
         ("weight", _) if policy == Policy::Equal => Err(share::EQUAL.into()),
@@ -496,42 +454,60 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
     }
 }
 
-/// Shares out what there is for all VMs, if the file says how much that is.
-fn share_memory(
-    file: &Table,
+/// An amount for all VMs, of which each has a part.
+struct Shared {
+    /// The key of the whole before the tables, and of a VM's own part in its table.
     key: &'static str,
-    own: impl Fn(&Draft<'_>) -> Option<Amount>,
-    read: impl Fn(&str) -> Result<Amount, String>,
-    vms: &mut [Draft<'_>],
-) -> Result<(), Problem> {
-    let wrong = |what: &str, why: &str| Problem::of_key("", key, format!("{what} is no size: {why}"));
-    let total = match file.get(key) {
-        None => return Ok(()),
-        Some(Value::Integer(bytes)) if *bytes >= 0 => Amount::Bytes(bytes.unsigned_abs()),
-        Some(Value::String(text)) => read(text).map_err(|why| wrong(&format!("\"{text}\""), &why))?,
-        Some(other) => {
-            return Err(wrong(
-                &shown(other),
-                "write a whole number of bytes, or a string with KiB, MiB or GiB",
-            ));
-        }
-    };
-    let owned: Vec<_> = vms.iter().map(|vm| (vm.name, own(vm))).collect();
-    let parts = memory::share_out(key, total, &owned)?;
-    for (vm, amount) in vms.iter_mut().zip(parts) {
-        if own(vm).is_none() {
-            vm.parts.push(format!("--{key}={amount}").into());
-        }
-    }
-    Ok(())
+    read: fn(&str) -> Result<Amount, String>,
+    part: fn(&Quotas) -> Option<Amount>,
+    give: fn(&mut Quotas, Amount),
 }
 
-/// An option with a path as one word.
-pub(super) fn option_with(option: &str, path: &Path) -> OsString {
-    let mut word = OsString::from(option);
-    word.push("=");
-    word.push(path);
-    word
+/// The memory of GPUs.
+const DEVICE_MEMORY: Shared = Shared {
+    key: "device-memory",
+    read: str::parse,
+    part: |quotas| quotas.device_memory,
+    give: |quotas, part| quotas.device_memory = Some(part),
+};
+/// The host's memory, all of which is bytes.
+const HOST_MEMORY: Shared = Shared {
+    key: "host-memory",
+    read: |text| size(text).map(Amount::Bytes),
+    part: |quotas| quotas.host_memory.map(Amount::Bytes),
+    give: |quotas, part| quotas.host_memory = Some(part.of(0)),
+};
+
+impl Shared {
+    /// Shares out what there is for all VMs, if the file says how much that is.
+    fn share(&self, file: &Table, vms: &mut [Draft]) -> Result<(), Problem> {
+        let Some(total) = self.total(file)? else { return Ok(()) };
+        let part = |draft: &Draft| (self.part)(&draft.vm.options.quotas);
+        let owned: Vec<_> = vms.iter().map(|draft| (draft.vm.name.as_str(), part(draft))).collect();
+        let parts = memory::share_out(self.key, total, &owned)?;
+        for (Draft { vm, .. }, amount) in vms.iter_mut().zip(parts) {
+            if (self.part)(&vm.options.quotas).is_none() {
+                (self.give)(&mut vm.options.quotas, amount);
+                vm.parts.push(format!("{}={amount}", self.key));
+            }
+        }
+        Ok(())
+    }
+
+    fn total(&self, file: &Table) -> Result<Option<Amount>, Problem> {
+        let wrong =
+            |what: &str, why: &str| Problem::of_key("", self.key, format!("{what} is no size: {why}"));
+        match file.get(self.key) {
+            None => Ok(None),
+            Some(Value::Integer(bytes)) if *bytes >= 0 => Ok(Some(Amount::Bytes(bytes.unsigned_abs()))),
+            Some(Value::String(text)) => {
+                (self.read)(text).map(Some).map_err(|why| wrong(&format!("\"{text}\""), &why))
+            }
+            Some(other) => {
+                Err(wrong(&shown(other), "write a whole number of bytes, or a string with KiB, MiB or GiB"))
+            }
+        }
+    }
 }
 
 /// Returns whether a VM may be called so. The name is a part of paths (its control group, its folder below `$STATE_DIRECTORY`), is what operators
@@ -575,4 +551,9 @@ fn cgroup(text: &str) -> Result<CgroupMode, String> {
         "off" => Ok(CgroupMode::Off),
         _ => Err(format!("\"{text}\" is none of \"auto\", \"on\", \"off\"")),
     }
+}
+
+/// The name of a log level on the command line.
+fn name_of(level: LevelFilter) -> String {
+    level.as_str().to_ascii_lowercase()
 }

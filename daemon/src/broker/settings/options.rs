@@ -1,104 +1,63 @@
-//! The options of one VM as keys of a file. The keys and the checks of their values come from the command line's parser, so that both always know the
-//! same.
+//! The options of one VM as keys of a file. Their values are read by the parser of the command line, so that both always know the same.
 
+use crate::options::VmOptions;
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
-use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, Command, FromArgMatches};
 use config::{Amount, GPUS_MAX};
 use std::any::TypeId;
 use std::error::Error;
-use std::ffi::OsString;
 use std::time::Duration;
 use toml::Value;
 
-/// Options that make no sense for one VM of several. A device process that ended with its frontend would be started again.
-const NOT_OF_A_VM: &[&str] = &[
-    "fd",
-    "cgroup",
-    "control-socket",
-    "control-socket-group",
-    "metrics",
-    "list-gpus",
-    "print-capabilities",
-    "print-seccomp",
-    "config",
-    "check-config",
-    "exit-on-disconnect",
-    "help",
-    "version",
-    "vm-name",
-];
-
-/// Values of options by which guests get memory that binds their programs to a worker, by the options' ids.
-const AGAINST_MOVABLE: &[(&str, &str)] = &[("memory", "dma-buf"), ("map_device_memory", "auto")];
-
-/// Returns what is wrong if `--movable` stands beside a value of another option that contradicts it.
-#[must_use]
-pub fn against_movable(matches: &ArgMatches) -> Option<String> {
-    let is_movable = matches.try_get_one::<bool>("movable").ok().flatten() == Some(&true);
-    let is_given = |(id, value): &&(&str, &str)| {
-        matches.value_source(id) == Some(ValueSource::CommandLine)
-            && matches.get_raw(id).is_some_and(|mut words| words.any(|word| word == *value))
-    };
-    let (id, value) = AGAINST_MOVABLE.iter().filter(|_| is_movable).find(is_given)?;
-    let option = id.replace('_', "-");
-    Some(format!(
-        "--movable cannot stand beside --{option}={value}, with which programs cannot get another worker: leave one of them out"
-    ))
-}
-
-/// The command line of one VM.
+/// The options of a VM as keys: those that its device process is not given for tests.
 #[derive(Debug)]
-pub(super) struct VmOptions<'a> {
-    command: &'a Command,
+pub(super) struct Keys {
+    command: Command,
 }
 
-impl<'a> VmOptions<'a> {
-    pub(super) fn of(command: &'a Command) -> Self {
-        Self { command }
+impl Keys {
+    pub(super) fn new() -> Self {
+        Self { command: VmOptions::command() }
     }
 
     /// Names of all keys, sorted.
-    pub(super) fn keys(&self) -> Vec<&'a str> {
-        let mut keys: Vec<_> = self.arguments().map(|(key, _)| key).collect();
-        keys.sort_unstable();
-        keys
+    pub(super) fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.arguments().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names
     }
 
-    fn arguments(&self) -> impl Iterator<Item = (&'a str, &'a Arg)> {
-        // Hidden options are for the daemon's own use.
+    fn arguments(&self) -> impl Iterator<Item = (&str, &Arg)> {
         let shown = self.command.get_arguments().filter(|argument| !argument.is_hide_set());
-        let named = shown.filter_map(|argument| Some((argument.get_long()?, argument)));
-        named.filter(|(name, _)| !NOT_OF_A_VM.contains(name))
+        shown.filter_map(|argument| Some((argument.get_long()?, argument)))
     }
 
-    /// Returns the words of the command line for this key and value; none for a switch that is off.
+    /// Returns this key with its value, as `KEY=VALUE`: once for each value of a list, and not at all for a switch that is off.
     ///
     /// # Errors
     ///
     /// `None` if there is no such key, else the allowed values.
-    pub(super) fn words(&self, key: &str, value: &Value) -> Result<Vec<OsString>, Option<String>> {
+    pub(super) fn written(&self, key: &str, value: &Value) -> Result<Vec<String>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
-        let word = |text: String| if flag { format!("--{key}") } else { format!("--{key}={text}") };
-        let words = texts(argument, value).map_err(Some)?.into_iter().map(|text| word(text).into());
-        let words: Vec<OsString> = words.collect();
-        self.parse(&words).map_err(Some)?;
-        Ok(words)
+        let written = |text: String| if flag { key.to_owned() } else { format!("{key}={text}") };
+        let written: Vec<_> = texts(argument, value).map_err(Some)?.into_iter().map(written).collect();
+        self.read(&written).map_err(Some)?;
+        Ok(written)
     }
 
-    /// Parses all arguments of a VM together.
+    /// Returns the options of a VM with which this is written, each as `KEY=VALUE`.
     ///
     /// # Errors
     ///
     /// The mistake.
-    pub(super) fn parse(&self, arguments: &[OsString]) -> Result<ArgMatches, String> {
-        let program = OsString::from("vhost-user-vulkan");
-        let words = std::iter::once(&program).chain(arguments);
+    pub(super) fn read(&self, written: &[String]) -> Result<VmOptions, String> {
+        let words = written.iter().map(|option| format!("--{option}"));
         let matches =
             self.command.clone().try_get_matches_from(words).map_err(|error| what_is_wrong(&error))?;
-        against_movable(&matches).map_or(Ok(matches), Err)
+        let options = VmOptions::from_arg_matches(&matches).map_err(|error| what_is_wrong(&error))?;
+        options.check().map(|()| options)
     }
 }
 
@@ -152,7 +111,7 @@ fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
         (Kind::Number | Kind::WithUnit, Value::Integer(number)) if *number >= 0 => {
             Ok(Some(number.to_string()))
         }
-        // No process can be started with one in its arguments.
+        // No path has one.
         (_, Value::String(text)) if text.contains('\0') => wrong("text without a zero byte"),
         (Kind::WithUnit | Kind::Text, Value::String(text)) => Ok(Some(text.clone())),
         (Kind::Number, _) => wrong("a whole number, 0 or more"),

@@ -10,13 +10,13 @@ use toml::{Table, Value};
 const PATH_BYTES: usize = 4096;
 
 /// Returns where two VMs have the same socket, or the same folder.
-pub(super) fn check(vms: &[Draft<'_>]) -> Vec<Problem> {
+pub(super) fn check(vms: &[Draft]) -> Vec<Problem> {
     let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut twice = Vec::new();
-    for vm in vms {
-        for (key, path) in &vm.own_paths {
-            if let Some(other) = taken.insert(meant(path), format!("{key} of [{}]", table_of_vm(vm.name))) {
-                twice.push(Problem::of_vm(vm.name, key, format!("{} is {other} as well", path.display())));
+    for Draft { vm, own_paths } in vms {
+        for (key, path) in own_paths {
+            if let Some(other) = taken.insert(meant(path), format!("{key} of [{}]", vm.table())) {
+                twice.push(Problem::of_vm(&vm.name, key, format!("{} is {other} as well", path.display())));
             }
         }
     }

@@ -3,9 +3,9 @@
 use super::VmSettings;
 use super::options::shown;
 use super::problem::Problem;
+use crate::options::{MapDeviceMemory, VmOptions};
 use config::{Amount, time};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
 use std::time::Duration;
 use toml::{Table, Value};
 
@@ -44,16 +44,14 @@ impl RoomSettings {
         })
     }
 
-    /// Returns an option of a VM's device process: with `gpu-memory` programs of the VM map none of the GPU's own memory unless the file says
-    /// otherwise, as those that do cannot be swapped out.
-    pub(super) fn maps(&self, vm: &VmSettings) -> Option<OsString> {
-        let says = vm.words().any(|word| word.starts_with("--map-device-memory="));
-        self.gpu_memory.filter(|_| !says).map(|_| "--map-device-memory=never".into())
-    }
-
-    /// Returns another, which only the broker gives: with `gpu-memory` the VM may hold no memory of the GPUs before the broker lets it.
-    pub(super) fn awaits(&self) -> Option<OsString> {
-        self.gpu_memory.map(|_| "--await-room".into())
+    /// Sets an option of a VM that its tables leave open: with `gpu-memory` programs map none of the GPU's own memory, as those that do cannot be
+    /// swapped out. Returns whether it did.
+    pub(super) fn forbid_maps(&self, options: &mut VmOptions) -> bool {
+        let forbids = self.gpu_memory.is_some() && options.map_device_memory.is_none();
+        if forbids {
+            options.map_device_memory = Some(MapDeviceMemory::Never);
+        }
+        forbids
     }
 
     /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone; what is reserved on one together
@@ -73,7 +71,9 @@ impl RoomSettings {
                     "means nothing without gpu-memory: write that before the tables"
                 }
                 reserved if reserved > bytes(self.gpu_memory) => "is more than gpu-memory",
-                reserved if reserved > bytes(vm.device_memory()) => "is more than device-memory of the VM",
+                reserved if reserved > bytes(vm.options.quotas.device_memory) => {
+                    "is more than device-memory of the VM"
+                }
                 _ => return None,
             };
             Some(Problem::of_vm(&vm.name, "reserved-memory", what))

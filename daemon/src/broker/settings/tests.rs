@@ -1,30 +1,13 @@
-//! Configuration files, good ones and each way to be wrong. The options of a VM are a few invented ones; that the real ones can be
-//! written is tested beside the command line.
+//! Configuration files, good ones and each way to be wrong.
 
 use super::*;
 use crate::broker::reload::plan::{Action, plan};
-use clap::{Arg, ArgAction, value_parser};
-
-fn command() -> Command {
-    Command::new("test").args([
-        Arg::new("socket_path").long("socket-path").value_parser(value_parser!(PathBuf)),
-        Arg::new("state_dir").long("state-dir").value_parser(value_parser!(PathBuf)),
-        Arg::new("fd").long("fd").conflicts_with("socket_path"),
-        Arg::new("gpu").long("gpu").action(ArgAction::Append),
-        Arg::new("quiet").long("quiet").action(ArgAction::SetTrue),
-        Arg::new("mode").long("mode").value_parser(["fast", "safe"]),
-        Arg::new("scanouts").long("scanouts").value_parser(value_parser!(u32).range(0..=1)),
-        Arg::new("max_contexts").long("max-contexts").value_parser(value_parser!(usize)),
-        Arg::new("log_level").long("log-level"),
-        Arg::new("map_device_memory").long("map-device-memory").value_parser(["auto", "never"]),
-        Arg::new("exe").long("exe").hide(true),
-        Arg::new("device_memory").long("device-memory").value_parser(str::parse::<Amount>),
-        Arg::new("host_memory").long("host-memory").value_parser(size),
-    ])
-}
+use crate::options::MapDeviceMemory;
+use crate::sandbox::GroupLimits;
+use config::{HangLimits, Queues};
 
 fn parse(text: &str) -> Result<Settings, Problems> {
-    Settings::parse(text, &command(), "info")
+    Settings::parse(text, LevelFilter::Info)
 }
 
 /// Returns the only thing that is wrong with a file, without its line.
@@ -37,28 +20,26 @@ fn mistake(text: &str) -> String {
     }
 }
 
-fn words(vm: &VmSettings) -> Vec<&str> {
-    vm.words().chain(vm.part_words()).collect()
-}
-
 #[test]
 fn a_small_file_has_defaults() {
     let settings = parse("[vm.a]\nsocket-path = \"/run/a\"").unwrap();
     assert_eq!((settings.policy, settings.anticipation), (Policy::BestEffort, None));
-    assert_eq!((settings.metrics, settings.log_grants), (None, None));
+    assert_eq!((&settings.metrics, &settings.log_grants), (&None, &None));
     let [vm] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
     assert_eq!(
         (vm.name.as_str(), vm.share),
         ("a", Share { weight: 100, class: Class::Normal, ceiling: None })
     );
-    assert_eq!(words(vm), ["--log-level=info", "--socket-path=/run/a"]);
-    assert_eq!((vm.contexts, vm.contended(false)), (256, Duration::from_secs(10)));
+    assert_eq!(vm.written, ["log-level=info", "socket-path=/run/a"]);
+    let options = VmOptions { socket_path: Some("/run/a".into()), ..VmOptions::default() };
+    assert_eq!((&vm.options, &settings.options(vm)), (&options, &options));
+    assert_eq!((vm.contexts(), vm.contended(false)), (256, Duration::from_secs(10)));
     assert_eq!(vm.contended(true), HangLimits::software().max_submit_time);
 }
 
 #[test]
 fn a_file_may_have_no_vm_yet() {
-    for text in ["", "[vm]", "[defaults]\nquiet = true", "device-memory = \"1GiB\""] {
+    for text in ["", "[vm]", "[defaults]\nmovable = true", "device-memory = \"1GiB\""] {
         assert!(parse(text).unwrap().vms.is_empty(), "{text}");
     }
 }
@@ -80,7 +61,7 @@ fn a_whole_file_says_everything() {
         [defaults]
         class = "latency"
         gpu = "NVIDIA"
-        quiet = true
+        movable = true
         max-contexts = 3
         [vm.a]
         socket-path = "/run/a"
@@ -93,11 +74,11 @@ fn a_whole_file_says_everything() {
         [vm.b-2]
         socket-path = "b"
         class = "background"
-        quiet = false
+        movable = false
         gpu = "AMD"
         host-memory = 0
         map-device-memory = "auto"
-        mode = "safe"
+        queues = "all"
         "#,
     )
     .unwrap();
@@ -108,25 +89,116 @@ fn a_whole_file_says_everything() {
     let [a, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
     assert_eq!(a.share, Share { weight: 300, class: Class::Latency, ceiling: Some(0.25) });
     assert_eq!(b.share, Share { weight: 100, class: Class::Background, ceiling: None });
-    assert_eq!((a.contexts, b.contexts), (3, 3));
+    assert_eq!((a.contexts(), b.contexts()), (3, 3));
     let room = RoomSettings { gpu_memory: Some(Amount::Part(9000)), memory_wait: Duration::from_secs(5) };
     assert_eq!((settings.room, a.reserved_memory, b.reserved_memory), (room, 1 << 30, 0));
-    let device_memory = format!("--device-memory={}", 6u64 << 30);
-    for word in [&device_memory, "--gpu=AMD", "--mode=safe", "--host-memory=0", "--socket-path=b"] {
-        assert!(words(b).contains(&word), "{word}: {:?}", words(b));
-    }
+    let VmOptions { gpu, movable, queues, quotas, .. } = &b.options;
+    assert_eq!((gpu.as_slice(), *movable, *queues), (["AMD".to_owned()].as_slice(), false, Queues::All));
+    assert_eq!((quotas.host_memory, b.socket_path()), (Some(0), std::path::absolute("b").unwrap()));
+    assert!(a.options.movable && a.options.gpu == ["NVIDIA"] && a.options.scanouts == 1);
     let device_memory = [4 << 30, 6 << 30].map(|bytes| Some(Amount::Bytes(bytes)));
-    assert_eq!([a.device_memory(), b.device_memory()], device_memory);
-    assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
+    assert_eq!([a, b].map(|vm| vm.options.quotas.device_memory), device_memory);
+    assert_eq!((a.parts.len(), &b.parts[..]), (0, &[format!("device-memory={}", 6u64 << 30)][..]));
     // What maps the GPU's memory cannot be swapped out.
-    let maps =
-        |vm| settings.words(vm).into_iter().filter(|word| word.to_str().unwrap().contains("map-device"));
-    let [a_maps, b_maps] = [a, b].map(|vm| maps(vm).collect::<Vec<_>>());
-    assert_eq!(
-        (a_maps, b_maps),
-        (vec!["--map-device-memory=never".into()], vec!["--map-device-memory=auto".into()])
-    );
-    assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
+    let maps = [a, b].map(|vm| settings.options(vm).map_device_memory);
+    assert_eq!(maps, [Some(MapDeviceMemory::Never), Some(MapDeviceMemory::Auto)]);
+    let [a, b] = [a, b].map(|vm| settings.written(vm).concat());
+    assert!(a.ends_with("movablescanouts=1map-device-memory=never"), "{a}");
+    assert!(b.contains("map-device-memory=auto") && !b.contains("movable"), "{b}");
+}
+
+#[test]
+fn what_one_vm_can_have_can_be_written_in_a_file() {
+    let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
+    let all = r#"
+        gpu = ["01:00.0", "NVIDIA H200"]
+        queues = "all"
+        socket-mode = "0666"
+        socket-group = "0"
+        window-size = "16GiB"
+        memory = "memfd"
+        map-device-memory = "never"
+        max-submit-time = "20s"
+        max-submit-time-contended = 5
+        spare-gpu = "02:00.0"
+        movable = true
+        swap-after = "60s"
+        strikes = 2
+        strike-hold = "1min"
+        frontend-timeout = "20s"
+        zero-memory = "off"
+        zero-workgroup-memory = "on"
+        robustness = "guest"
+        device-memory = "4GiB"
+        context-device-memory = "12.5%"
+        host-memory = "1GiB"
+        context-host-memory = "1GiB"
+        ring-memory = "1GiB"
+        shader-memory = "1GiB"
+        max-contexts = 7
+        max-rings = 7
+        max-vm-rings = 7
+        worker-memory = "1GiB"
+        max-tasks = 7
+        max-objects = 7
+        max-shader-cost = 7
+        max-pipeline-time = "7min"
+        max-worker-data = "6GiB"
+        max-resources = 7
+        max-maps = 7
+        max-log-lines = 7
+        scanouts = 0
+        state-dir = "/tmp"
+        log-level = "debug"
+        sandbox = "degraded"
+        seccomp = "log"
+    "#;
+    let settings = parse(&format!("{vm}{all}")).unwrap();
+    let vm = &settings.vms[0];
+    assert_eq!((vm.contexts(), vm.contended(true)), (7, Duration::from_secs(5)));
+    let VmOptions { gpu, quotas, hangs, .. } = &vm.options;
+    assert_eq!((quotas.device_memory, hangs.strikes), (Some(Amount::Bytes(4 << 30)), Some(2)));
+    assert_eq!(*gpu, ["01:00.0", "NVIDIA H200"]);
+    // A new option of the command line is a key at once; its author decides here whether it makes sense.
+    let keys = all.lines().filter(|line| line.contains('=')).count();
+    assert_eq!(vm.written.len(), keys + 2, "{:?}", vm.written);
+    let unknown = mistake("[vm.a]\nsocket-path = \"/run/a\"\nnone = 1");
+    // The path of the socket, ceiling, class, reserved-memory and weight are keys as well; the last is followed by no comma.
+    assert_eq!(unknown.matches(", ").count(), keys + 4, "{unknown}");
+}
+
+#[test]
+fn values_in_a_file_have_the_bounds_of_the_command_line() {
+    for (line, error) in [
+        ("strikes = 0", "[vm.a] strikes: \"0\" is not allowed: 0 is not in 1.."),
+        ("max-submit-time = \"2h\"", "[vm.a] max-submit-time: \"2h\" is not allowed: unknown unit \"h\""),
+        ("queues = \"some\"", "[vm.a] queues: \"some\" is none of \"compute\", \"nominal\", \"all\""),
+        ("window-size = \"3GiB\"", "[vm.a] window-size: \"3GiB\" is not allowed: not a power of two"),
+        ("exit-on-disconnect = true", "[vm.a] exit-on-disconnect: unknown"),
+        ("list-gpus = true", "[vm.a] list-gpus: unknown"),
+        ("config = \"x\"", "[vm.a] config: unknown"),
+        ("under-broker = true", "[vm.a] under-broker: unknown"),
+    ] {
+        let said = mistake(&format!("[vm.a]\nsocket-path = \"/run/a\"\n{line}"));
+        assert!(said.starts_with(error), "{said}");
+    }
+}
+
+#[test]
+fn a_movable_vm_has_no_memory_that_binds_programs_to_a_worker() {
+    let file =
+        |keys: &str| parse(&format!("[defaults]\n{keys}\n[vm.a]\nsocket-path = \"/run/a\"\nmovable = true"));
+    for keys in ["", "memory = \"memfd\"", "memory = \"auto\"", "map-device-memory = \"never\""] {
+        assert!(file(keys).is_ok(), "{keys}");
+    }
+    for (keys, option) in [
+        ("memory = \"dma-buf\"", "--memory=dma-buf"),
+        ("map-device-memory = \"auto\"", "--map-device-memory=auto"),
+    ] {
+        let said = file(keys).unwrap_err().to_string();
+        assert!(said.contains(&format!("[vm.a] --movable cannot stand beside {option}, ")), "{said}");
+        assert!(parse(&format!("[vm.a]\nsocket-path = \"/run/a\"\nmovable = false\n{keys}")).is_ok());
+    }
 }
 
 #[test]
@@ -206,17 +278,17 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("+gpu = [\"x\", \"y\", \"x\"]", "[vm.a] gpu: \"x\" is there twice"),
         ("+gpu = [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\"]", "[vm.a] gpu: 9 are more than 8"),
         ("[defaults]\ngpu = []", "[defaults] gpu: an empty list"),
-        ("+mode = [\"fast\"]", "[vm.a] mode: a list is not a string"),
-        ("+quiet = \"yes\"", "[vm.a] quiet: \"yes\" is not true or false"),
+        ("+queues = [\"all\"]", "[vm.a] queues: a list is not a string"),
+        ("+movable = \"yes\"", "[vm.a] movable: \"yes\" is not true or false"),
         ("+scanouts = \"1\"", "[vm.a] scanouts: \"1\" is not a whole number, 0 or more"),
         ("+scanouts = -1", "[vm.a] scanouts: -1 is not a whole number, 0 or more"),
         ("+scanouts = 2", "[vm.a] scanouts: \"2\" is not allowed: 2 is not in 0..=1"),
-        ("+mode = \"loud\"", "[vm.a] mode: \"loud\" is none of \"fast\", \"safe\""),
+        ("+queues = \"loud\"", "[vm.a] queues: \"loud\" is none of \"compute\", \"nominal\", \"all\""),
         ("+device-memory = \"3 apples\"", "[vm.a] device-memory: \"3 apples\" is not allowed: unknown unit"),
         ("+device-memory = [1]", "[vm.a] device-memory: a list is not a whole number, or a string with"),
         (
             "+fd = 3",
-            "[vm.a] fd: unknown; allowed are ceiling, class, device-memory, gpu, host-memory, log-level",
+            "[vm.a] fd: unknown; allowed are ceiling, class, context-device-memory, context-host-memory, device-memory",
         ),
         ("+exe = \"/bin/sh\"", "[vm.a] exe: unknown; allowed are"),
         (
@@ -256,7 +328,7 @@ gup = \"x\"
 socket-path = \"/run/a\"
 [vm.c]
 socket-path = \"/run/../run/a\"
-mode = 3
+queues = 3
 [defaults]
 scanouts = 7";
     let said = parse(text).unwrap_err().to_string();
@@ -270,7 +342,7 @@ scanouts = 7";
         "  line 4: [vm.\"a.b\"] weight: ",
         "  line 5: [vm.\"a.b\"] gup: ",
         "  line 9: [vm.c] socket-path: ",
-        "  line 10: [vm.c] mode: ",
+        "  line 10: [vm.c] queues: ",
         "  line 12: [defaults] scanouts: ",
     ];
     assert_eq!(lines, expected, "{said}");
@@ -302,9 +374,9 @@ fn a_vm_may_be_called_as_in_libvirt() {
 fn a_part_of_the_gpus_memory_is_one_for_the_vm_and_for_all_vms() {
     let vms = "[vm.a]\nsocket-path = \"a\"\ndevice-memory = \"50%\"\n[vm.b]\nsocket-path = \"b\"";
     let settings = parse(&format!("device-memory = \"80%\"\n{vms}")).unwrap();
-    let parts: Vec<_> = settings.vms.iter().map(VmSettings::device_memory).collect();
+    let parts: Vec<_> = settings.vms.iter().map(|vm| vm.options.quotas.device_memory).collect();
     assert_eq!(parts, [Some(Amount::Part(5000)), Some(Amount::Part(3000))]);
-    assert!(words(&settings.vms[1]).contains(&"--device-memory=30%"), "{:?}", words(&settings.vms[1]));
+    assert_eq!(settings.vms[1].parts, ["device-memory=30%"]);
     for (text, error) in [
         (format!("device-memory = \"40%\"\n{vms}"), "[vm.a] device-memory: 50% of this VM is more than"),
         (format!("device-memory = \"4GiB\"\n{vms}"), "[vm.a] device-memory: 50% cannot be compared with"),
@@ -320,10 +392,8 @@ fn a_part_of_the_gpus_memory_is_one_for_the_vm_and_for_all_vms() {
 fn gpus_are_one_or_a_list_and_a_vm_s_own_replace_those_of_all() {
     let text = "[defaults]\ngpu = [\"x\", \"y\"]\n[vm.a]\nsocket-path = \"a\"\n[vm.b]\nsocket-path = \"b\"\ngpu = \"z\"";
     let settings = parse(text).unwrap();
-    let gpus = |vm: usize| -> Vec<&str> {
-        words(&settings.vms[vm]).into_iter().filter_map(|word| word.strip_prefix("--gpu=")).collect()
-    };
-    assert_eq!((gpus(0), gpus(1)), (vec!["x", "y"], vec!["z"]));
+    let [a, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
+    assert_eq!((a.options.gpu.concat(), b.options.gpu.concat()), ("xy".into(), "z".into()));
 }
 
 #[test]
@@ -334,7 +404,7 @@ fn equal_shares_have_no_weights() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let file = VmsFile::new("/nowhere/vms.toml".into(), command(), "info".into());
+    let file = VmsFile::new("/nowhere/vms.toml".into(), LevelFilter::Info);
     let error = file.read().unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/vms.toml: No such file"), "{error}");
 }
@@ -374,10 +444,9 @@ fn gpu_memory_that_does_not_hold_yet_changes_nothing_for_vms() {
     let file = "[vm.a]\nsocket-path = \"/a\"";
     let (before, after) = (parse(file).unwrap(), parse(&format!("gpu-memory = \"90%\"\n{file}")).unwrap());
     assert_eq!(plan(&before, &after), [Action::NextBroker("gpu-memory")]);
-    let group = ["--vm-cgroup".into()];
-    let [now, then] = [&before, &after].map(|settings| settings.arguments(&after.vms[0], &group));
-    let (last, same) = now.split_last().unwrap();
-    assert!(last == "--vm-cgroup" && then.starts_with(same));
-    let more = ["--map-device-memory=never", "--await-room", "--vm-cgroup"];
-    assert_eq!(then[same.len()..], more, "that only one that is started then has");
+    let group = VmGroup { path: "/group".into(), part: GroupLimits::default() };
+    let [now, then] = [&before, &after].map(|all| all.start(&after.vms[0], Some(group.clone()), false));
+    assert!(!now.awaits_room && now.options == after.vms[0].options && now.group == Some(group));
+    let options = VmOptions { map_device_memory: Some(MapDeviceMemory::Never), ..now.options.clone() };
+    assert_eq!(then, Start { options, awaits_room: true, ..now }, "that only one that is started then has");
 }

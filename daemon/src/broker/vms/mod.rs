@@ -23,6 +23,7 @@ use super::source::Source;
 use super::starter::Started;
 use super::vm::{Asked, OnGpu, Successor, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, InForce, Placement, Replaced, SharedGpu, ToBroker};
+use crate::options::VmGroup;
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN, Passage};
 use log::Level;
@@ -31,7 +32,6 @@ use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
 use sched::{ContextKey, Nanos};
 use shm::{Listener, SchedulerSide};
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -58,8 +58,8 @@ impl Broker {
                 if self.others_have(&self.vms[index].settings.own_paths) {
                     continue;
                 }
-                match self.groups.arguments(&self.vms[index]) {
-                    Ok(group) => self.start(index, &group),
+                match self.groups.group(&self.vms[index]) {
+                    Ok(group) => self.start(index, group),
                     Err(error) => self.cannot_start(index, &error, now),
                 }
             }
@@ -70,11 +70,11 @@ impl Broker {
         self.vms.iter().any(|vm| vm.taken.iter().any(|path| paths.contains(path)))
     }
 
-    fn start(&mut self, index: usize, group: &[OsString]) {
+    fn start(&mut self, index: usize, group: Option<VmGroup>) {
         let vm = &mut self.vms[index];
-        let arguments = self.settings.arguments(&vm.settings, group);
+        let start = self.settings.start(&vm.settings, group, false);
         let Some(upkeep) = &self.upkeep else { return };
-        upkeep.starter.start(index, vm.name(), arguments, false);
+        upkeep.starter.start(index, vm.name(), start);
         vm.is_starting = true;
         vm.taken.clone_from(&vm.settings.own_paths);
         self.manager.status_changed();
@@ -515,7 +515,7 @@ impl Broker {
         if vm.contexts.contains_key(&ctx_id) {
             return Err(format!("context {} begins twice", ctx_id.0));
         }
-        if vm.contexts.len() >= vm.settings.contexts {
+        if vm.contexts.len() >= vm.settings.contexts() {
             vm.past.kills.refused += 1;
             self.tell(index, FromBroker::Kill { ctx_id });
             return Ok(());

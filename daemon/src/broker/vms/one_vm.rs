@@ -11,13 +11,13 @@ use super::super::connections::Connections;
 use super::super::process::Process;
 use super::super::run::Broker;
 use super::super::settings::share::Policy;
-use super::super::settings::{MetricsAddress, RoomSettings, Settings, VmSettings, option_with};
+use super::super::settings::{MetricsAddress, RoomSettings, Settings, VmSettings};
 use crate::ipc::Channel;
-use crate::sandbox::{CgroupMode, GroupLimits};
+use crate::options::VmOptions;
+use crate::sandbox::CgroupMode;
 use outside::{Access, visible};
 use sched::Share;
 use shm::page_clock;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -39,14 +39,10 @@ pub struct OneVm {
 pub struct OneVmOptions {
     /// The VM's name. If there is none, it is called as its socket is.
     pub name: Option<String>,
-    /// The path of the VM's socket, if it has one.
-    pub socket_path: Option<PathBuf>,
+    /// The VM's options, with the path of the socket that it has and the bounds that hold.
+    pub options: VmOptions,
     /// The words of its command line.
     pub given: Vec<String>,
-    /// The GPU memory that the VM may hold, in bytes, if that is bounded.
-    pub device_memory: Option<u64>,
-    /// The contexts that the VM may have.
-    pub contexts: usize,
 }
 
 /// The thread's name.
@@ -133,35 +129,33 @@ fn settings_of(
 impl OneVmOptions {
     /// The name that operators use.
     fn name(&self) -> String {
-        let of_socket = self.socket_path.as_ref().and_then(|path| path.file_stem());
+        let of_socket = self.options.socket_path.as_ref().and_then(|path| path.file_stem());
         let of_socket = of_socket.map(|stem| stem.to_string_lossy().into_owned());
         let name = self.name.clone().or(of_socket).unwrap_or_else(|| NAMELESS.to_owned());
         name.chars().map(visible).collect()
     }
 
-    fn settings(self) -> VmSettings {
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let socket = self.socket_path.as_ref().map(absolute);
-        let socket = socket.map(|path| option_with("--socket-path", &path));
-        let memory = self.device_memory.map(|bytes| format!("--device-memory={bytes}").into());
+    fn settings(mut self) -> VmSettings {
+        // The process may not ask for its folder once it has confined itself.
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        self.options.socket_path = self.options.socket_path.take().map(absolute);
+        let memory = self.options.quotas.device_memory.map(|amount| format!("device-memory={amount}"));
         let is_said =
-            |word: &String| word.starts_with("--socket-path=") || word.starts_with("--device-memory=");
-        let others = options_of(&self.given).into_iter().filter(|word| !is_said(word)).map(OsString::from);
+            |option: &String| option.starts_with("socket-path=") || option.starts_with("device-memory=");
+        let others = options_of(&self.given).into_iter().filter(|option| !is_said(option));
         VmSettings {
             name: self.name(),
             share: Share::default(),
-            arguments: socket.into_iter().chain(memory).chain(others).collect(),
+            written: memory.into_iter().chain(others).collect(),
+            options: self.options,
             parts: Vec::new(),
             own_paths: Vec::new(),
-            contexts: self.contexts,
-            group_limits: GroupLimits::default(),
             reserved_memory: 0,
-            max_submit_time_contended: None,
         }
     }
 }
 
-/// The options of a command line, each with its value as one word.
+/// The options of a command line, each as `KEY=VALUE`.
 fn options_of(words: &[String]) -> Vec<String> {
     let mut options: Vec<String> = Vec::new();
     for word in words {
@@ -170,7 +164,7 @@ fn options_of(words: &[String]) -> Vec<String> {
                 option.push('=');
                 option.push_str(word);
             }
-            _ => options.push(word.clone()),
+            _ => options.push(word.trim_start_matches("--").to_owned()),
         }
     }
     options
@@ -185,19 +179,12 @@ mod tests {
     fn each_option_of_a_command_line_is_one_word_and_nothing_is_said_twice() {
         let given =
             "--socket-path a --gpu=x --device-memory 1GiB --quiet --queues all".split(' ').map(str::to_owned);
-        let options = OneVmOptions {
-            name: None,
-            socket_path: Some("/run/a".into()),
-            given: given.collect(),
-            device_memory: Some(1 << 30),
-            contexts: 1,
-        };
-        let settings = options.settings();
+        let mut options = VmOptions { socket_path: Some("a".into()), ..VmOptions::default() };
+        options.quotas.device_memory = Some(Amount::Bytes(1 << 30));
+        let settings = OneVmOptions { name: None, options, given: given.collect() }.settings();
         let all = settings_of(settings.clone(), PathBuf::new(), Access::default(), None);
-        assert_eq!(all.options(&settings), ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
-        assert_eq!(
-            (settings.socket_path(), settings.device_memory()),
-            ("/run/a".into(), Some(Amount::Bytes(1 << 30)))
-        );
+        assert_eq!(all.written(&settings), ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
+        let socket = std::env::current_dir().unwrap().join("a");
+        assert_eq!((settings.name.as_str(), settings.options.socket_path), ("a", Some(socket)));
     }
 }

@@ -73,17 +73,16 @@ impl Broker {
 
     fn start_successor(&mut self, index: usize, now: Nanos) {
         let vm = &self.vms[index];
-        let group = match self.groups.arguments(vm) {
+        let group = match self.groups.group(vm) {
             Ok(group) => group,
             Err(error) => {
                 self.vms[index].renews(now);
                 return self.take_successor(index, Err(error), now);
             }
         };
-        let mut arguments = self.settings.arguments(&vm.settings, &group);
-        arguments.push(FOLLOWS.into());
+        let start = self.settings.start(&vm.settings, group, true);
         let Some(upkeep) = &self.upkeep else { return };
-        upkeep.starter.start(index, vm.name(), arguments, true);
+        upkeep.starter.start(index, vm.name(), start);
         self.vms[index].renews(now);
     }
 
@@ -278,7 +277,5 @@ impl Broker {
     }
 }
 
-/// The option of a device process that is to follow another.
-const FOLLOWS: &str = "--take-over";
 /// The reason why a successor is ended whose VM has no device process that it could follow.
 const NOT_NEEDED: &str = "it is not needed any more";

@@ -25,7 +25,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 /// The form of the text that this program writes and reads.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 /// Bytes of the text: some kilobytes for each of 256 VMs, and less for each of their contexts.
 const STATE_BYTES: u64 = 64 << 20;
 

@@ -10,7 +10,9 @@ use crate::broker::control::Request;
 use crate::broker::settings::share::{Change, Policy};
 use crate::broker::settings::{Settings, VmSettings, VmsFile};
 use crate::ipc::{Channel, HeldMemory, InForce, SharedGpu};
+use crate::options::VmOptions;
 use crate::service::Manager;
+use config::Amount;
 use readiness::{self, Event, Reported};
 use sched::{Class, Share};
 use shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
@@ -27,7 +29,7 @@ struct World {
 
 /// A file that cannot be read.
 fn no_file() -> VmsFile {
-    VmsFile::new("/nowhere".into(), clap::Command::new("none"), String::new())
+    VmsFile::new("/nowhere".into(), log::LevelFilter::Info)
 }
 
 const GPU: [u8; 16] = [7; 16];
@@ -35,16 +37,17 @@ const OTHER: [u8; 16] = [8; 16];
 
 fn world() -> World {
     let folder = tempfile::tempdir().unwrap();
+    let mut options = VmOptions::default();
+    options.quotas.max_contexts = Some(2);
+    options.hangs.max_submit_time_contended = Some(Duration::from_secs(10));
     let vm = |name: &str| VmSettings {
         name: name.into(),
         share: Share::default(),
-        arguments: Vec::new(),
+        options: options.clone(),
+        written: Vec::new(),
         parts: Vec::new(),
         own_paths: Vec::new(),
-        contexts: 2,
-        group_limits: Default::default(),
         reserved_memory: 0,
-        max_submit_time_contended: Some(Duration::from_secs(10)),
     };
     let settings = Settings {
         policy: Policy::Fixed,
@@ -438,8 +441,12 @@ fn of_each_gpu_it_is_told_what_is_promised_and_what_is_free() {
         let status = world.broker.status(world.now);
         status.gpus.iter().map(|gpu| (gpu.vms.starting, gpu.vms.waiting, gpu.vms.connected)).collect()
     };
-    world.broker.vms[0].settings.parts = vec!["--device-memory=6442450944".into()];
-    world.broker.vms[1].settings.arguments = vec!["--device-memory=1GiB".into()];
+    let bound = |world: &mut World, vm: usize, gib: Option<u64>| {
+        let quotas = &mut world.broker.vms[vm].settings.options.quotas;
+        quotas.device_memory = gib.map(|gib| Amount::Bytes(gib << 30));
+    };
+    bound(&mut world, 0, Some(6));
+    bound(&mut world, 1, Some(1));
     world.say(0, &ready_on(&[GPU]));
     // It is not known where the other VM will be.
     assert_eq!(told(&mut world), [(7 << 30, 1 << 30, 200)]);
@@ -449,7 +456,7 @@ fn of_each_gpu_it_is_told_what_is_promised_and_what_is_free() {
     assert_eq!(told(&mut world), [(6 << 30, 2 << 30, 100), (1 << 30, 7 << 30, 100)]);
     assert_eq!(states(&mut world), [(0, 1, 0), (0, 0, 1)]);
     // A VM without a bound may take all that there is.
-    world.broker.vms[1].settings.arguments.clear();
+    bound(&mut world, 1, None);
     assert_eq!(told(&mut world), [(6 << 30, 2 << 30, 100), (8 << 30, 0, 100)]);
 }
 
@@ -621,7 +628,8 @@ fn a_vm_that_starts_for_ever_does_not_keep_the_broker_from_being_ready() {
 #[test]
 fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
     let mut world = world();
-    world.broker.vms[0].settings.arguments = ["--socket-path=/a", "--queues=all"].map(Into::into).into();
+    world.broker.vms[0].settings.written = ["queues=all", "socket-path=/a"].map(Into::into).into();
+    world.broker.vms[0].settings.options.socket_path = Some("/a".into());
     world.say(0, &ready());
     let program = || Replaced::Program("/usr/bin/pro\u{1b}gram".into());
     for what in

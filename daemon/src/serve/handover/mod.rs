@@ -17,6 +17,7 @@ pub(super) mod restless;
 pub(super) mod room;
 pub(super) mod waits;
 
+use config::HangLimits;
 use outside::Span;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -161,9 +162,9 @@ pub(super) struct HandOvers {
 }
 
 impl HandOvers {
-    /// None yet; a submission may run for `max_submit_time`.
-    pub(super) fn new(max_submit_time: Duration) -> Self {
-        let rest_patience = max_submit_time.saturating_add(REST_PATIENCE);
+    /// None yet; a submission may run for as long as the limits say.
+    pub(super) fn new(limits: &HangLimits) -> Self {
+        let rest_patience = limits.max_submit_time.saturating_add(REST_PATIENCE);
         Self { under_way: FxHashMap::default(), rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
     }
 
@@ -387,7 +388,7 @@ mod tests {
 
     /// One hand-over whose successor starts.
     fn begun(now: Instant) -> HandOvers {
-        let mut all = HandOvers::new(30 * SECOND);
+        let mut all = HandOvers::new(&HangLimits { max_submit_time: 30 * SECOND, ..HangLimits::default() });
         all.admit(CONTEXT, Purpose::Restart).unwrap();
         all.begins(CONTEXT, (Asker::Operator, Purpose::Restart), GpuMoves::default(), now);
         all

@@ -2,6 +2,7 @@
 
 use super::list::List;
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
+use crate::options::{Memory, VmOptions};
 use crate::sandbox::Launcher;
 use crate::serve::logging::output::{Budget, Heard, Output, Printer};
 use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd, meant};
@@ -163,19 +164,14 @@ impl Selected {
 }
 
 /// Chooses by UUID, PCI address or a part of the name that only one GPU has, each once and in this order; without a selection the first
-/// usable GPU that is no software, or else the first usable one. Then chooses `spares`, of which each is like one of those. `memory` demands
-/// one back end; otherwise it is the first that works on all of them. If programs are to be `movable` it is memory files.
+/// usable GPU that is no software, or else the first usable one. Then chooses the spare ones, of which each is like one of those. `--memory` demands
+/// one back end; otherwise it is the first that works on all of them. With `--movable` it is memory files.
 ///
 /// # Errors
 ///
 /// Which selection is wrong, and what there is.
-pub fn select(
-    gpus: &[GpuInfo],
-    selections: &[String],
-    spares: &[String],
-    memory: Option<MemoryBackEnd>,
-    movable: bool,
-) -> Result<Selected, NoGpu> {
+pub fn select(gpus: &[GpuInfo], options: &VmOptions) -> Result<Selected, NoGpu> {
+    let VmOptions { gpu: selections, spare_gpu: spares, memory: Memory(memory), movable, .. } = options;
     if gpus.is_empty() {
         return Err(NoGpu::None("the driver reports none".into()));
     }
@@ -185,7 +181,7 @@ pub fn select(
     }
     let mut chosen: Vec<(&str, &GpuInfo)> = Vec::new();
     if selections.is_empty() {
-        chosen.push(("the default", default(gpus, memory)));
+        chosen.push(("the default", default(gpus, *memory)));
     }
     for second in selections.iter().chain(spares) {
         let gpu = named(gpus, second)?;
@@ -197,7 +193,7 @@ pub fn select(
     }
     let chosen: Vec<_> = chosen.into_iter().map(|(_, gpu)| gpu).collect();
     chosen[seen..].iter().try_for_each(|spare| demand_like(spare, &chosen[..seen]))?;
-    let gpus = if movable { with_memory_files(&chosen)? } else { choices(&chosen, memory)? };
+    let gpus = if *movable { with_memory_files(&chosen)? } else { choices(&chosen, *memory)? };
     Ok(Selected { gpus, seen })
 }
 
@@ -324,14 +320,18 @@ mod tests {
         ]
     }
 
+    fn with_gpus(gpu: &[&str], spare_gpu: &[&str]) -> VmOptions {
+        let [gpu, spare_gpu] = [gpu, spare_gpu].map(|all| all.iter().map(|one| (*one).to_owned()).collect());
+        VmOptions { gpu, spare_gpu, ..VmOptions::default() }
+    }
+
     fn chosen(selection: Option<&str>) -> Result<u8, NoGpu> {
-        let selections: Vec<_> = selection.map(str::to_owned).into_iter().collect();
-        select(&gpus(), &selections, &[], None, false).map(|chosen| chosen.gpus[0].1.uuid[0])
+        let options = with_gpus(selection.as_slice(), &[]);
+        select(&gpus(), &options).map(|chosen| chosen.gpus[0].1.uuid[0])
     }
 
     fn several(selections: &[&str]) -> Result<Vec<u8>, String> {
-        let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
-        let chosen = select(&gpus(), &selections, &[], None, false).map_err(|error| error.to_string())?;
+        let chosen = select(&gpus(), &with_gpus(selections, &[])).map_err(|error| error.to_string())?;
         Ok(chosen.gpus.iter().map(|(_, choice)| choice.uuid[0]).collect())
     }
 
@@ -348,9 +348,10 @@ mod tests {
     #[test]
     fn the_default_is_the_first_usable_gpu_that_is_no_software() {
         assert_eq!(chosen(None).unwrap(), 3);
-        assert_eq!(select(&gpus()[..2], &[], &[], None, false).unwrap().gpus[0].0.uuid[0], 1);
-        assert!(matches!(select(&gpus()[1..2], &[], &[], None, false), Err(NoGpu::Unusable { .. })));
-        assert!(matches!(select(&[], &[], &[], None, false), Err(NoGpu::None(_))));
+        let options = VmOptions::default();
+        assert_eq!(select(&gpus()[..2], &options).unwrap().gpus[0].0.uuid[0], 1);
+        assert!(matches!(select(&gpus()[1..2], &options), Err(NoGpu::Unusable { .. })));
+        assert!(matches!(select(&[], &options), Err(NoGpu::None(_))));
     }
 
     #[test]
@@ -369,7 +370,8 @@ mod tests {
     fn the_back_end_is_the_first_that_works_or_the_one_that_is_wanted() {
         let mut both = gpus().remove(2);
         let used = |gpu: &GpuInfo, wanted| {
-            select(std::slice::from_ref(gpu), &[], &[], wanted, false).map(|chosen| chosen.gpus[0].1.memory)
+            let options = VmOptions { memory: Memory(wanted), ..VmOptions::default() };
+            select(std::slice::from_ref(gpu), &options).map(|chosen| chosen.gpus[0].1.memory)
         };
         let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
         assert_eq!(used(&both, None).unwrap(), memfd);
@@ -383,7 +385,8 @@ mod tests {
         assert!(used(&both, Some(memfd)).is_err());
         let movable = |gpu: &GpuInfo| {
             let gpus = [gpu.clone(), gpus().remove(0)];
-            select(&gpus, &[], &[], None, true).map(|chosen| chosen.gpus[0].1.memory)
+            let options = VmOptions { movable: true, ..VmOptions::default() };
+            select(&gpus, &options).map(|chosen| chosen.gpus[0].1.memory)
         };
         let refused = movable(&both).expect_err("a software driver takes no GPU's place").to_string();
         assert!(refused.starts_with("NVIDIA H200 cannot be used with --movable, "), "{refused}");
@@ -418,9 +421,7 @@ mod tests {
         let mut gpus = gpus();
         gpus[3].likeness.parts[1] = 7;
         let with = |gpu: &[&str], spare: &[&str]| {
-            let [gpu, spare] =
-                [gpu, spare].map(|all| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
-            let selected = select(&gpus, &gpu, &spare, None, false).map_err(|error| error.to_string())?;
+            let selected = select(&gpus, &with_gpus(gpu, spare)).map_err(|error| error.to_string())?;
             let chosen = selected.gpus.iter().map(|(_, choice)| choice.uuid[0]).collect::<Vec<_>>();
             Ok::<_, String>((chosen, selected.seen))
         };
@@ -459,8 +460,7 @@ mod tests {
             let mut gpus = gpus();
             gpus[2].driver = nvidia.into();
             gpus[3].driver = nvidia.into();
-            let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
-            family(&select(&gpus, &selections, &[], None, false).unwrap().gpus)
+            family(&select(&gpus, &with_gpus(selections, &[])).unwrap().gpus)
         };
         assert_eq!(family_with("NVIDIA 580", &["h100", "h200"]), DriverFamily::Nvidia);
         assert_eq!(family_with("radv", &["h100"]), DriverFamily::Mesa);

@@ -12,6 +12,6 @@ pub(super) use end_request::EndRequest;
 pub use end_request::take_signals;
 pub use gpu::{Chosen, NoGpu, Selected, back_end, family, probe, select};
 pub use list::List;
-pub use offer::{Advice, WINDOW_MAX, decide_window, more_than_there_is, small_window};
+pub use offer::{Advice, decide_window, more_than_there_is, small_window};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

@@ -4,14 +4,12 @@
 //! Programs that find such memory put everything into it and map all of it, as llama.cpp does with its weights. So it is offered only if
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
 
-use config::{DriverMapped, GpuChoice, MemoryBackEnd};
+use config::{DriverMapped, GpuChoice, MemoryBackEnd, WINDOW_MAX};
 use outside::Bytes;
 use std::fmt;
 
 /// Bytes of the window for memory of the host, and of all of it where guests map no memory of a GPU.
 const HOST_PART: u64 = 8 << 30;
-/// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
-pub const WINDOW_MAX: u64 = 256 << 30;
 
 /// The cost of a window that does not hold the GPU's own memory that a VM may have, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,15 +1,17 @@
 //! The options that bound the memory and objects that a guest may take.
 
+use crate::sandbox::GroupLimits;
 use config::time;
 use config::{Amount, ContextLimits, DeviceLimits, ShaderLimits, size};
-use daemon::sandbox::GroupLimits;
 use outside::HostMemory;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The quotas of a VM, which bound the memory and objects that its guest may take. Each program of the guest gets at most seven eighths, so that
 /// another finds something left.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Quotas {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default)]
+pub struct Quotas {
     /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's
     ///
     /// Each program of the guest sees a GPU with seven eighths of this memory. A percentage is of the largest heap of the GPU's own, added up over several GPUs [default: all of the GPU's]
@@ -86,7 +88,8 @@ pub(crate) struct Quotas {
 
 impl Quotas {
     /// The limits of the VM and of each context, without those on memory of GPUs, which are not known yet.
-    pub(crate) fn limits(&self) -> (DeviceLimits, ContextLimits) {
+    #[must_use]
+    pub fn limits(&self) -> (DeviceLimits, ContextLimits) {
         let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
         let device = DeviceLimits {
             contexts: self.max_contexts.unwrap_or(vm.contexts),
@@ -113,11 +116,9 @@ impl Quotas {
         };
         (device, context)
     }
-}
 
-impl Quotas {
     /// Bounds the memory of GPUs that have `all` bytes together. Returns the bytes that the VM may have of them, if that is bounded.
-    pub(crate) fn bound_device_memory(
+    pub fn bound_device_memory(
         &self,
         all: u64,
         vm: &mut DeviceLimits,
@@ -132,13 +133,15 @@ impl Quotas {
 
     /// The bytes of private memory that one worker may have, if they are bounded. `is_grouped`: a control group limits the workers of a VM, of
     /// which programs may have this much host memory.
-    pub(crate) fn worker_data(&self, is_grouped: bool, host_memory: u64) -> Option<u64> {
+    #[must_use]
+    pub fn worker_data(&self, is_grouped: bool, host_memory: u64) -> Option<u64> {
         let usual = (!is_grouped).then(|| host_memory.saturating_add(DRIVERS_OWN));
         self.max_worker_data.or(usual)
     }
 
-    /// Limits on the workers' control group.
-    pub(crate) fn group_limits(&self) -> GroupLimits {
+    /// Returns the limits on the workers' control group.
+    #[must_use]
+    pub fn group_limits(&self) -> GroupLimits {
         GroupLimits { memory: self.worker_memory, tasks: self.max_tasks.map(u64::from) }
     }
 }

@@ -1,11 +1,13 @@
 //! The options of the sandbox, which a device process hands down to its children.
 
 use super::values::words;
-use daemon::sandbox::{self, SandboxMode, SeccompMode};
+use crate::sandbox::{self, SandboxMode, SeccompMode};
+use serde::{Deserialize, Serialize};
 
 /// The confinement of processes that a guest may take over.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Confinement {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default)]
+pub struct Confinement {
     /// Sandbox of the workers
     ///
     /// `strict` refuses to serve if a part of it is missing, `degraded` does without the parts that this system lacks, `none` confines nothing

@@ -2,11 +2,13 @@
 
 use config::HangLimits;
 use config::time;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The bounds on the time of submissions, as far as they are given.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Hangs {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default)]
+pub struct Hangs {
     /// Longest time a submission may run, with ms, s or min
     ///
     /// After that its context is killed [default: 30s; 30min if all GPUs of the VM are software drivers]
@@ -24,14 +26,15 @@ pub(crate) struct Hangs {
     pub strikes: Option<u32>,
     /// Time for which a program is barred from creating contexts after it has lost --strikes of them
     ///
-    /// The time doubles with each further context that the program loses
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
-    pub strike_hold: Duration,
+    /// The time doubles with each further context that the program loses [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub strike_hold: Option<Duration>,
 }
 
 impl Hangs {
     /// Returns the limits of a VM. `software`: all of its GPUs are software drivers.
-    pub(crate) fn limits(&self, software: bool) -> HangLimits {
+    #[must_use]
+    pub fn limits(&self, software: bool) -> HangLimits {
         let usual = HangLimits::of(software);
         let max_submit_time = self.max_submit_time.unwrap_or(usual.max_submit_time);
         let contended = match software {
@@ -42,7 +45,7 @@ impl Hangs {
             max_submit_time,
             max_submit_time_contended: contended.min(max_submit_time),
             strikes: self.strikes.or(usual.strikes),
-            strike_hold: self.strike_hold,
+            strike_hold: self.strike_hold.unwrap_or(usual.strike_hold),
             ..usual
         }
     }
