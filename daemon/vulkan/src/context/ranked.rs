@@ -44,11 +44,18 @@ const RANKS: usize = 9;
 #[derive(Default)]
 pub(crate) struct Ranked<const RANK: u8, T>(Mutex<T>);
 
-/// The right to a value, until the end of this one.
-pub(crate) struct RankedGuard<'a, const RANK: u8, T> {
-    guard: MutexGuard<'a, T>,
+/// The right to a value, until the end of this one: a guard of the lock that is wrapped, and a note that this thread has it.
+pub(crate) struct RankedGuard<const RANK: u8, G> {
+    guard: G,
     _noted: Noted<RANK>,
 }
+
+/// The right to a value that no other thread reads or changes.
+pub(crate) type Exclusive<'a, const RANK: u8, T> = RankedGuard<RANK, MutexGuard<'a, T>>;
+/// The right to read a value.
+pub(crate) type ForReading<'a, const RANK: u8, T> = RankedGuard<RANK, RwLockReadGuard<'a, T>>;
+/// The right to change a value.
+pub(crate) type ForWriting<'a, const RANK: u8, T> = RankedGuard<RANK, RwLockWriteGuard<'a, T>>;
 
 impl<const RANK: u8, T> Ranked<RANK, T> {
     /// Wraps a value.
@@ -58,36 +65,36 @@ impl<const RANK: u8, T> Ranked<RANK, T> {
 
     /// Waits for the lock and takes it.
     #[inline]
-    pub(crate) fn lock(&self) -> RankedGuard<'_, RANK, T> {
+    pub(crate) fn lock(&self) -> Exclusive<'_, RANK, T> {
         let noted = Noted::above(RANK);
         RankedGuard { guard: self.0.lock(), _noted: noted }
     }
 
     /// Takes one more of several locks of this rank, which all threads take in the same order.
-    pub(crate) fn lock_another(&self) -> RankedGuard<'_, RANK, T> {
+    pub(crate) fn lock_another(&self) -> Exclusive<'_, RANK, T> {
         let noted = Noted::above(RANK + 1);
         RankedGuard { guard: self.0.lock(), _noted: noted }
     }
 
     /// Takes the lock if no thread has it.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, RANK, T>> {
+    pub(crate) fn try_lock(&self) -> Option<Exclusive<'_, RANK, T>> {
         self.0.try_lock().map(|guard| RankedGuard { guard, _noted: Noted::above(u8::MAX) })
     }
 }
 
-impl<const RANK: u8, T> Deref for RankedGuard<'_, RANK, T> {
-    type Target = T;
+impl<const RANK: u8, G: Deref> Deref for RankedGuard<RANK, G> {
+    type Target = G::Target;
 
     #[inline]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 
-impl<const RANK: u8, T> DerefMut for RankedGuard<'_, RANK, T> {
+impl<const RANK: u8, G: DerefMut> DerefMut for RankedGuard<RANK, G> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
 }
@@ -102,18 +109,6 @@ impl<const RANK: u8, T: Debug> Debug for Ranked<RANK, T> {
 #[derive(Default)]
 pub(crate) struct RankedShared<const RANK: u8, T>(RwLock<T>);
 
-/// The right to read a value, until the end of this one.
-pub(crate) struct ReadGuard<'a, const RANK: u8, T> {
-    guard: RwLockReadGuard<'a, T>,
-    _noted: Noted<RANK>,
-}
-
-/// The right to change a value, until the end of this one.
-pub(crate) struct WriteGuard<'a, const RANK: u8, T> {
-    guard: RwLockWriteGuard<'a, T>,
-    _noted: Noted<RANK>,
-}
-
 impl<const RANK: u8, T> RankedShared<RANK, T> {
     /// Wraps a value.
     pub(crate) const fn new(value: T) -> Self {
@@ -122,48 +117,23 @@ impl<const RANK: u8, T> RankedShared<RANK, T> {
 
     /// Waits until no thread changes the value, and takes the lock.
     #[inline]
-    pub(crate) fn read(&self) -> ReadGuard<'_, RANK, T> {
+    pub(crate) fn read(&self) -> ForReading<'_, RANK, T> {
         let noted = Noted::above(RANK);
-        ReadGuard { guard: self.0.read(), _noted: noted }
+        RankedGuard { guard: self.0.read(), _noted: noted }
     }
 
     /// Waits until no other thread has the lock, and takes it.
     #[inline]
-    pub(crate) fn write(&self) -> WriteGuard<'_, RANK, T> {
+    pub(crate) fn write(&self) -> ForWriting<'_, RANK, T> {
         let noted = Noted::above(RANK);
-        WriteGuard { guard: self.0.write(), _noted: noted }
+        RankedGuard { guard: self.0.write(), _noted: noted }
     }
 }
 
-impl<const RANK: u8, T> ReadGuard<'_, RANK, T> {
-    /// Lets a thread change the value that waits for that.
+impl<const RANK: u8, T> ForReading<'_, RANK, T> {
+    /// Gives way to a thread that waits for the right to change the value.
     pub(crate) fn bump(&mut self) {
         RwLockReadGuard::bump(&mut self.guard);
-    }
-}
-
-impl<const RANK: u8, T> Deref for ReadGuard<'_, RANK, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-impl<const RANK: u8, T> Deref for WriteGuard<'_, RANK, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-impl<const RANK: u8, T> DerefMut for WriteGuard<'_, RANK, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
     }
 }
 

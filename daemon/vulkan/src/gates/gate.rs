@@ -11,7 +11,7 @@
 
 use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
-use crate::context::ranked::{COUNTS, Ranked, RankedGuard, TURN};
+use crate::context::ranked::{COUNTS, Exclusive, Ranked, TURN};
 use config::Passage;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -181,7 +181,7 @@ impl Gate {
     }
 
     /// Takes the turn, which no other thread has until the end of the returned value.
-    pub(crate) fn turn(&self) -> RankedGuard<'_, TURN, ()> {
+    pub(crate) fn turn(&self) -> Exclusive<'_, TURN, ()> {
         self.turn.lock()
     }
 

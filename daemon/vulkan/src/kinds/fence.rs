@@ -2,7 +2,7 @@
 
 use crate::context::cancel::Interrupted;
 use crate::context::error::Fault;
-use crate::context::ranked::{FENCE, Ranked, RankedGuard};
+use crate::context::ranked::{Exclusive, FENCE, Ranked};
 use crate::logical::device::Device;
 use crate::logical::submitted::Place;
 use crate::objects::object::{Kind, State};
@@ -38,10 +38,7 @@ impl Fence {
     }
 
     /// Locks the fence for a submission, unless one uses it already.
-    pub(crate) fn lock_unused(
-        &self,
-        device: &Device,
-    ) -> Result<RankedGuard<'_, FENCE, Option<Place>>, Fault> {
+    pub(crate) fn lock_unused(&self, device: &Device) -> Result<Exclusive<'_, FENCE, Option<Place>>, Fault> {
         let last = self.last.lock();
         match last.is_none_or(|place| device.has_completed(place)) {
             true => Ok(last),

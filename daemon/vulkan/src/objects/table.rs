@@ -10,7 +10,7 @@ use super::encoding::Kept;
 use super::object::{Handle, Kind, Object};
 use super::origin::Remains;
 use crate::context::error::{ContextLost, Fault};
-use crate::context::ranked::{OBJECTS, RankedShared, ReadGuard};
+use crate::context::ranked::{ForReading, OBJECTS, RankedShared};
 use crate::logical::device::Device;
 use config::ContextLimits;
 use protocol::venus::generated::ObjectType;
@@ -62,7 +62,7 @@ pub struct Table {
 }
 
 /// The object table, locked for reading.
-pub(crate) type TableGuard<'a> = ReadGuard<'a, OBJECTS, Table>;
+pub(crate) type TableGuard<'a> = ForReading<'a, OBJECTS, Table>;
 
 /// The object table, shared by all rings of a context.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::fences::Fences;
 use super::held_queue::{Entry, Held, HeldQueue, HeldSubmit, Part};
 use super::order::batches::Group;
 use super::order::host::Host;
-use super::order::queue_order::{Calling, Dispatch, Order};
+use super::order::queue_order::{Calling, Dispatch, Order, device_is_destroyed};
 use super::order::submissions::Few;
 use super::watcher::Watcher;
 use crate::context::error::{ContextLost, Fault};
@@ -23,8 +23,6 @@ pub(super) struct Admission {
     gate: Arc<Gate>,
     order: Arc<Order>,
     fences: Arc<Fences>,
-    /// The object table of the context, where the semaphores are looked up that submissions wait for.
-    objects: Weak<Objects>,
     /// The held queue, locked while submissions get their numbers, so that they are pending in that order.
     held: Ranked<HELD_QUEUE, HeldQueue>,
     watcher: Watcher,
@@ -32,17 +30,11 @@ pub(super) struct Admission {
 
 impl Admission {
     /// Begins for a queue whose submissions pass `gate`.
-    pub(super) fn new(
-        gate: &Arc<Gate>,
-        order: &Arc<Order>,
-        fences: &Arc<Fences>,
-        objects: &Arc<Objects>,
-    ) -> Arc<Self> {
+    pub(super) fn new(gate: &Arc<Gate>, order: &Arc<Order>, fences: &Arc<Fences>) -> Arc<Self> {
         let admission = Arc::new(Self {
             gate: Arc::clone(gate),
             order: Arc::clone(order),
             fences: Arc::clone(fences),
-            objects: Arc::downgrade(objects),
             held: Ranked::default(),
             watcher: Watcher::new(Arc::clone(order)),
         });
@@ -68,7 +60,7 @@ impl Admission {
 
     /// Returns whether the groups of a call may be dispatched at once; they count as dispatched then.
     pub(super) fn lets_pass(&self, device: &Device, objects: &Objects, groups: &[Group]) -> bool {
-        let count = groups.iter().filter(|group| !group.is_free).count() as u32;
+        let count = Group::counted(groups) as u32;
         if !self.gate.holds() {
             return self.gate.pass(count);
         }
@@ -105,7 +97,7 @@ impl Admission {
         }
         let mut held = self.held.lock();
         if held.is_closed() {
-            return Err(Fault::invalid("a submission to a queue whose device is destroyed"));
+            return Err(device_is_destroyed());
         }
         let begun = self.order.begin_held(&call)?;
         let Calling { groups, fence, .. } = call;
@@ -154,20 +146,20 @@ impl Admission {
             ready: part.ready.unwrap_or(u64::MAX),
             fence: guests.as_ref().map_or(0, |fence| fence.raw.as_raw()),
         };
-        let result = self.order.submit_held(device, &dispatch, &mut held.submit);
-        if result.is_none_or(|result| result < 0) {
-            held.parts.push_front(part);
-            self.give_up(device, &held);
-        }
-        match result {
-            None => return Ok(None),
-            Some(refused) if refused < 0 => {
-                return Err(ContextLost::new(format!("the driver refused a submission ({refused})")));
+        let refused = match self.order.submit_held(device, &dispatch, &mut held.submit) {
+            Some(result) if result >= 0 => {
+                guests.iter().for_each(|fence| fence.hold(false));
+                return Ok((!is_last).then_some(held));
             }
-            Some(_) => {}
+            refused => refused,
+        };
+        held.parts.push_front(part);
+        self.give_up(device, &held);
+        match refused {
+            // The device is destroyed.
+            None => Ok(None),
+            Some(result) => Err(ContextLost::new(format!("the driver refused a submission ({result})"))),
         }
-        guests.iter().for_each(|fence| fence.hold(false));
-        Ok((!is_last).then_some(held))
     }
 
     /// Gives up what is left of a call, which does not reach the driver.
@@ -180,9 +172,7 @@ impl Admission {
 
 impl Lane for Admission {
     fn advance(&self, gate: &Gate) -> Step {
-        let (Ok(device), Some(objects)) = (self.order.device(), self.objects.upgrade()) else {
-            return Step::Empty;
-        };
+        let Some((device, objects)) = self.order.live() else { return Step::Empty };
         let taken = {
             let _turn = gate.turn();
             self.held.lock().take(&Host { device: &device, objects: &objects }, || gate.pass_held())
@@ -207,9 +197,7 @@ impl Lane for Admission {
     }
 
     fn standing(&self) -> Standing {
-        let (Ok(device), Some(objects)) = (self.order.device(), self.objects.upgrade()) else {
-            return Standing::default();
-        };
+        let Some((device, objects)) = self.order.live() else { return Standing::default() };
         self.held.lock().standing(&Host { device: &device, objects: &objects })
     }
 

@@ -22,7 +22,7 @@ struct Pending {
 }
 
 impl Fences {
-    /// Begins for a queue of which no fence is asked for.
+    /// Creates the fences of a queue.
     pub(super) fn new(order: Arc<Order>) -> Arc<Self> {
         Arc::new(Self { order, waiting: Waiting::new() })
     }

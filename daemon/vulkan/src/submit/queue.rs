@@ -106,7 +106,7 @@ impl Queue {
     ) -> Arc<Self> {
         let order = Arc::new(Order::new(context, device, handle, family, ring_idx));
         let fences = Fences::new(Arc::clone(&order));
-        let admission = order.gate().map(|gate| Admission::new(gate, &order, &fences, &context.objects));
+        let admission = order.gate().map(|gate| Admission::new(gate, &order, &fences));
         Arc::new(Self { family, order, fences, admission })
     }
 

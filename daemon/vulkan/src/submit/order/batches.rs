@@ -111,6 +111,11 @@ impl Group {
         }
     }
 
+    /// Returns the number of groups that take time of the GPU, which the gate counts.
+    pub(crate) fn counted(groups: &[Self]) -> usize {
+        groups.iter().filter(|group| !group.is_free).count()
+    }
+
     /// Returns what the group waits for, as things stand: the signal of a binary semaphore is taken.
     pub(super) fn waits(&self) -> Waits {
         let wait = |used: &Used| match &mut *used.signal.lock() {

@@ -1,4 +1,4 @@
-//! The time for which submissions of a queue run, as seen by a thread that looks now and then.
+//! Measures how long the submissions of a queue run. The watchdog's thread looks every 50 ms.
 //!
 //! A submission may wait for as long as a program likes before it runs: for a semaphore that a host thread or another queue signals
 //! later (Vulkan 7.4.1, wait-before-signal). So its time begins when what it waits for is there and what was submitted to its queue
@@ -15,10 +15,10 @@ pub(super) const GAP_MAX: Duration = Duration::from_millis(200);
 /// The time from which on a submission is long: it is not to be one of several that nothing tells apart.
 const LONG: Duration = Duration::from_millis(10);
 
-/// The time for which the first submission has run, and how long those before it took.
+/// The run time of the first submission, and what earlier ones took.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The time for which the first has run, up to `counted`.
+    /// The run time of the first submission, up to `counted`.
     ran: Duration,
     counted: Instant,
     /// True if the first was found to run long.
@@ -33,7 +33,7 @@ struct Learned {
     at: Instant,
     /// The number of submissions that had ended.
     ended: Number,
-    /// The time for which the first had run.
+    /// The run time of the first submission at the last look.
     ran: Duration,
     /// The time that those that have ended took, on average of late and at the most.
     usual: Option<Duration>,
@@ -53,7 +53,7 @@ impl Pace {
         (self.ran, self.counted) = (Duration::ZERO, now);
     }
 
-    /// Lets the time for which the first has run count from 0 again.
+    /// Sets the run time of the first submission to 0.
     pub(super) fn restart(&mut self) {
         self.ran = Duration::ZERO;
     }

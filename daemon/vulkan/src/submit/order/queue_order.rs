@@ -119,6 +119,11 @@ impl Order {
         self.device.upgrade().ok_or_else(|| Fault::lost("the queue's device is gone"))
     }
 
+    /// Returns device and object table, if both are still there.
+    pub(crate) fn live(&self) -> Option<(Arc<Device>, Arc<Objects>)> {
+        self.device.upgrade().zip(self.objects.upgrade())
+    }
+
     /// Returns the gate that submissions pass, if there is one.
     pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
         self.meter.as_ref().map(Meter::gate)
@@ -234,9 +239,7 @@ impl Order {
 
     /// Looks how long the first submission has run; with `restart` that counts from 0 again.
     pub(crate) fn look(&self, now: Instant, restart: bool) -> Look {
-        let (Some(device), Some(objects)) = (self.device.upgrade(), self.objects.upgrade()) else {
-            return Look::default();
-        };
+        let Some((device, objects)) = self.live() else { return Look::default() };
         let mut submissions = self.submissions.lock();
         if restart {
             submissions.restart();
@@ -255,9 +258,7 @@ impl Order {
 
     /// Returns whether something is pending, and whether that can go on. The end of what is pending gets a marker.
     pub(crate) fn standing(&self) -> Standing {
-        let (Some(device), Some(objects)) = (self.device.upgrade(), self.objects.upgrade()) else {
-            return Standing::Idle;
-        };
+        let Some((device, objects)) = self.live() else { return Standing::Idle };
         let mut submissions = self.submissions.lock();
         self.collect(&device, &mut submissions);
         let standing = match submissions.first() {
@@ -365,7 +366,7 @@ impl Order {
         let fence = call.fence.as_ref().filter(|_| is_last);
         let mut submissions = self.submissions.lock();
         if submissions.is_closed() {
-            return Err(Fault::invalid("a submission to a queue whose device is destroyed"));
+            return Err(device_is_destroyed());
         }
         self.collect(device, &mut submissions);
         let limit = context.env.limits.submissions;
@@ -438,7 +439,7 @@ impl Order {
 
     /// Tells the gate that the driver does not get groups that have passed it.
     fn uncount(&self, groups: &[Group]) {
-        let counted = groups.iter().filter(|group| !group.is_free).count();
+        let counted = Group::counted(groups);
         if let Some(meter) = self.meter.as_ref().filter(|_| counted > 0) {
             meter.uncount(counted);
         }
@@ -469,6 +470,11 @@ impl Order {
             deferred_markers::mark_up_to(device, *handle, &self.submissions, number);
         }
     }
+}
+
+/// Returns the fault of a submission to a queue that is closed.
+pub(crate) fn device_is_destroyed() -> Fault {
+    Fault::invalid("a submission to a queue whose device is destroyed")
 }
 
 fn numbers(begun: &[Begun]) -> Few<Number> {

@@ -202,11 +202,11 @@ impl Submission {
         self.marker = marker.map_or(Marker::None, Marker::Fence);
     }
 
-    /// Counts the caller among those that wait for its end.
-    pub(super) fn await_end(&mut self) -> Awaited {
+    /// Counts the caller, which may be the gate's watcher, among those that wait for its end.
+    pub(super) fn await_end(&mut self, is_watchers: bool) -> Awaited {
         self.waiters += 1;
         self.lent.iter().for_each(|fence| fence.watch());
-        Awaited { number: self.number, lent: self.lent.clone(), is_watchers: false }
+        Awaited { number: self.number, lent: self.lent.clone(), is_watchers }
     }
 
     /// Counts a thread no more that has waited for it.

@@ -24,7 +24,7 @@ pub(crate) type Few<T> = SmallVec<[T; 1]>;
 pub(super) struct Submissions {
     /// All that have not ended, in the order of their numbers.
     pending: VecDeque<Submission>,
-    /// The markers of ended ones for which threads wait.
+    /// Markers of ended submissions that threads still wait for.
     left: Vec<Left>,
     /// The number of the last that began, or 0.
     last: Number,
@@ -49,7 +49,7 @@ pub(crate) enum Watched {
 }
 
 impl Submissions {
-    /// Creates the submissions of a queue, of which there are none yet.
+    /// Creates an empty queue.
     pub(super) fn new(now: Instant) -> Self {
         let (pending, left, last, wanted, is_watched, is_closed) = Default::default();
         Self { pending, left, last, wanted, is_watched, is_closed, pace: Pace::new(now) }
@@ -196,16 +196,15 @@ impl Submissions {
         };
         let tells = |submission: &Submission| submission.has_marker() && submission.is_in_driver();
         let marked = (from..last).find(|at| self.pending.get(*at).is_some_and(tells));
-        let mut awaited = self.pending.get_mut(marked.unwrap_or(last))?.await_end();
-        (self.wanted, self.is_watched, awaited.is_watchers) = (true, true, true);
-        Some(awaited)
+        (self.wanted, self.is_watched) = (true, true);
+        Some(self.pending.get_mut(marked.unwrap_or(last))?.await_end(true))
     }
 
     /// Returns the last that the driver has: when it is complete, all are. The caller waits for it from now on.
     pub(super) fn await_last(&mut self) -> Option<Awaited> {
         self.wanted = true;
         let last = self.in_driver().checked_sub(1)?;
-        self.pending.get_mut(last).map(Submission::await_end)
+        Some(self.pending.get_mut(last)?.await_end(false))
     }
 
     /// Returns whether a submission that began has ended, or was forgotten.
