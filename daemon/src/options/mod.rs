@@ -22,6 +22,7 @@ pub use quotas::Quotas;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 pub use values::{Group, Memory, SocketMode, group, log_level, words};
 use values::{memory, milliseconds, socket_mode, window_size};
@@ -172,9 +173,13 @@ pub struct VmGroup {
     pub part: GroupLimits,
 }
 
+/// The options of a VM for which none is given.
+static DEFAULT: LazyLock<VmOptions> =
+    LazyLock::new(|| VmOptions::of_words(std::iter::empty::<OsString>()).expect("no option is needed"));
+
 impl Default for VmOptions {
     fn default() -> Self {
-        Self::of_words(std::iter::empty::<OsString>()).expect("no option is needed")
+        DEFAULT.clone()
     }
 }
 

@@ -152,10 +152,10 @@ fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
 
 /// Returns the keys whose values are not the same, or in another order, in both lists of `KEY=VALUE`.
 fn differing_keys(old: &[String], new: &[String]) -> Vec<String> {
-    fn key(written: &String) -> &str {
+    fn key(written: &str) -> &str {
         written.split('=').next().unwrap_or_default()
     }
-    let mut keys: Vec<&str> = old.iter().chain(new).map(key).collect();
+    let mut keys: Vec<&str> = old.iter().chain(new).map(|written| key(written)).collect();
     keys.sort_unstable();
     keys.dedup();
     let of = |list: &'_ [String], name: &str| {
