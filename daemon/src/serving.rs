@@ -20,14 +20,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The process that has started this one.
-enum Starter {
+enum Parent {
     /// An operator's shell or the service manager, with options that a VM of several cannot have.
     Operator(Own),
     /// The broker of several VMs.
     Broker { channel: OwnedFd, awaits_room: bool, group: Option<VmGroup>, follows: bool },
 }
 
-impl Starter {
+impl Parent {
     /// Returns whether this process follows another, which serves the VM's frontend.
     fn follows(&self) -> bool {
         matches!(self, Self::Broker { follows: true, .. })
@@ -54,7 +54,7 @@ impl Starter {
 
 /// Serves one VM with an operator's options.
 pub(crate) fn for_operator(options: VmOptions, own: Own) -> anyhow::Result<ExitCode> {
-    serve(options, own.vm_name.clone(), Starter::Operator(own))
+    serve(options, own.vm_name.clone(), Parent::Operator(own))
 }
 
 /// Serves one VM of several with the options that the broker sends. A failure names the VM.
@@ -73,31 +73,31 @@ fn started_by_broker(name: &str) -> anyhow::Result<ExitCode> {
     let channel = Channel::from_socket(channel);
     let (Start { options, awaits_room, group, follows }, _) =
         channel.receive().context("the broker sends no options")?;
-    let broker = Starter::Broker { channel: channel.into_socket(), awaits_room, group, follows };
+    let broker = Parent::Broker { channel: channel.into_socket(), awaits_room, group, follows };
     serve(options, Some(name.to_owned()), broker)
 }
 
-fn serve(options: VmOptions, name: Option<String>, starter: Starter) -> anyhow::Result<ExitCode> {
-    let inherited = starter.own().map(|own| inherited_socket(own, &options)).transpose()?.flatten();
+fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Result<ExitCode> {
+    let inherited = parent.own().map(|own| inherited_socket(own, &options)).transpose()?.flatten();
     start_logging(options.log_level, Reader::Operators(name.as_deref()));
     abort_on_panic();
     let protection = options.protection();
     let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
     let (wanted, mut context_limits) = options.quotas.limits();
-    let mut limits = wanted.within_files(files, starter.has_broker());
+    let mut limits = wanted.within_files(files, parent.has_broker());
     if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
         let (resources, pieces) = (limits.resources, limits.memory_pieces);
         log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
     }
     let confinement = options.confinement.into();
-    let (workers, worker_memory) = control_group(&options, &starter)?.unzip();
+    let (workers, worker_memory) = control_group(&options, &parent)?.unzip();
     if options.quotas.host_memory.is_none() {
         // The kernel would end workers beyond that; this way programs are told that there is no more.
         let memory = worker_memory.flatten().unwrap_or(u64::MAX);
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
-    let exe = starter.own().and_then(|own| own.exe.as_deref());
+    let exe = parent.own().and_then(|own| own.exe.as_deref());
     let data = options.quotas.worker_data(workers.is_some(), limits.host_memory);
     let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), name.as_deref(), data)
         .context("cannot start the launcher of workers")?;
@@ -112,16 +112,16 @@ fn serve(options: VmOptions, name: Option<String>, starter: Starter) -> anyhow::
     let manager = Manager::of_environment();
     // Before the socket file appears, which it does when all is ready: from then on another process may end this one.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
-    let listen = listen(inherited, &options, starter.follows())?;
-    let one_vm = match starter.own() {
+    let listen = listen(inherited, &options, parent.follows())?;
+    let one_vm = match parent.own() {
         Some(own) => listen_for_operators(own, name, &options, &listen, limits.contexts, bound)?,
         None => None,
     };
-    if !starter.follows() {
+    if !parent.follows() {
         launcher.remove_at_end(listen.made_at(), one_vm.iter().flat_map(OneVm::files).collect())?;
     }
     waiting::start(&options.waiting_without);
-    let host_memory = host_memory(options.swap_after.is_some() || starter.awaits_room());
+    let host_memory = host_memory(options.swap_after.is_some() || parent.awaits_room());
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     warn_of_weakness(protection);
     let mut choices: Vec<_> =
@@ -137,10 +137,10 @@ fn serve(options: VmOptions, name: Option<String>, starter: Starter) -> anyhow::
     }
     let hangs = options.hangs.limits(gpus.iter().all(|(gpu, _)| gpu.is_software()));
     let (exit_on_disconnect, awaits_room) =
-        (starter.own().is_some_and(|own| own.exit_on_disconnect), starter.awaits_room());
-    let broker = match starter {
-        Starter::Broker { channel, .. } => Some(serve::Broker::connect(channel)),
-        Starter::Operator(_) => {
+        (parent.own().is_some_and(|own| own.exit_on_disconnect), parent.awaits_room());
+    let broker = match parent {
+        Parent::Broker { channel, .. } => Some(serve::Broker::connect(channel)),
+        Parent::Operator(_) => {
             let own = one_vm.map(OneVm::serve).transpose().context("cannot serve operators")?;
             own.map(serve::Broker::of_thread)
         }
@@ -284,20 +284,20 @@ fn log_ready(gpus: &[Chosen], window_size: u64) {
 
 /// Makes the control group of the workers, if there is one to divide, and moves this process into one beside it. Returns the group, and the memory
 /// that it has.
-fn control_group(options: &VmOptions, starter: &Starter) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
+fn control_group(options: &VmOptions, parent: &Parent) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
     let own = options.quotas.group_limits();
-    let (group, limits) = match starter {
-        Starter::Broker { group: Some(VmGroup { path, part }), .. } => (path.clone(), own.or(part)),
+    let (group, limits) = match parent {
+        Parent::Broker { group: Some(VmGroup { path, part }), .. } => (path.clone(), own.or(part)),
         // The broker has none, and has said so.
-        Starter::Broker { group: None, .. } => return Ok(None),
-        Starter::Operator(Own { cgroup, .. }) => {
+        Parent::Broker { group: None, .. } => return Ok(None),
+        Parent::Operator(Own { cgroup, .. }) => {
             let Some(delegated) = Delegated::claim_or_say(*cgroup, sandbox::DEVICE_GROUP)? else {
                 return Ok(None);
             };
             (delegated.path().to_owned(), own.or(&delegated.part_of_each(&[own])))
         }
     };
-    let workers = sandbox::enter_vm(&group, &limits, starter.follows())
+    let workers = sandbox::enter_vm(&group, &limits, parent.follows())
         .context("cannot make the control group of workers")?;
     Ok(Some((workers, limits.memory)))
 }

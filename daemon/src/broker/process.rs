@@ -301,17 +301,13 @@ mod tests {
 
     #[test]
     fn a_device_process_reads_what_the_broker_starts_it_with() {
-        let words = [
-            "--socket-path=/a",
-            "--gpu=x",
-            "--gpu=y",
-            "--device-memory=12.5%",
-            "--log-level=debug",
-            "--strikes=7",
-        ];
+        let words = "--socket-path=/a --socket-mode=620 --gpu=x --gpu=y --movable --queues=all --memory=memfd \
+                     --map-device-memory=never --max-submit-time=9s --device-memory=12.5% --host-memory=1GiB \
+                     --sandbox=degraded --zero-memory=off --log-level=debug --restart-every=150 \
+                     --waiting-without=spin,hold";
         let group =
             Some(VmGroup { path: "/group".into(), part: GroupLimits { memory: Some(7), tasks: None } });
-        let options = VmOptions::of_words(words).unwrap();
+        let options = VmOptions::of_words(words.split_whitespace()).unwrap();
         let start = Start { options, awaits_room: true, group, follows: false };
         let (ours, theirs) = Channel::pair().unwrap();
         ours.send(&start, None).unwrap();

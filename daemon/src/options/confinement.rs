@@ -5,8 +5,7 @@ use crate::sandbox::{self, SandboxMode, SeccompMode};
 use serde::{Deserialize, Serialize};
 
 /// The confinement of processes that a guest may take over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct Confinement {
     /// Sandbox of the workers
     ///

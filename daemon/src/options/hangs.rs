@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The bounds on the time of submissions, as far as they are given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct Hangs {
     /// Longest time a submission may run, with ms, s or min
     ///

@@ -1,5 +1,5 @@
 //! The options of one VM: on the command line of a daemon of one VM, in the table of a VM in the file of several, and on the way from the broker to
-//! the VM's device process. Each is defined once, with its help, its spelling and its default.
+//! the VM's device process. Each is defined once, with its help and its spelling.
 //!
 //! `quotas` bound what a guest takes, `hangs` how long it may take, `confinement` is that of the processes; `values` has the spelling of values.
 //! Limits whose defaults depend on the VM's GPUs have them in the crate `config`.
@@ -22,7 +22,6 @@ pub use quotas::Quotas;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 use std::time::Duration;
 pub use values::{Group, Memory, SocketMode, group, log_level, words};
 use values::{memory, milliseconds, socket_mode, window_size};
@@ -30,7 +29,6 @@ use waiting::Heuristic;
 
 /// Options of a VM, in the order of their headings in the help. Those that are hidden are for tests, and no keys of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
-#[serde(default)]
 pub struct VmOptions {
     /// Listen on this Unix socket
     #[arg(long, value_name = "PATH")]
@@ -173,13 +171,9 @@ pub struct VmGroup {
     pub part: GroupLimits,
 }
 
-/// The options of a VM for which none is given.
-static DEFAULT: LazyLock<VmOptions> =
-    LazyLock::new(|| VmOptions::of_words(std::iter::empty::<OsString>()).expect("no option is needed"));
-
 impl Default for VmOptions {
     fn default() -> Self {
-        DEFAULT.clone()
+        Self::of_words(std::iter::empty::<OsString>()).expect("no option is needed")
     }
 }
 

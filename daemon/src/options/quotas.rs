@@ -9,8 +9,7 @@ use std::time::Duration;
 
 /// The quotas of a VM, which bound the memory and objects that its guest may take. Each program of the guest gets at most seven eighths, so that
 /// another finds something left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct Quotas {
     /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's
     ///

@@ -90,33 +90,3 @@ fn sizes_have_units_and_bounds() {
         assert!(window_size(wrong).is_err(), "{wrong}");
     }
 }
-
-#[test]
-fn options_are_the_same_after_they_were_written_down_and_missing_ones_have_their_defaults() {
-    let words = [
-        "--socket-path=/a",
-        "--socket-mode=620",
-        "--gpu=x",
-        "--gpu=y",
-        "--movable",
-        "--queues=all",
-        "--scanouts=0",
-        "--memory=memfd",
-        "--map-device-memory=never",
-        "--max-submit-time=9s",
-        "--strikes=7",
-        "--device-memory=12.5%",
-        "--host-memory=1GiB",
-        "--sandbox=degraded",
-        "--zero-memory=off",
-        "--log-level=debug",
-        "--restart-every=150",
-        "--waiting-without=spin,hold",
-    ];
-    let options = read(&words);
-    let text = serde_json::to_string(&options).unwrap();
-    assert_eq!(serde_json::from_str::<VmOptions>(&text).unwrap(), options);
-    // Another program may know fewer options, or more.
-    let other = r#"{"movable":true,"hangs":{"strikes":7,"new":1},"newer":{}}"#;
-    assert_eq!(serde_json::from_str::<VmOptions>(other).unwrap(), read(&["--movable", "--strikes=7"]));
-}

@@ -15,7 +15,7 @@ pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueP
 }
 
 /// The kind of memory that guests map: one back end, or the first that works.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory(pub Option<MemoryBackEnd>);
 
 /// The name of the choice among all back ends.

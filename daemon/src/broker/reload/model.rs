@@ -2,6 +2,7 @@
 
 use super::super::settings::{Settings, VmSettings};
 use super::plan::{Action, Pending, merged, plan, sparing};
+use crate::options::Quotas;
 
 /// Checks the plan from one configuration to another: carried out on the first it gives the second, and it has no more actions for a VM than the VM's
 /// difference demands.
@@ -92,12 +93,14 @@ fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
             }
             Action::NextProcess(new, keys) => {
                 let at = vm(&mut settings, &new.name);
-                let with_parts = VmSettings {
-                    options: new.options.clone(),
+                let mut with_parts = VmSettings {
                     parts: new.parts.clone(),
                     reserved_memory: new.reserved_memory,
                     ..settings.vms[at].clone()
                 };
+                let Quotas { device_memory, host_memory, .. } = new.options.quotas;
+                let quotas = &mut with_parts.options.quotas;
+                (quotas.device_memory, quotas.host_memory) = (device_memory, host_memory);
                 assert!(with_parts == new && !keys.is_empty(), "more than its parts has changed");
                 settings.vms[at] = new;
             }

@@ -158,9 +158,9 @@ fn differing_keys(old: &[String], new: &[String]) -> Vec<String> {
     let mut keys: Vec<&str> = old.iter().chain(new).map(|written| key(written)).collect();
     keys.sort_unstable();
     keys.dedup();
-    let of = |list: &'_ [String], name: &str| {
-        list.iter().filter(|written| key(written) == name).cloned().collect::<Vec<_>>()
-    };
-    keys.retain(|name| of(old, name) != of(new, name));
+    keys.retain(|name| {
+        let [old, new] = [old, new].map(|list| list.iter().filter(|written| key(written) == *name));
+        !old.eq(new)
+    });
     keys.into_iter().map(str::to_owned).collect()
 }

@@ -11,15 +11,20 @@ use sched::{Class, Share};
 use std::time::Duration;
 
 fn vm(name: &str) -> VmSettings {
-    VmSettings {
+    vm_with(name, &["gpu=x", "gpu=y", &format!("socket-path=/run/{name}")])
+}
+
+fn vm_with(name: &str, written: &[&str]) -> VmSettings {
+    let vm = VmSettings {
         name: name.into(),
         share: Share { weight: 100, class: Class::Normal, ceiling: None },
         options: VmOptions::default(),
-        written: vec!["gpu=x".into(), "gpu=y".into(), format!("socket-path=/run/{name}")],
+        written: written.iter().map(|option| (*option).to_owned()).collect(),
         parts: vec!["device-memory=4096".into()],
         own_paths: vec![format!("/run/{name}").into()],
         reserved_memory: 0,
-    }
+    };
+    vm.read_anew().unwrap()
 }
 
 fn settings() -> Settings {
@@ -124,8 +129,7 @@ fn other_keys_of_a_vm_need_a_new_device_process_and_are_named() {
         (&["max-maps=3", "socket-path=/run/b"], &["gpu", "max-maps"]),
     ];
     for (words, keys) in changes {
-        let written = words.iter().map(|word| (*word).into()).collect();
-        let changed = VmSettings { written, ..vm("b") };
+        let changed = vm_with("b", words);
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
         let actions = after(|new| new.vms[1] = changed.clone());
         assert_eq!(actions, [Action::Replace(changed, Reshare::default(), keys)]);
@@ -134,7 +138,7 @@ fn other_keys_of_a_vm_need_a_new_device_process_and_are_named() {
 
 #[test]
 fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
-    let changed = VmSettings { parts: vec!["device-memory=2048".into()], ..vm("b") };
+    let changed = VmSettings { parts: vec!["device-memory=2048".into()], ..vm("b") }.read_anew().unwrap();
     let keys = vec!["device-memory".to_owned()];
     let actions = after(|new| new.vms[1] = changed.clone());
     assert_eq!(actions, [Action::NextProcess(changed.clone(), keys.clone())]);
@@ -150,7 +154,8 @@ fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
 #[test]
 fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
     let share = Share { weight: 1, ..vm("b").share };
-    let changed = VmSettings { written: Vec::new(), parts: Vec::new(), share, ..vm("b") };
+    let changed =
+        VmSettings { written: Vec::new(), parts: Vec::new(), share, ..vm("b") }.read_anew().unwrap();
     let actions = after(|new| new.vms[1] = changed.clone());
     let [Action::Replace(all, reshare, _)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((all, reshare.apply(vm("b").share)), (&changed, share));
@@ -160,8 +165,8 @@ fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
 fn what_ends_the_gpu_of_a_vm_in_use_waits_and_the_rest_does_not() {
     let mut new = settings();
     let share = Share { weight: 1, ..vm("b").share };
-    let changed = VmSettings { written: vec!["max-maps=3".into()], share, ..vm("b") };
-    new.vms = vec![VmSettings { written: Vec::new(), ..vm("a") }, changed.clone(), vm("d")];
+    let changed = VmSettings { share, ..vm_with("b", &["max-maps=3"]) };
+    new.vms = vec![vm_with("a", &[]), changed.clone(), vm("d")];
     new.policy = Policy::Fixed;
     let actions = sparing(plan(&settings(), &new), |name| name != "a");
     let [policy, gone, replaced, share_of_b, later, added] = actions.as_slice() else {
@@ -190,7 +195,7 @@ fn all_at_once_is_the_sum_of_its_parts() {
         new.policy = Policy::Equal;
         new.cgroup = CgroupMode::On;
         new.vms[0].share.weight = 5;
-        new.vms[1].written.clear();
+        new.vms[1] = VmSettings { written: Vec::new(), ..new.vms[1].clone() }.read_anew().unwrap();
         new.vms[2] = vm("d");
     });
     assert_eq!(actions.len(), 6, "{actions:?}");

@@ -12,12 +12,12 @@ pub(super) mod share;
 mod tests;
 mod unknown;
 
-use crate::options::{Quotas, Start, VmGroup, VmOptions};
+use crate::options::{MapDeviceMemory, Quotas, Start, VmGroup, VmOptions};
 use crate::sandbox::CgroupMode;
 use crate::service::state_folder;
 use config::{Amount, DeviceLimits, size};
 use log::LevelFilter;
-use options::{Keys, shown};
+use options::{KEYS, shown};
 use paths::{absolute, meant};
 use places::default_control_socket;
 pub use problem::Problems;
@@ -62,11 +62,11 @@ pub struct Settings {
 
 /// One VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "PassedSettings", into = "PassedSettings")]
 pub struct VmSettings {
     /// The VM's name.
     pub name: String,
     /// The VM's part of the GPU.
-    #[serde(with = "ShareForm")]
     pub share: Share,
     /// The VM's options: those of its table and that of the defaults, and its part of what there is for all VMs.
     pub options: VmOptions,
@@ -80,7 +80,42 @@ pub struct VmSettings {
     pub reserved_memory: u64,
 }
 
+/// The form in which the settings of a VM are passed on to another program. That one reads the options itself, with its own defaults and bounds.
+#[derive(Serialize, Deserialize)]
+struct PassedSettings {
+    name: String,
+    #[serde(with = "ShareForm")]
+    share: Share,
+    written: Vec<String>,
+    parts: Vec<String>,
+    own_paths: Vec<PathBuf>,
+    reserved_memory: u64,
+}
+
+impl From<VmSettings> for PassedSettings {
+    fn from(vm: VmSettings) -> Self {
+        let VmSettings { name, share, written, parts, own_paths, reserved_memory, .. } = vm;
+        Self { name, share, written, parts, own_paths, reserved_memory }
+    }
+}
+
+impl TryFrom<PassedSettings> for VmSettings {
+    type Error = String;
+
+    fn try_from(passed: PassedSettings) -> Result<Self, String> {
+        let PassedSettings { name, share, written, parts, own_paths, reserved_memory } = passed;
+        let options = KEYS.read(&[written.as_slice(), &parts].concat())?;
+        Ok(Self { name, share, options, written, parts, own_paths, reserved_memory })
+    }
+}
+
 impl VmSettings {
+    /// Returns the same with the options that are written, as another program reads them.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn read_anew(self) -> Result<Self, String> {
+        PassedSettings::from(self).try_into()
+    }
+
     /// The time for which a submission of the VM may run while others wait, on a GPU that is a software driver or not.
     pub fn contended(&self, software: bool) -> Duration {
         self.options.hangs.limits(software).max_submit_time_contended
@@ -196,6 +231,8 @@ const NAME_BYTES: usize = 63;
 const NO_NAME: &str = "a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space, and ends with no space";
 /// The reason why a table within one of a VM is none.
 const NO_TABLE: &str = "is a table, and no key has one; quote the name of a VM that has a dot: [vm.\"a.b\"]";
+/// The reason why `$STATE_DIRECTORY` cannot have a VM's folder.
+const NO_TEXT: &str = "the folder in $STATE_DIRECTORY has a path that is not UTF-8: write another here";
 /// Most VMs of one file.
 const VMS: usize = 256;
 
@@ -244,7 +281,9 @@ impl Settings {
     #[must_use]
     pub fn options(&self, vm: &VmSettings) -> VmOptions {
         let mut options = vm.options.clone();
-        self.room.forbid_maps(&mut options);
+        if self.room.forbids_maps(&options) {
+            options.map_device_memory = Some(MapDeviceMemory::Never);
+        }
         options
     }
 
@@ -254,10 +293,9 @@ impl Settings {
     }
 
     /// Returns the options of a VM as `KEY=VALUE`, without its socket's path.
-    pub(super) fn written(&self, vm: &VmSettings) -> Vec<String> {
-        let forbids = self.room.forbid_maps(&mut vm.options.clone());
+    pub(super) fn shown(&self, vm: &VmSettings) -> Vec<String> {
         let own = vm.written.iter().filter(|option| !option.starts_with("socket-path="));
-        let follows = forbids.then(|| "map-device-memory=never".to_owned());
+        let follows = self.room.forbids_maps(&vm.options).then(|| "map-device-memory=never".to_owned());
         own.chain(&vm.parts).cloned().chain(follows).collect()
     }
 
@@ -303,7 +341,7 @@ impl Draft {
 }
 
 fn vms(file: &Table, policy: Policy, level: LevelFilter, found: &mut Found) -> Vec<Draft> {
-    let tables = Tables { keys: Keys::new(), policy, level };
+    let tables = Tables { policy, level };
     let no_table = |other: &Value| format!("{} is not a table", shown(other));
     let defaults = table(file, "defaults", no_table, found);
     let own = defaults.keys().filter(|key| OWN_PATHS.contains(&key.as_str()));
@@ -340,7 +378,6 @@ fn table<'a>(
 
 /// Reads tables of VMs.
 struct Tables {
-    keys: Keys,
     policy: Policy,
     /// The log level of VMs that name none.
     level: LevelFilter,
@@ -368,13 +405,16 @@ impl Tables {
         }
         let level = || vec![format!("log-level={}", name_of(self.level))];
         written.entry("log-level").or_insert_with(level);
-        let read = self.keys.read(&written.values().flatten().cloned().collect::<Vec<_>>());
+        let read = KEYS.read(&written.values().flatten().cloned().collect::<Vec<_>>());
         let mut options = found.right(read.map_err(|what| Problem::of_vm(name, "", what)))?;
         let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
         let mut own_paths: Vec<_> = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
         if let Some(folder) = state_folder().filter(|_| options.state_dir.is_none()) {
             let folder = folder.join(name);
-            written.insert("state-dir", vec![format!("state-dir={}", folder.display())]);
+            match folder.to_str() {
+                Some(path) => _ = written.insert("state-dir", vec![format!("state-dir={path}")]),
+                None => found.add(Problem::of_vm(name, "state-dir", NO_TEXT)),
+            }
             options.state_dir = Some(folder.clone());
             own_paths.push(("state-dir", folder));
         }
@@ -401,11 +441,11 @@ impl Tables {
                 share.extend(read.map(|read| (key.as_str(), read)));
                 continue;
             }
-            match self.keys.written(key, value) {
+            match KEYS.write(key, value) {
                 Ok(written) => _ = options.insert(key.as_str(), written),
                 Err(Some(what)) => found.add(wrong(what)),
                 Err(None) if value.is_table() => found.add(wrong(NO_TABLE.into())),
-                Err(None) => found.add(wrong(unknown(key, &[SHARE_KEYS, &self.keys.names()].concat()))),
+                Err(None) => found.add(wrong(unknown(key, &[SHARE_KEYS, &KEYS.names()].concat()))),
             }
         }
         (share, options)
@@ -475,7 +515,11 @@ const HOST_MEMORY: Shared = Shared {
     key: "host-memory",
     read: |text| size(text).map(Amount::Bytes),
     part: |quotas| quotas.host_memory.map(Amount::Bytes),
-    give: |quotas, part| quotas.host_memory = Some(part.of(0)),
+    give: |quotas, part| {
+        if let Amount::Bytes(bytes) = part {
+            quotas.host_memory = Some(bytes);
+        }
+    },
 };
 
 impl Shared {

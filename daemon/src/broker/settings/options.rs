@@ -7,20 +7,20 @@ use clap::{Arg, ArgAction, Command, FromArgMatches};
 use config::{Amount, GPUS_MAX};
 use std::any::TypeId;
 use std::error::Error;
+use std::sync::LazyLock;
 use std::time::Duration;
 use toml::Value;
 
-/// The options of a VM as keys: those that its device process is not given for tests.
+/// The options of a VM that are keys: all but the hidden ones, which are for tests.
 #[derive(Debug)]
 pub(super) struct Keys {
     command: Command,
 }
 
-impl Keys {
-    pub(super) fn new() -> Self {
-        Self { command: VmOptions::command() }
-    }
+/// All of them.
+pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys { command: VmOptions::command() });
 
+impl Keys {
     /// Names of all keys, sorted.
     pub(super) fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.arguments().map(|(name, _)| name).collect();
@@ -38,7 +38,7 @@ impl Keys {
     /// # Errors
     ///
     /// `None` if there is no such key, else the allowed values.
-    pub(super) fn written(&self, key: &str, value: &Value) -> Result<Vec<String>, Option<String>> {
+    pub(super) fn write(&self, key: &str, value: &Value) -> Result<Vec<String>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
         let written = |text: String| if flag { key.to_owned() } else { format!("{key}={text}") };
@@ -60,6 +60,9 @@ impl Keys {
         options.check().map(|()| options)
     }
 }
+
+/// Longest text: the system takes no longer path (`PATH_MAX`), and no GPU has such a name.
+const TEXT_BYTES: usize = 4096;
 
 /// The kind of value that an option takes.
 enum Kind {
@@ -111,8 +114,11 @@ fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
         (Kind::Number | Kind::WithUnit, Value::Integer(number)) if *number >= 0 => {
             Ok(Some(number.to_string()))
         }
-        // No path has one.
+        // No file and no GPU is called so.
         (_, Value::String(text)) if text.contains('\0') => wrong("text without a zero byte"),
+        (_, Value::String(text)) if text.len() > TEXT_BYTES => {
+            Err(format!("a text of {} bytes is longer than {TEXT_BYTES}", text.len()))
+        }
         (Kind::WithUnit | Kind::Text, Value::String(text)) => Ok(Some(text.clone())),
         (Kind::Number, _) => wrong("a whole number, 0 or more"),
         (Kind::WithUnit, _) => wrong("a whole number, or a string with a number and a unit"),

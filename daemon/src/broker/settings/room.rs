@@ -3,7 +3,7 @@
 use super::VmSettings;
 use super::options::shown;
 use super::problem::Problem;
-use crate::options::{MapDeviceMemory, VmOptions};
+use crate::options::VmOptions;
 use config::{Amount, time};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -44,14 +44,10 @@ impl RoomSettings {
         })
     }
 
-    /// Sets an option of a VM that its tables leave open: with `gpu-memory` programs map none of the GPU's own memory, as those that do cannot be
-    /// swapped out. Returns whether it did.
-    pub(super) fn forbid_maps(&self, options: &mut VmOptions) -> bool {
-        let forbids = self.gpu_memory.is_some() && options.map_device_memory.is_none();
-        if forbids {
-            options.map_device_memory = Some(MapDeviceMemory::Never);
-        }
-        forbids
+    /// Returns whether programs of a VM map none of the GPU's own memory, as those that do cannot be swapped out: with `gpu-memory`, unless the VM's
+    /// options say otherwise.
+    pub(super) fn forbids_maps(&self, options: &VmOptions) -> bool {
+        self.gpu_memory.is_some() && options.map_device_memory.is_none()
     }
 
     /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone; what is reserved on one together

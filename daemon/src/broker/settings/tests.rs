@@ -102,9 +102,19 @@ fn a_whole_file_says_everything() {
     // What maps the GPU's memory cannot be swapped out.
     let maps = [a, b].map(|vm| settings.options(vm).map_device_memory);
     assert_eq!(maps, [Some(MapDeviceMemory::Never), Some(MapDeviceMemory::Auto)]);
-    let [a, b] = [a, b].map(|vm| settings.written(vm).concat());
-    assert!(a.ends_with("movablescanouts=1map-device-memory=never"), "{a}");
-    assert!(b.contains("map-device-memory=auto") && !b.contains("movable"), "{b}");
+    let a = [
+        "device-memory=4GiB",
+        "gpu=NVIDIA",
+        "host-memory=4096",
+        "log-level=info",
+        "max-contexts=3",
+        "movable",
+        "scanouts=1",
+        "map-device-memory=never",
+    ];
+    assert_eq!(settings.shown(&settings.vms[0]), a);
+    let [_, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
+    assert_eq!(b.clone().read_anew().as_ref(), Ok(b), "another program reads the same");
 }
 
 #[test]
@@ -177,7 +187,8 @@ fn values_in_a_file_have_the_bounds_of_the_command_line() {
         ("exit-on-disconnect = true", "[vm.a] exit-on-disconnect: unknown"),
         ("list-gpus = true", "[vm.a] list-gpus: unknown"),
         ("config = \"x\"", "[vm.a] config: unknown"),
-        ("under-broker = true", "[vm.a] under-broker: unknown"),
+        ("restart-every = 5", "[vm.a] restart-every: unknown"),
+        ("waiting-without = \"spin\"", "[vm.a] waiting-without: unknown"),
     ] {
         let said = mistake(&format!("[vm.a]\nsocket-path = \"/run/a\"\n{line}"));
         assert!(said.starts_with(error), "{said}");
@@ -449,4 +460,20 @@ fn gpu_memory_that_does_not_hold_yet_changes_nothing_for_vms() {
     assert!(!now.awaits_room && now.options == after.vms[0].options && now.group == Some(group));
     let options = VmOptions { map_device_memory: Some(MapDeviceMemory::Never), ..now.options.clone() };
     assert_eq!(then, Start { options, awaits_room: true, ..now }, "that only one that is started then has");
+}
+
+#[test]
+fn another_program_reads_what_is_written_with_its_own_defaults_and_bounds() {
+    let settings = parse("[vm.a]\nsocket-path = \"/run/a\"\nqueues = \"all\"").unwrap();
+    let passed = serde_json::to_value(&settings.vms[0]).unwrap();
+    assert!(passed.get("options").is_none(), "{passed}");
+    let read = |written: &[&str]| {
+        let mut passed = passed.clone();
+        passed["written"] = serde_json::json!(written);
+        serde_json::from_value::<VmSettings>(passed).map_err(|error| error.to_string())
+    };
+    assert_eq!(read(&["log-level=info", "queues=all", "socket-path=/run/a"]).as_ref(), Ok(&settings.vms[0]));
+    assert_eq!(read(&["socket-path=/run/a"]).unwrap().options.queues, Queues::default());
+    assert!(read(&["scanouts=7"]).unwrap_err().contains("7 is not in 0..=1"));
+    assert!(read(&["of-later=7"]).unwrap_err().contains("--of-later"));
 }

@@ -87,6 +87,7 @@ impl Broker {
             return told;
         }
         self.settings = settings;
+        self.take_options();
         self.groups.divide(&self.settings.vms);
         self.vms.iter_mut().for_each(|vm| vm.pending = None);
         actions.into_iter().for_each(|action| self.act(action, now));
@@ -94,6 +95,14 @@ impl Broker {
         told.notes.iter().for_each(|note| log::warn!("{note}"));
         log::info!("the configuration file was read again: {told}");
         told
+    }
+
+    /// Takes the options that hold for VMs. Those of a VM may differ though they are written as before: a group of users can have another number.
+    fn take_options(&mut self) {
+        for vm in self.vms.iter_mut() {
+            let read = self.settings.vms.iter().find(|read| read.name == vm.settings.name);
+            read.into_iter().for_each(|read| vm.settings.options.clone_from(&read.options));
+        }
     }
 
     /// Returns whether a frontend is connected to a VM, and is not losing it already.

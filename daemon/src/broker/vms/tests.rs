@@ -32,22 +32,38 @@ fn no_file() -> VmsFile {
     VmsFile::new("/nowhere".into(), log::LevelFilter::Info)
 }
 
+/// The options that every VM of a test has.
+const WRITTEN: &[&str] = &["max-contexts=2", "max-submit-time-contended=10s"];
+
+/// Writes further options of a VM into its file.
+fn write(vm: &mut VmSettings, options: &[&str]) {
+    vm.written = WRITTEN.iter().chain(options).map(|option| (*option).to_owned()).collect();
+    *vm = vm.clone().read_anew().unwrap();
+}
+
+/// Returns the further options that a VM has, which its device process is started with.
+fn written(vm: &VmSettings) -> &[String] {
+    assert_eq!(vm.clone().read_anew().as_ref(), Ok(vm), "it has other options than are written");
+    &vm.written[WRITTEN.len()..]
+}
+
 const GPU: [u8; 16] = [7; 16];
 const OTHER: [u8; 16] = [8; 16];
 
 fn world() -> World {
     let folder = tempfile::tempdir().unwrap();
-    let mut options = VmOptions::default();
-    options.quotas.max_contexts = Some(2);
-    options.hangs.max_submit_time_contended = Some(Duration::from_secs(10));
-    let vm = |name: &str| VmSettings {
-        name: name.into(),
-        share: Share::default(),
-        options: options.clone(),
-        written: Vec::new(),
-        parts: Vec::new(),
-        own_paths: Vec::new(),
-        reserved_memory: 0,
+    let vm = |name: &str| {
+        let mut vm = VmSettings {
+            name: name.into(),
+            share: Share::default(),
+            options: VmOptions::default(),
+            written: Vec::new(),
+            parts: Vec::new(),
+            own_paths: Vec::new(),
+            reserved_memory: 0,
+        };
+        write(&mut vm, &[]);
+        vm
     };
     let settings = Settings {
         policy: Policy::Fixed,
@@ -628,8 +644,7 @@ fn a_vm_that_starts_for_ever_does_not_keep_the_broker_from_being_ready() {
 #[test]
 fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
     let mut world = world();
-    world.broker.vms[0].settings.written = ["queues=all", "socket-path=/a"].map(Into::into).into();
-    world.broker.vms[0].settings.options.socket_path = Some("/a".into());
+    write(&mut world.broker.vms[0].settings, &["queues=all", "socket-path=/a"]);
     world.say(0, &ready());
     let program = || Replaced::Program("/usr/bin/pro\u{1b}gram".into());
     for what in
@@ -646,10 +661,8 @@ fn what_is_in_force_for_a_vm_and_what_was_replaced_below_it_is_told() {
     assert_eq!((status.form, status.version.is_empty()), (1, false));
     assert_eq!(status.upgrade.as_deref(), Some("the program was replaced (/usr/bin/pro?gram)"));
     let [a, b] = status.vms.as_slice() else { panic!("{:?}", status.vms) };
-    assert_eq!(
-        (&a.options[..], &a.replaced[..]),
-        (&["queues=all".to_owned()][..], &["the GPU's driver was replaced (/usr/lib/driver)".to_owned()][..])
-    );
+    assert_eq!(a.options, [WRITTEN, &["queues=all"]].concat());
+    assert_eq!(a.replaced, ["the GPU's driver was replaced (/usr/lib/driver)"]);
     assert_eq!(a.in_force.as_ref().map(|device| device.queues.as_str()), Some("all"));
     assert!(b.in_force.is_none() && b.replaced.is_empty());
 }

@@ -50,7 +50,7 @@ fn a_vm_that_needs_a_new_device_process_gets_it_at_once_and_the_other_notices_no
     let mut world = world();
     (0..2).for_each(|vm| world.say(vm, &ready()));
     let (_lost, gate) = (world.begin(0, 1), world.begin(1, 1));
-    let told = adopt(&mut world, |new| new.vms[0].written = vec!["queues=all".into()]);
+    let told = adopt(&mut world, |new| write(&mut new.vms[0], &["queues=all"]));
     assert_eq!((counts(&told), told.restarted.as_slice()), ([0, 0, 0, 1, 1], &["a".to_owned()][..]));
     assert_eq!(world.broker.status(world.now).vms[0].state, "ending");
     world.check_second(&gate);
@@ -58,7 +58,7 @@ fn a_vm_that_needs_a_new_device_process_gets_it_at_once_and_the_other_notices_no
     let vm = &world.broker.vms[0];
     assert!(vm.contexts.is_empty() && vm.ending.is_none() && vm.past.restarts == 1);
     assert!(vm.start_at.is_some_and(|at| at <= world.now), "it waits as if it had failed");
-    assert_eq!(vm.settings.written, ["queues=all"]);
+    assert_eq!(written(&vm.settings), ["queues=all"]);
     world.broker.vms[0].start_at = None;
     gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
     world.ring(1);
@@ -144,7 +144,7 @@ fn a_vm_waits_for_its_socket_until_whoever_has_it_has_ended() {
     }
     let swapped = adopt(&mut world, |new| {
         for (vm, name) in new.vms.iter_mut().zip(["/b", "/a"]) {
-            vm.written = vec![format!("socket-path={name}")];
+            write(vm, &[&format!("socket-path={name}")]);
             vm.own_paths = path(name);
         }
     });
@@ -175,9 +175,9 @@ fn what_ends_the_gpu_of_a_vm_in_use_waits_until_its_frontend_is_gone() {
     (0..2).for_each(|vm| world.say(vm, &ready()));
     world.say(0, &ToBroker::Frontend { connected: true });
     let change = |new: &mut Settings| {
-        new.vms[0].written = vec!["queues=all".into()];
+        write(&mut new.vms[0], &["queues=all"]);
         new.vms[0].share.weight = 300;
-        new.vms[1].written = vec!["queues=all".into()];
+        write(&mut new.vms[1], &["queues=all"]);
     };
     let before = world.broker.settings.clone();
     let dry = adopt_so(&mut world, DRY_RUN, change);
@@ -192,7 +192,7 @@ fn what_ends_the_gpu_of_a_vm_in_use_waits_until_its_frontend_is_gone() {
     assert_eq!(told.notes, [waits]);
     let [a, b] = [0, 1].map(|vm| &world.broker.vms[vm]);
     assert!(a.ending.is_none() && b.ending.is_some(), "{a:?}");
-    assert_eq!((a.share.weight, a.settings.written.len()), (300, 0), "the share does not wait");
+    assert_eq!((a.share.weight, written(&a.settings).len()), (300, 0), "the share does not wait");
     let shown = [("a".to_owned(), "restart pending when the VM is off: queues".to_owned())];
     assert_eq!(pending(&mut world), shown);
     world.say(0, &ToBroker::Frontend { connected: false });
@@ -202,7 +202,7 @@ fn what_ends_the_gpu_of_a_vm_in_use_waits_until_its_frontend_is_gone() {
     );
     ends_as_asked(&mut world, 0);
     let vm = &world.broker.vms[0];
-    assert!(vm.start_at.is_some_and(|at| at <= world.now) && vm.settings.written == ["queues=all"]);
+    assert!(vm.start_at.is_some_and(|at| at <= world.now) && written(&vm.settings) == ["queues=all"]);
     assert_eq!(counts(&adopt(&mut world, |_| {})), [0, 0, 0, 0, 2], "the file holds");
 }
 
@@ -211,10 +211,10 @@ fn what_waits_is_done_at_once_or_not_at_all_if_the_file_or_the_operator_says_so(
     let mut world = world();
     world.say(0, &ready());
     world.say(0, &ToBroker::Frontend { connected: true });
-    let change = |new: &mut Settings| new.vms[0].written = vec!["queues=all".into()];
+    let change = |new: &mut Settings| write(&mut new.vms[0], &["queues=all"]);
     adopt(&mut world, change);
     assert_eq!(pending(&mut world).len(), 1);
-    adopt(&mut world, |new| new.vms[0].written.clear());
+    adopt(&mut world, |new| write(&mut new.vms[0], &[]));
     assert_eq!(pending(&mut world), [], "the file is as it was");
     world.say(0, &ToBroker::Frontend { connected: false });
     assert!(world.broker.vms[0].ending.is_none());
@@ -224,7 +224,7 @@ fn what_waits_is_done_at_once_or_not_at_all_if_the_file_or_the_operator_says_so(
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
     assert!(world.broker.vms[0].ending.is_some() && pending(&mut world).is_empty());
     // The first VM loses its GPU already.
-    let told = adopt(&mut world, |new| new.vms[0].written = vec!["queues=nominal".into()]);
+    let told = adopt(&mut world, |new| write(&mut new.vms[0], &["queues=nominal"]));
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
 }
 
@@ -256,10 +256,10 @@ fn a_device_process_that_fails_is_started_again_as_the_file_says() {
     let mut world = world();
     world.say(0, &ready());
     world.say(0, &ToBroker::Frontend { connected: true });
-    adopt(&mut world, |new| new.vms[0].written = vec!["queues=all".into()]);
+    adopt(&mut world, |new| write(&mut new.vms[0], &["queues=all"]));
     fails_by_itself(&mut world, 0);
     let vm = &world.broker.vms[0];
-    assert!(vm.start_at.is_some() && vm.pending.is_none() && vm.settings.written == ["queues=all"]);
+    assert!(vm.start_at.is_some() && vm.pending.is_none() && written(&vm.settings) == ["queues=all"]);
 }
 
 #[test]
