@@ -1,15 +1,15 @@
 //! The command line. An error in it is reported in one line.
 //!
 //! `serve` has the options of a daemon of one VM, those of the VM itself among them (`daemon::options`). `values` has the spelling of values that only the
-//! command line has, `recipe` the settings for VMMs. `headings` groups the options in the help, `mistakes` describes the mistakes on a command line,
+//! command line has, `recipe` the settings for VMMs. `short_help` names the options that most users need, `mistakes` describes the mistakes on a command line,
 //! `version` says which build this is.
 
 mod control;
 mod doctor;
-mod headings;
 pub(crate) mod mistakes;
 mod recipe;
 mod serve;
+mod short_help;
 #[cfg(test)]
 mod tests;
 pub(crate) mod values;
@@ -36,24 +36,24 @@ pub(crate) use version::VERSION;
     name = "vhost-user-vulkan", version = VERSION.as_str(), args_conflicts_with_subcommands = true,
     override_usage = USAGE,
     after_help = SHORTER, after_long_help = STATUSES,
-    disable_help_flag = true, disable_version_flag = true, mut_args = headings::placed
+    disable_help_flag = true, disable_version_flag = true, mut_args = short_help::shown
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub serve: Serve,
     /// Print this help; --help lists all options
-    #[arg(short, long, global = true, action = ArgAction::Help)]
+    #[arg(short, long, global = true, action = ArgAction::Help, help_heading = "Information")]
     pub help: Option<bool>,
     /// Print the version
-    #[arg(short = 'V', long, action = ArgAction::Version)]
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = "Information")]
     pub version: Option<bool>,
     /// Serve all VMs named in this file and share GPUs between them
     ///
     /// docs/sharing.md explains the file. The only other option that may be given with it is --log-level
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Several VMs", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Check the file given with --config, report what is wrong with it, and exit
-    #[arg(long, requires = "config")]
+    #[arg(long, help_heading = "Several VMs", requires = "config")]
     pub check_config: bool,
     /// Take over from a running broker, whose state is on standard input
     #[arg(long, hide = true, requires = "config")]

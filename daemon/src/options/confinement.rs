@@ -10,12 +10,12 @@ pub struct Confinement {
     /// Sandbox of the workers
     ///
     /// `strict` refuses to serve if a part of it is missing, `degraded` does without the parts that this system lacks, `none` confines nothing
-    #[arg(long, value_name = "MODE", default_value = "strict", value_parser = words::<SandboxMode>())]
+    #[arg(long, help_heading = "Sandbox and protection", value_name = "MODE", default_value = "strict", value_parser = words::<SandboxMode>())]
     pub sandbox: SandboxMode,
     /// Action that is taken when a worker makes a system call that is not on its list
     ///
     /// `log` logs the call and allows it
-    #[arg(long, value_name = "ACTION", default_value = "kill", value_parser = words::<SeccompMode>())]
+    #[arg(long, help_heading = "Sandbox and protection", value_name = "ACTION", default_value = "kill", value_parser = words::<SeccompMode>())]
     pub seccomp: SeccompMode,
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// The bounds on the time of submissions, as far as they are given.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
+#[command(next_help_heading = "Time limits")]
 pub struct Hangs {
     /// Longest time a submission may run, with ms, s or min
     ///

@@ -31,58 +31,58 @@ use waiting::Heuristic;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct VmOptions {
     /// Listen on this Unix socket
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = "Socket", value_name = "PATH")]
     pub socket_path: Option<PathBuf>,
     /// Permissions of the socket at --socket-path, in octal as for chmod
     ///
     /// [default: 0600, which admits the daemon's user only; 0660 with --socket-group]
-    #[arg(long, value_name = "MODE", value_parser = socket_mode)]
+    #[arg(long, help_heading = "Socket", value_name = "MODE", value_parser = socket_mode)]
     pub socket_mode: Option<SocketMode>,
     /// Group of the socket at --socket-path, by name or number
-    #[arg(long, value_name = "GROUP", value_parser = group)]
+    #[arg(long, help_heading = "Socket", value_name = "GROUP", value_parser = group)]
     pub socket_group: Option<Group>,
     /// GPU to use: a UUID, a PCI address or a unique part of a name
     ///
     /// Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
-    #[arg(long, value_name = "GPU")]
+    #[arg(long, help_heading = "GPU", value_name = "GPU")]
     pub gpu: Vec<String>,
     /// GPU that the guest does not see, and to which its programs can be moved
     ///
     /// Programs are moved while they run (docs/restart.md). The GPU has to be of the model of one that the guest sees. Repeat the option for several
-    #[arg(long, value_name = "GPU")]
+    #[arg(long, help_heading = "GPU", value_name = "GPU")]
     pub spare_gpu: Vec<String>,
     /// Offer the guest nothing that would keep its programs from another worker or GPU
     ///
     /// For `restart`, `move`, `drain` and `swap-out`. Guests map memory files only, have a queue less of each family with several, and no device addresses that change with the worker (docs/restart.md)
-    #[arg(long)]
+    #[arg(long, help_heading = "GPU")]
     pub movable: bool,
     /// Queues offered to the guest: `compute`, `nominal` or `all`
     ///
     /// `compute` offers compute and copies. `nominal` also claims graphics, for programs that insist on
     /// a graphics queue to compute on (ncnn's tools, taichi, wgpu), but offers nothing to draw upon, and fails graphics commands. `all` allows
     /// drawing, which exposes more of the driver to attacks
-    #[arg(long, value_name = "KIND", default_value = "nominal", value_parser = words::<Queues>(), hide_possible_values = true)]
+    #[arg(long, help_heading = "GPU", value_name = "KIND", default_value = "nominal", value_parser = words::<Queues>(), hide_possible_values = true)]
     pub queues: Queues,
     /// Kind of memory that guests can map
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = memory())]
+    #[arg(long, help_heading = "GPU", value_name = "BACKEND", default_value = "auto", value_parser = memory())]
     pub memory: Memory,
     /// Number of scanouts, which are always disconnected; guest kernels older than 6.4 need one
-    #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
+    #[arg(long, help_heading = "GPU", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
     /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB
     ///
     /// [default: 8GiB, and where guests can map the GPU's own memory as much more as --device-memory needs, at most 256GiB]
-    #[arg(long, value_name = "SIZE", value_parser = window_size)]
+    #[arg(long, help_heading = "Speed", value_name = "SIZE", value_parser = window_size)]
     pub window_size: Option<u64>,
     /// Let guests map the GPU's own memory where its driver cannot export it
     ///
     /// `auto` does so if --window-size is larger than --device-memory, unless programs shall change their worker (--movable, --swap-after, --swap-every, --restart-every, --spare-gpu), which they cannot with such memory [default: auto; never for VMs of a file with gpu-memory]
-    #[arg(long, value_name = "WHEN", value_parser = words::<MapDeviceMemory>())]
+    #[arg(long, help_heading = "Speed", value_name = "WHEN", value_parser = words::<MapDeviceMemory>())]
     pub map_device_memory: Option<MapDeviceMemory>,
     /// Folder for data that must survive a restart of the daemon
     ///
     /// The folder holds the key that keeps guests' pipeline caches valid. Each VM needs a folder of its own, which the daemon makes if it does not exist [default: $STATE_DIRECTORY, which systemd sets, or none]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = "Speed", value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
     /// The bounds on the time of submissions.
     #[command(flatten)]
@@ -90,12 +90,12 @@ pub struct VmOptions {
     /// Longest time the frontend may take to answer a map or unmap request
     ///
     /// After that its session is ended. The time does not run while the guest is paused
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    #[arg(long, help_heading = "Time limits", value_name = "TIME", default_value = "30s", value_parser = time)]
     pub frontend_timeout: Duration,
     /// Time after which a program that does nothing with the GPU is swapped out
     ///
     /// Its worker process ends, and with it the driver and what it holds of the GPU. It goes on when it has something to do (docs/swap.md) [default: never]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, help_heading = "Time limits", value_name = "TIME", value_parser = time)]
     pub swap_after: Option<Duration>,
     /// The memory and objects that the guest may take.
     #[command(flatten)]
@@ -104,18 +104,18 @@ pub struct VmOptions {
     #[command(flatten)]
     pub confinement: Confinement,
     /// Clear memory before a guest program gets it
-    #[arg(long, value_name = "SWITCH", default_value = "on", value_parser = words::<Switch>())]
+    #[arg(long, help_heading = "Sandbox and protection", value_name = "SWITCH", default_value = "on", value_parser = words::<Switch>())]
     pub zero_memory: Switch,
     /// Clear the workgroup memory of shaders before they start
-    #[arg(long, value_name = "SWITCH", default_value = "on", value_parser = words::<Switch>())]
+    #[arg(long, help_heading = "Sandbox and protection", value_name = "SWITCH", default_value = "on", value_parser = words::<Switch>())]
     pub zero_workgroup_memory: Switch,
     /// Keep the buffer accesses of shaders within bounds
     ///
     /// `guest` leaves the choice to guest programs, `auto` does so on real GPUs only
-    #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = words::<Robustness>())]
+    #[arg(long, help_heading = "Sandbox and protection", value_name = "POLICY", default_value = "auto", value_parser = words::<Robustness>())]
     pub robustness: Robustness,
     /// Least severe level that is logged
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log_level())]
+    #[arg(long, help_heading = "Information", value_name = "LEVEL", default_value = "info", value_parser = log_level())]
     pub log_level: LevelFilter,
     /// Turn heuristics of waiting off, to measure what each gains (docs/performance.md)
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum, hide = true)]

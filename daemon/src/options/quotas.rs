@@ -10,6 +10,7 @@ use std::time::Duration;
 /// The quotas of a VM, which bound the memory and objects that its guest may take. Each program of the guest gets at most seven eighths, so that
 /// another finds something left.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
+#[command(next_help_heading = "Quotas")]
 pub struct Quotas {
     /// GPU memory of the VM, with KiB, MiB or GiB, or as 50% of the GPU's
     ///
@@ -43,7 +44,7 @@ pub struct Quotas {
     /// Longest time that the driver may take to create pipelines, with ms, s or min
     ///
     /// After that the context is killed [default: 5min]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, help_heading = "Time limits", value_name = "TIME", value_parser = time)]
     pub max_pipeline_time: Option<Duration>,
     /// Number of contexts of the VM, each of which is a process [default: 256]
     #[arg(long, value_name = "COUNT")]
