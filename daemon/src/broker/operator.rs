@@ -293,7 +293,7 @@ impl Broker {
             device_cpu_seconds: (vm.past.device_cpu + device).as_secs_f64(),
             restarts: vm.past.restarts,
             pending: vm.pending.as_ref().map(pending),
-            options: self.settings.shown(&vm.settings),
+            options: self.settings.told(&vm.settings),
             in_force: vm.process.as_ref().and_then(|process| process.in_force.clone()),
             replaced,
             kills: vm.past.kills,

@@ -13,7 +13,7 @@ mod values;
 
 use crate::sandbox::GroupLimits;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
-use config::{CHECKPOINT_AFTER, MemoryBackEnd, Protection, Queues, Robustness, time};
+use config::{CHECKPOINT_AFTER, GPUS_MAX, MemoryBackEnd, Protection, Queues, Robustness, time};
 pub use confinement::Confinement;
 pub use hangs::Hangs;
 use log::LevelFilter;
@@ -195,12 +195,16 @@ impl VmOptions {
         Self::from_arg_matches(&Self::command().try_get_matches_from(words)?)
     }
 
-    /// Checks that no option contradicts `--movable`: guests get no memory that binds their programs to a worker.
+    /// Checks that there are not too many GPUs, and that no option contradicts `--movable`: guests get no memory that binds their programs to a worker.
     ///
     /// # Errors
     ///
-    /// One does; says which.
+    /// Says which options cannot stand together.
     pub fn check(&self) -> Result<(), String> {
+        let gpus = self.gpu.len().max(1) + self.spare_gpu.len();
+        if gpus > GPUS_MAX {
+            return Err(format!("{gpus} GPUs for one VM are more than {GPUS_MAX}: name fewer of them"));
+        }
         let binds = [
             (self.memory.0 == Some(MemoryBackEnd::DmaBuf), "memory=dma-buf"),
             (self.map_device_memory == Some(MapDeviceMemory::Auto), "map-device-memory=auto"),

@@ -60,7 +60,7 @@ use zerocopy::IntoBytes;
 /// The options of a device process, which say how to serve.
 #[derive(Debug)]
 pub struct Options {
-    /// The VM's options. Other fields have what was decided where an option leaves that open.
+    /// The VM's options. Where an option is open, another field has the choice.
     pub vm: VmOptions,
     /// The source of frontends.
     pub listen: Listen,

@@ -24,7 +24,7 @@ fn vm_with(name: &str, written: &[&str]) -> VmSettings {
         own_paths: vec![format!("/run/{name}").into()],
         reserved_memory: 0,
     };
-    vm.read_anew().unwrap()
+    vm.read_anew()
 }
 
 fn settings() -> Settings {
@@ -138,7 +138,7 @@ fn other_keys_of_a_vm_need_a_new_device_process_and_are_named() {
 
 #[test]
 fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
-    let changed = VmSettings { parts: vec!["device-memory=2048".into()], ..vm("b") }.read_anew().unwrap();
+    let changed = VmSettings { parts: vec!["device-memory=2048".into()], ..vm("b") }.read_anew();
     let keys = vec!["device-memory".to_owned()];
     let actions = after(|new| new.vms[1] = changed.clone());
     assert_eq!(actions, [Action::NextProcess(changed.clone(), keys.clone())]);
@@ -154,8 +154,7 @@ fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
 #[test]
 fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
     let share = Share { weight: 1, ..vm("b").share };
-    let changed =
-        VmSettings { written: Vec::new(), parts: Vec::new(), share, ..vm("b") }.read_anew().unwrap();
+    let changed = VmSettings { written: Vec::new(), parts: Vec::new(), share, ..vm("b") }.read_anew();
     let actions = after(|new| new.vms[1] = changed.clone());
     let [Action::Replace(all, reshare, _)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!((all, reshare.apply(vm("b").share)), (&changed, share));
@@ -195,7 +194,7 @@ fn all_at_once_is_the_sum_of_its_parts() {
         new.policy = Policy::Equal;
         new.cgroup = CgroupMode::On;
         new.vms[0].share.weight = 5;
-        new.vms[1] = VmSettings { written: Vec::new(), ..new.vms[1].clone() }.read_anew().unwrap();
+        new.vms[1] = VmSettings { written: Vec::new(), ..new.vms[1].clone() }.read_anew();
         new.vms[2] = vm("d");
     });
     assert_eq!(actions.len(), 6, "{actions:?}");

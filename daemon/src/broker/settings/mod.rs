@@ -62,7 +62,7 @@ pub struct Settings {
 
 /// One VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "PassedSettings", into = "PassedSettings")]
+#[serde(from = "PassedSettings", into = "PassedSettings")]
 pub struct VmSettings {
     /// The VM's name.
     pub name: String,
@@ -80,7 +80,8 @@ pub struct VmSettings {
     pub reserved_memory: u64,
 }
 
-/// The form in which the settings of a VM are passed on to another program. That one reads the options itself, with its own defaults and bounds.
+/// The form in which the settings of a VM are passed on to another program. That one reads the options itself, with its own defaults and bounds. An
+/// option that it cannot read has its default until the file is read, which is the next that it does, and tells the mistake.
 #[derive(Serialize, Deserialize)]
 struct PassedSettings {
     name: String,
@@ -99,21 +100,19 @@ impl From<VmSettings> for PassedSettings {
     }
 }
 
-impl TryFrom<PassedSettings> for VmSettings {
-    type Error = String;
-
-    fn try_from(passed: PassedSettings) -> Result<Self, String> {
+impl From<PassedSettings> for VmSettings {
+    fn from(passed: PassedSettings) -> Self {
         let PassedSettings { name, share, written, parts, own_paths, reserved_memory } = passed;
-        let options = KEYS.read(&[written.as_slice(), &parts].concat())?;
-        Ok(Self { name, share, options, written, parts, own_paths, reserved_memory })
+        let options = KEYS.read_what_it_can(&[written.as_slice(), &parts].concat());
+        Self { name, share, options, written, parts, own_paths, reserved_memory }
     }
 }
 
 impl VmSettings {
     /// Returns the same with the options that are written, as another program reads them.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn read_anew(self) -> Result<Self, String> {
-        PassedSettings::from(self).try_into()
+    pub(super) fn read_anew(self) -> Self {
+        PassedSettings::from(self).into()
     }
 
     /// The time for which a submission of the VM may run while others wait, on a GPU that is a software driver or not.
@@ -231,8 +230,9 @@ const NAME_BYTES: usize = 63;
 const NO_NAME: &str = "a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space, and ends with no space";
 /// The reason why a table within one of a VM is none.
 const NO_TABLE: &str = "is a table, and no key has one; quote the name of a VM that has a dot: [vm.\"a.b\"]";
-/// The reason why `$STATE_DIRECTORY` cannot have a VM's folder.
-const NO_TEXT: &str = "the folder in $STATE_DIRECTORY has a path that is not UTF-8: write another here";
+/// The reason why `$STATE_DIRECTORY` cannot hold the folder of a VM.
+const NO_TEXT: &str =
+    "the folder in $STATE_DIRECTORY has a path that is not UTF-8: write another as state-dir";
 /// Most VMs of one file.
 const VMS: usize = 256;
 
@@ -293,7 +293,7 @@ impl Settings {
     }
 
     /// Returns the options of a VM as `KEY=VALUE`, without its socket's path.
-    pub(super) fn shown(&self, vm: &VmSettings) -> Vec<String> {
+    pub(super) fn told(&self, vm: &VmSettings) -> Vec<String> {
         let own = vm.written.iter().filter(|option| !option.starts_with("socket-path="));
         let follows = self.room.forbids_maps(&vm.options).then(|| "map-device-memory=never".to_owned());
         own.chain(&vm.parts).cloned().chain(follows).collect()
@@ -441,7 +441,7 @@ impl Tables {
                 share.extend(read.map(|read| (key.as_str(), read)));
                 continue;
             }
-            match KEYS.write(key, value) {
+            match KEYS.as_written(key, value) {
                 Ok(written) => _ = options.insert(key.as_str(), written),
                 Err(Some(what)) => found.add(wrong(what)),
                 Err(None) if value.is_table() => found.add(wrong(NO_TABLE.into())),

@@ -38,7 +38,7 @@ impl Keys {
     /// # Errors
     ///
     /// `None` if there is no such key, else the allowed values.
-    pub(super) fn write(&self, key: &str, value: &Value) -> Result<Vec<String>, Option<String>> {
+    pub(super) fn as_written(&self, key: &str, value: &Value) -> Result<Vec<String>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
         let written = |text: String| if flag { key.to_owned() } else { format!("{key}={text}") };
@@ -58,6 +58,14 @@ impl Keys {
             self.command.clone().try_get_matches_from(words).map_err(|error| what_is_wrong(&error))?;
         let options = VmOptions::from_arg_matches(&matches).map_err(|error| what_is_wrong(&error))?;
         options.check().map(|()| options)
+    }
+
+    /// Returns the same without those options that cannot be read.
+    pub(super) fn read_what_it_can(&self, written: &[String]) -> VmOptions {
+        self.read(written).unwrap_or_else(|_| {
+            let each = written.iter().filter(|option| self.read(std::slice::from_ref(option)).is_ok());
+            self.read(&each.cloned().collect::<Vec<_>>()).unwrap_or_default()
+        })
     }
 }
 
@@ -117,7 +125,7 @@ fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
         // No file and no GPU is called so.
         (_, Value::String(text)) if text.contains('\0') => wrong("text without a zero byte"),
         (_, Value::String(text)) if text.len() > TEXT_BYTES => {
-            Err(format!("a text of {} bytes is longer than {TEXT_BYTES}", text.len()))
+            Err(format!("a text of {} bytes is longer than {TEXT_BYTES} bytes", text.len()))
         }
         (Kind::WithUnit | Kind::Text, Value::String(text)) => Ok(Some(text.clone())),
         (Kind::Number, _) => wrong("a whole number, 0 or more"),

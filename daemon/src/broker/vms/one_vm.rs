@@ -183,7 +183,7 @@ mod tests {
         options.quotas.device_memory = Some(Amount::Bytes(1 << 30));
         let settings = OneVmOptions { name: None, options, given: given.collect() }.settings();
         let all = settings_of(settings.clone(), PathBuf::new(), Access::default(), None);
-        assert_eq!(all.shown(&settings), ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
+        assert_eq!(all.told(&settings), ["device-memory=1073741824", "gpu=x", "quiet", "queues=all"]);
         let socket = std::env::current_dir().unwrap().join("a");
         assert_eq!((settings.name.as_str(), settings.options.socket_path), ("a", Some(socket)));
     }

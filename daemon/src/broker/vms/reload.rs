@@ -100,8 +100,10 @@ impl Broker {
     /// Takes the options that hold for VMs. Those of a VM may differ though they are written as before: a group of users can have another number.
     fn take_options(&mut self) {
         for vm in self.vms.iter_mut() {
-            let read = self.settings.vms.iter().find(|read| read.name == vm.settings.name);
-            read.into_iter().for_each(|read| vm.settings.options.clone_from(&read.options));
+            let named = |settings: &&VmSettings| settings.name == vm.settings.name;
+            if let Some(VmSettings { options, .. }) = self.settings.vms.iter().find(named) {
+                vm.settings.options.clone_from(options);
+            }
         }
     }
 

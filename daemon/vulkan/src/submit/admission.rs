@@ -4,7 +4,7 @@ use super::fences::Fences;
 use super::held_queue::{Entry, Held, HeldQueue, HeldSubmit, Part};
 use super::order::batches::Group;
 use super::order::host::Host;
-use super::order::queue_order::{Calling, Dispatch, Order, device_is_destroyed};
+use super::order::queue_order::{Calling, Dispatch, Order, to_destroyed_device};
 use super::order::submissions::Few;
 use super::watcher::Watcher;
 use crate::context::error::{ContextLost, Fault};
@@ -97,7 +97,7 @@ impl Admission {
         }
         let mut held = self.held.lock();
         if held.is_closed() {
-            return Err(device_is_destroyed());
+            return Err(to_destroyed_device());
         }
         let begun = self.order.begin_held(&call)?;
         let Calling { groups, fence, .. } = call;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::broker::reload::{How, Reloaded, doubt};
+use crate::options::Group;
 
 const PLAIN: How = How { now: false, dry_run: false };
 const NOW: How = How { now: true, ..PLAIN };
@@ -43,6 +44,16 @@ fn ends_as_asked(world: &mut World, index: usize) {
 fn fails_by_itself(world: &mut World, index: usize) {
     world.broker.vms[index].process.as_mut().unwrap().kill();
     world.broker.child_ended(index, world.now);
+}
+
+#[test]
+fn a_group_that_has_another_number_now_holds_from_the_next_device_process() {
+    let mut world = world();
+    (0..2).for_each(|vm| world.say(vm, &ready()));
+    let told = adopt(&mut world, |new| new.vms[0].options.socket_group = Some(Group(7)));
+    assert_eq!(counts(&told), [0, 0, 0, 0, 2]);
+    let vm = &world.broker.vms[0];
+    assert!(vm.settings.options.socket_group == Some(Group(7)) && vm.ending.is_none());
 }
 
 #[test]

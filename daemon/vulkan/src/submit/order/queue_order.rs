@@ -366,7 +366,7 @@ impl Order {
         let fence = call.fence.as_ref().filter(|_| is_last);
         let mut submissions = self.submissions.lock();
         if submissions.is_closed() {
-            return Err(device_is_destroyed());
+            return Err(to_destroyed_device());
         }
         self.collect(device, &mut submissions);
         let limit = context.env.limits.submissions;
@@ -473,7 +473,7 @@ impl Order {
 }
 
 /// Returns the fault of a submission to a queue that is closed.
-pub(crate) fn device_is_destroyed() -> Fault {
+pub(crate) fn to_destroyed_device() -> Fault {
     Fault::invalid("a submission to a queue whose device is destroyed")
 }
 

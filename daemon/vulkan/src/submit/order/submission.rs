@@ -109,7 +109,7 @@ pub(crate) struct Awaited {
     pub number: Number,
     lent: Option<Arc<Fence>>,
     /// True if the gate's watcher waits for it.
-    pub is_watchers: bool,
+    pub for_watcher: bool,
 }
 
 /// The marker of a submission that was settled while threads waited for it.
@@ -203,10 +203,10 @@ impl Submission {
     }
 
     /// Counts the caller, which may be the gate's watcher, among those that wait for its end.
-    pub(super) fn await_end(&mut self, is_watchers: bool) -> Awaited {
+    pub(super) fn await_end(&mut self, for_watcher: bool) -> Awaited {
         self.waiters += 1;
         self.lent.iter().for_each(|fence| fence.watch());
-        Awaited { number: self.number, lent: self.lent.clone(), is_watchers }
+        Awaited { number: self.number, lent: self.lent.clone(), for_watcher }
     }
 
     /// Counts a thread no more that has waited for it.

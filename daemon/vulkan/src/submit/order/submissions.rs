@@ -49,7 +49,7 @@ pub(crate) enum Watched {
 }
 
 impl Submissions {
-    /// Creates an empty queue.
+    /// Creates the submissions of a queue that has none.
     pub(super) fn new(now: Instant) -> Self {
         let (pending, left, last, wanted, is_watched, is_closed) = Default::default();
         Self { pending, left, last, wanted, is_watched, is_closed, pace: Pace::new(now) }
@@ -196,8 +196,9 @@ impl Submissions {
         };
         let tells = |submission: &Submission| submission.has_marker() && submission.is_in_driver();
         let marked = (from..last).find(|at| self.pending.get(*at).is_some_and(tells));
+        let awaited = self.pending.get_mut(marked.unwrap_or(last))?.await_end(true);
         (self.wanted, self.is_watched) = (true, true);
-        Some(self.pending.get_mut(marked.unwrap_or(last))?.await_end(true))
+        Some(awaited)
     }
 
     /// Returns the last that the driver has: when it is complete, all are. The caller waits for it from now on.
@@ -220,7 +221,7 @@ impl Submissions {
     /// Notes that a thread that waited for a submission waits no more. Returns the marker that is free by that.
     pub(super) fn let_go(&mut self, awaited: Awaited) -> Option<u64> {
         let number = awaited.number;
-        self.is_watched &= !awaited.is_watchers;
+        self.is_watched &= !awaited.for_watcher;
         awaited.release();
         if let Some(pending) = self.find(number) {
             pending.let_go();
@@ -240,7 +241,7 @@ impl Submissions {
         self.pace.look(now, ended, first.is_some(), together)
     }
 
-    /// Lets the time for which the first has run count from 0 again.
+    /// Sets the run time of the first submission to 0.
     pub(super) fn restart(&mut self) {
         self.pace.restart();
     }
