@@ -13,7 +13,7 @@ use cli::mistakes::one_line;
 use cli::{Child, Cli, Control, Own, Role, Serve};
 use daemon::broker::{self, ClientError, Passed, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport};
-use daemon::options::VmOptions;
+use daemon::options::{VmOptions, level_name};
 use daemon::sandbox::{self, Launcher, Policy, Program, inherited, only_standard_input};
 use daemon::serve::{self, List};
 use daemon::service::{self, Activation, Reader, start_logging};
@@ -171,7 +171,7 @@ fn list_gpus(options: &VmOptions, exe: Option<&Path>) -> anyhow::Result<ExitCode
         usual => usual.min(LevelFilter::Error),
     };
     start_logging(level, Reader::Operators(None));
-    let (confinement, level) = (options.confinement.into(), level.as_str().to_ascii_lowercase());
+    let (confinement, level) = (options.confinement.into(), level_name(level));
     let launcher = Launcher::start(&confinement, exe, &level, None, None, None)
         .context("cannot start the launcher of the probe")?;
     admit(&confinement, launcher.lacks())?;
@@ -213,7 +213,7 @@ fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
 fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child, Reader::DeviceProcess)?;
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine the probe")?;
-    let report: ProbeReport = vulkan::probe();
+    let report: ProbeReport = vulkan::probe().map_err(|error| error.to_string());
     channel.send(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -226,7 +226,7 @@ fn become_launcher(
     data: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
     let channel = start_child(child, Reader::Operators(vm))?;
-    let level = child.log_level.as_str().to_ascii_lowercase();
+    let level = level_name(child.log_level);
     let program = Program::new(exe, child.confinement.into(), level, cgroup, data);
     Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }

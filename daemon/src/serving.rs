@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use config::{Amount, GpuChoice, GpuInfo, Protection};
 use daemon::broker::{self, OneVm, OneVmOptions};
 use daemon::ipc::{Channel, SharedGpu};
-use daemon::options::{Start, VmGroup, VmOptions};
+use daemon::options::{Start, VmGroup, VmOptions, level_name};
 use daemon::recipe;
 use daemon::sandbox::{self, Delegated, Launcher, only_standard_input};
 use daemon::serve::{self, Chosen, End, Listen};
@@ -82,7 +82,7 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     start_logging(options.log_level, Reader::Operators(name.as_deref()));
     abort_on_panic();
     let protection = options.protection();
-    let level = options.log_level.as_str().to_ascii_lowercase();
+    let level = level_name(options.log_level);
     let files = raise_descriptor_limit()?;
     let (wanted, mut context_limits) = options.quotas.limits();
     let mut limits = wanted.within_files(files, parent.has_broker());
@@ -114,7 +114,10 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = listen(inherited, &options, parent.follows())?;
     let one_vm = match parent.own() {
-        Some(own) => listen_for_operators(own, name, &options, &listen, limits.contexts, bound)?,
+        Some(own) => {
+            let vm = one_vm_options(name, &options, listen.path(), (limits.contexts, bound));
+            listen_for_operators(own, &listen, vm)?
+        }
         None => None,
     };
     if !parent.follows() {
@@ -217,16 +220,23 @@ fn abort_on_panic() {
     }));
 }
 
-/// Makes the sockets for operators and collectors, unless an option wants none. Where the usual one cannot be made, the
-/// daemon says so and does without.
-fn listen_for_operators(
-    own: &Own,
+/// Returns the VM as its operators see it, with the socket that it has, and the contexts and bytes of device memory that it may have.
+fn one_vm_options(
     name: Option<String>,
     options: &VmOptions,
-    listen: &Listen,
-    contexts: usize,
-    device_memory: Option<u64>,
-) -> anyhow::Result<Option<OneVm>> {
+    socket_path: Option<PathBuf>,
+    (contexts, device_memory): (usize, Option<u64>),
+) -> OneVmOptions {
+    let mut options = VmOptions { socket_path, ..options.clone() };
+    options.quotas.device_memory = device_memory.map(Amount::Bytes);
+    options.quotas.max_contexts = Some(contexts);
+    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    OneVmOptions { name, options, given }
+}
+
+/// Makes the sockets for operators and collectors, unless an option wants none. Where the usual one cannot be made, the
+/// daemon says so and does without.
+fn listen_for_operators(own: &Own, listen: &Listen, vm: OneVmOptions) -> anyhow::Result<Option<OneVm>> {
     let (metrics, access) = (own.metrics.clone(), own.operators_access());
     let needs_it = metrics.as_ref().map(|_| "--metrics").or(access.group.map(|_| "--control-socket-group"));
     let (path, is_meant) = match &own.control_socket {
@@ -239,11 +249,6 @@ fn listen_for_operators(
         ControlSocket::At(path) => (Ok(path.clone()), true),
         ControlSocket::Auto => (broker::control_socket_beside(listen.path()), needs_it.is_some()),
     };
-    let mut options = VmOptions { socket_path: listen.path(), ..options.clone() };
-    options.quotas.device_memory = device_memory.map(Amount::Bytes);
-    options.quotas.max_contexts = Some(contexts);
-    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let vm = OneVmOptions { name, options, given };
     match path.and_then(|path| OneVm::listen(path, access, metrics, vm)) {
         Err(error) if !is_meant => {
             log::warn!(target: LOG, "no control socket: {error}; for `status` and the like, name a path with --control-socket at which the daemon can listen");

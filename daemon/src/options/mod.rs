@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-pub use values::{Group, Memory, SocketMode, group, log_level, words};
+pub use values::{Group, Memory, PATH_BYTES, SocketMode, group, level_name, log_level, words};
 use values::{memory, milliseconds, socket_mode, window_size};
 use waiting::Heuristic;
 
@@ -239,7 +239,7 @@ impl VmOptions {
         self.map_device_memory != Some(MapDeviceMemory::Never) && !changes_workers
     }
 
-    /// Returns the time for which a worker executes nothing before it writes a checkpoint; none if there are to be no checkpoints.
+    /// Returns how long a worker executes nothing before it is asked for a checkpoint; none if it is never asked.
     #[must_use]
     pub fn checkpoint_after(&self) -> Option<Duration> {
         let usual = CHECKPOINT_AFTER;

@@ -47,6 +47,21 @@ fn guests_of_a_movable_vm_map_memory_files_and_nothing_else() {
 }
 
 #[test]
+fn a_vm_has_eight_gpus_at_most_with_its_spare_ones() {
+    let gpus = |gpus, spares| {
+        let options = [vec!["--gpu=a"; gpus], vec!["--spare-gpu=b"; spares]].concat();
+        read(&options).check()
+    };
+    for (seen, spares) in [(0, 0), (8, 0), (0, 7), (3, 5)] {
+        assert_eq!(gpus(seen, spares), Ok(()), "{seen} and {spares}");
+    }
+    let many = Err("9 GPUs for one VM are more than 8: name fewer of them".to_owned());
+    for (seen, spares) in [(9, 0), (0, 8), (1, 8)] {
+        assert_eq!(gpus(seen, spares), many, "{seen} and {spares}");
+    }
+}
+
+#[test]
 fn sockets_are_for_one_user_unless_it_is_said_otherwise() {
     let access = |words: &[&str]| Ok::<_, clap::Error>(VmOptions::of_words(words)?.socket_access());
     assert_eq!(access(&[]).unwrap(), Access { mode: 0o600, group: None });

@@ -7,6 +7,9 @@ use log::LevelFilter;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Bytes of the longest path that Linux takes (`PATH_MAX`).
+pub const PATH_BYTES: usize = 4096;
+
 /// Returns a parser for the values of a type, by their names. The help of the option explains each; the names have no help of their own.
 pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let all = T::value_variants().iter().filter_map(T::to_possible_value);
@@ -35,6 +38,12 @@ pub(super) fn memory() -> impl TypedValueParser<Value = Memory> {
 pub fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .try_map(|name| name.parse::<LevelFilter>())
+}
+
+/// Returns a level of the log as [`log_level`] reads it.
+#[must_use]
+pub fn level_name(level: LevelFilter) -> String {
+    level.as_str().to_ascii_lowercase()
 }
 
 /// Permissions of a socket file.

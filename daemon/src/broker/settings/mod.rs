@@ -3,7 +3,7 @@
 
 mod memory;
 mod options;
-mod paths;
+pub(in crate::broker) mod paths;
 pub(in crate::broker) mod places;
 mod problem;
 mod room;
@@ -12,7 +12,7 @@ pub(super) mod share;
 mod tests;
 mod unknown;
 
-use crate::options::{MapDeviceMemory, Quotas, Start, VmGroup, VmOptions};
+use crate::options::{MapDeviceMemory, Quotas, Start, VmGroup, VmOptions, level_name};
 use crate::sandbox::CgroupMode;
 use crate::service::state_folder;
 use config::{Amount, DeviceLimits, size};
@@ -23,6 +23,7 @@ use places::default_control_socket;
 pub use problem::Problems;
 use problem::{Found, Places, Problem, table_of_vm};
 pub use room::RoomSettings;
+use room::amount;
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
 use share::{Policy, ShareForm};
@@ -81,7 +82,7 @@ pub struct VmSettings {
 }
 
 /// The form in which the settings of a VM are passed on to another program. That one reads the options itself, with its own defaults and bounds. An
-/// option that it cannot read has its default until the file is read, which is the next that it does, and tells the mistake.
+/// option that it cannot read has its default until the file is read again. That happens next, and reports the mistake.
 #[derive(Serialize, Deserialize)]
 struct PassedSettings {
     name: String,
@@ -155,7 +156,7 @@ impl VmsFile {
 
     /// Returns the command line of a broker that serves what the file says.
     pub(super) fn arguments(&self) -> Vec<OsString> {
-        let level = format!("--log-level={}", name_of(self.level));
+        let level = format!("--log-level={}", level_name(self.level));
         vec!["--config".into(), self.path.clone().into_os_string(), level.into()]
     }
 
@@ -403,27 +404,26 @@ impl Tables {
         if !table.contains_key("socket-path") {
             found.add(Problem::of_vm(name, "socket-path", "is needed"));
         }
-        let level = || vec![format!("log-level={}", name_of(self.level))];
+        let level = || vec![format!("log-level={}", level_name(self.level))];
         written.entry("log-level").or_insert_with(level);
-        let read = KEYS.read(&written.values().flatten().cloned().collect::<Vec<_>>());
-        let mut options = found.right(read.map_err(|what| Problem::of_vm(name, "", what)))?;
         let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
         let mut own_paths: Vec<_> = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
-        if let Some(folder) = state_folder().filter(|_| options.state_dir.is_none()) {
+        if let Some(folder) = state_folder().filter(|_| !written.contains_key("state-dir")) {
             let folder = folder.join(name);
             match folder.to_str() {
                 Some(path) => _ = written.insert("state-dir", vec![format!("state-dir={path}")]),
                 None => found.add(Problem::of_vm(name, "state-dir", NO_TEXT)),
             }
-            options.state_dir = Some(folder.clone());
             own_paths.push(("state-dir", folder));
         }
+        let written: Vec<_> = written.into_values().flatten().collect();
+        let options = found.right(KEYS.read(&written).map_err(|what| Problem::of_vm(name, "", what)))?;
         let (share, reserved_memory) = share_of(&share);
         let vm = VmSettings {
             name: name.to_owned(),
             share,
             options,
-            written: written.into_values().flatten().collect(),
+            written,
             parts: Vec::new(),
             own_paths: Vec::new(),
             reserved_memory,
@@ -482,7 +482,7 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
         ("weight", Value::Integer(number)) => share::weight(*number).map(ShareKey::Weight),
         ("class", Value::String(name)) => share::class(name).map(ShareKey::Class),
         ("ceiling", Value::String(text)) => share::ceiling(text).map(ShareKey::Ceiling),
-        ("reserved-memory", value) => match room::amount(value)? {
+        ("reserved-memory", value) => match amount(value, str::parse)? {
             Amount::Bytes(bytes) => Ok(ShareKey::Reserved(bytes)),
             Amount::Part(_) => Err("write a size: a percentage is not enough here".into()),
         },
@@ -494,7 +494,7 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
     }
 }
 
-/// An amount for all VMs, of which each has a part.
+/// Memory that the file gives to all VMs together, and how a VM has its part.
 struct Shared {
     /// The key of the whole before the tables, and of a VM's own part in its table.
     key: &'static str,
@@ -510,7 +510,7 @@ const DEVICE_MEMORY: Shared = Shared {
     part: |quotas| quotas.device_memory,
     give: |quotas, part| quotas.device_memory = Some(part),
 };
-/// The host's memory, all of which is bytes.
+/// The host's memory, always in bytes.
 const HOST_MEMORY: Shared = Shared {
     key: "host-memory",
     read: |text| size(text).map(Amount::Bytes),
@@ -539,18 +539,8 @@ impl Shared {
     }
 
     fn total(&self, file: &Table) -> Result<Option<Amount>, Problem> {
-        let wrong =
-            |what: &str, why: &str| Problem::of_key("", self.key, format!("{what} is no size: {why}"));
-        match file.get(self.key) {
-            None => Ok(None),
-            Some(Value::Integer(bytes)) if *bytes >= 0 => Ok(Some(Amount::Bytes(bytes.unsigned_abs()))),
-            Some(Value::String(text)) => {
-                (self.read)(text).map(Some).map_err(|why| wrong(&format!("\"{text}\""), &why))
-            }
-            Some(other) => {
-                Err(wrong(&shown(other), "write a whole number of bytes, or a string with KiB, MiB or GiB"))
-            }
-        }
+        let total = file.get(self.key).map(|value| amount(value, self.read)).transpose();
+        total.map_err(|what| Problem::of_key("", self.key, what))
     }
 }
 
@@ -595,9 +585,4 @@ fn cgroup(text: &str) -> Result<CgroupMode, String> {
         "off" => Ok(CgroupMode::Off),
         _ => Err(format!("\"{text}\" is none of \"auto\", \"on\", \"off\"")),
     }
-}
-
-/// The name of a log level on the command line.
-fn name_of(level: LevelFilter) -> String {
-    level.as_str().to_ascii_lowercase()
 }

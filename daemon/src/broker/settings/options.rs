@@ -1,6 +1,6 @@
 //! The options of one VM as keys of a file. Their values are read by the parser of the command line, so that both always know the same.
 
-use crate::options::VmOptions;
+use crate::options::{PATH_BYTES, VmOptions};
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command, FromArgMatches};
@@ -69,8 +69,8 @@ impl Keys {
     }
 }
 
-/// Longest text: the system takes no longer path (`PATH_MAX`), and no GPU has such a name.
-const TEXT_BYTES: usize = 4096;
+/// Longest text: no path is longer, and no GPU has such a name.
+const TEXT_BYTES: usize = PATH_BYTES;
 
 /// The kind of value that an option takes.
 enum Kind {

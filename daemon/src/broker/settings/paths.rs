@@ -2,12 +2,10 @@
 
 use super::Draft;
 use super::problem::{Problem, table_of_vm};
+use crate::options::PATH_BYTES;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
-
-/// Longest path that the system takes (`PATH_MAX`).
-const PATH_BYTES: usize = 4096;
 
 /// Returns where two VMs have the same socket, or the same folder.
 pub(super) fn check(vms: &[Draft]) -> Vec<Problem> {
@@ -35,7 +33,8 @@ pub(super) fn sockets_of_vms(file: &Table) -> BTreeMap<PathBuf, String> {
     vms.filter_map(own).collect()
 }
 
-pub(super) fn absolute(path: &Path) -> PathBuf {
+/// Returns the path from the root, if the system tells this process its folder.
+pub(in crate::broker) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -36,7 +36,7 @@ impl RoomSettings {
     pub(super) fn of_file(file: &Table) -> Result<Self, Problem> {
         let wrong = |key: &str, what: String| Problem::of_key("", key, what);
         let default = Self::default();
-        let gpu_memory = file.get("gpu-memory").map(amount).transpose();
+        let gpu_memory = file.get("gpu-memory").map(|value| amount(value, str::parse)).transpose();
         let memory_wait = file.get("memory-wait").map_or(Ok(default.memory_wait), wait);
         Ok(Self {
             gpu_memory: gpu_memory.map_err(|what| wrong("gpu-memory", what))?,
@@ -78,15 +78,18 @@ impl RoomSettings {
     }
 }
 
-/// Reads an amount of memory.
+/// Reads an amount of memory, of which `read` reads a text.
 ///
 /// # Errors
 ///
 /// The value is not an amount; says why.
-pub(super) fn amount(value: &Value) -> Result<Amount, String> {
+pub(super) fn amount(
+    value: &Value,
+    read: impl FnOnce(&str) -> Result<Amount, String>,
+) -> Result<Amount, String> {
     match value {
         Value::Integer(bytes) if *bytes >= 0 => Ok(Amount::Bytes(bytes.unsigned_abs())),
-        Value::String(text) => text.parse().map_err(|why| format!("\"{text}\" is no size: {why}")),
+        Value::String(text) => read(text).map_err(|why| format!("\"{text}\" is no size: {why}")),
         other => Err(format!(
             "{} is no size: write a whole number of bytes, or a string with KiB, MiB or GiB",
             shown(other)

@@ -23,7 +23,7 @@ use super::source::Source;
 use super::starter::Started;
 use super::vm::{Asked, OnGpu, Successor, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, InForce, Placement, Replaced, SharedGpu, ToBroker};
-use crate::options::VmGroup;
+use crate::options::{PATH_BYTES, VmGroup};
 use crate::sandbox::START_AGAIN;
 use config::{GPUS_MAX, PLUG_AGAIN, Passage};
 use log::Level;
@@ -42,8 +42,6 @@ use std::time::Duration;
 const MESSAGES_PER_TURN: usize = 8;
 /// Bytes of a name that a guest or a driver gave.
 const NAME_BYTES: usize = 64;
-/// Bytes of a path that a device process tells of: as many as Linux takes (`PATH_MAX`).
-const PATH_BYTES: usize = 4096;
 
 impl Broker {
     /// Starts the device processes whose time has come. One waits while a process that ends still has its paths.

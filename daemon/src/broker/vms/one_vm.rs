@@ -10,6 +10,7 @@
 use super::super::connections::Connections;
 use super::super::process::Process;
 use super::super::run::Broker;
+use super::super::settings::paths::absolute;
 use super::super::settings::share::Policy;
 use super::super::settings::{MetricsAddress, RoomSettings, Settings, VmSettings};
 use crate::ipc::Channel;
@@ -137,8 +138,7 @@ impl OneVmOptions {
 
     fn settings(mut self) -> VmSettings {
         // The process may not ask for its folder once it has confined itself.
-        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-        self.options.socket_path = self.options.socket_path.take().map(absolute);
+        self.options.socket_path = self.options.socket_path.as_deref().map(absolute);
         let memory = self.options.quotas.device_memory.map(|amount| format!("device-memory={amount}"));
         let is_said =
             |option: &String| option.starts_with("socket-path=") || option.starts_with("device-memory=");

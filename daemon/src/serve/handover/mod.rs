@@ -162,7 +162,7 @@ pub(super) struct HandOvers {
 }
 
 impl HandOvers {
-    /// None yet; a submission may run for as long as the limits say.
+    /// Begins without hand-overs; `limits` say how long a submission may run.
     pub(super) fn new(limits: &HangLimits) -> Self {
         let rest_patience = limits.max_submit_time.saturating_add(REST_PATIENCE);
         Self { under_way: FxHashMap::default(), rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
