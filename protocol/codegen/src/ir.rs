@@ -530,6 +530,20 @@ impl Protocol {
     }
 }
 
+impl Struct {
+    /// Returns whether the members, after the chain, are all plain numbers and absent from a request. Such structs differ in names only.
+    pub fn is_plain(&self) -> bool {
+        let is_number = |member: &Member| {
+            let is_number = matches!(member.ty, Type::Scalar(_) | Type::Enum(_) | Type::Flags(_));
+            is_number && member.shape == Shape::Value && member.partial == Partial::Absent
+        };
+        let is_named = self.names.vk.strip_prefix("Vk") == Some(&*self.names.rust);
+        let is_in_order = self.members.is_sorted_by_key(|member| member.api_index);
+        let is_chained = self.s_type.is_some() && self.output;
+        is_chained && is_named && is_in_order && self.members.iter().all(is_number)
+    }
+}
+
 impl Member {
     /// Returns whether the Rust struct has a field for the member.
     pub fn has_field(&self) -> bool {

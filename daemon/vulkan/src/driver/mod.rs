@@ -2,6 +2,7 @@
 
 pub(crate) mod back_end;
 pub(crate) mod buffers_told;
+mod c_structs;
 pub(crate) mod families;
 pub(crate) mod header;
 pub(crate) mod host_copy;

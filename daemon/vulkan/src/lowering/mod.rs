@@ -2,6 +2,7 @@
 
 pub(crate) mod handle_types;
 pub(crate) mod lower;
+mod plain;
 pub(crate) mod prelude;
 
 // Generated code cannot carry comments. Its format is the generator's.

@@ -4,6 +4,7 @@ pub(crate) use super::lower::{
     Lower, Lowering, Raise, known, known_fixed, raise_array, raise_chain, raise_fixed, raise_linked,
     raise_mapped,
 };
+pub(super) use super::plain::plain_structures;
 pub(crate) use crate::context::error::Fault;
 pub(crate) use crate::driver::generated::sys;
 pub(crate) use protocol::cursor::Arena;

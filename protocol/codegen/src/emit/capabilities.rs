@@ -9,6 +9,7 @@ use roxmltree::Node;
 use rspirv::dr::Operand;
 use rspirv::spirv;
 
+use super::output::Rows;
 use super::spirv::{ENUMERANT_MAX, capabilities_of, number};
 use crate::ir::{Protocol, Struct};
 
@@ -18,7 +19,7 @@ const FEATURES: [&str; 2] = ["VkPhysicalDeviceFeatures", "VkPhysicalDeviceFeatur
 const UNITED: &str = "VkPhysicalDeviceVulkan1";
 
 /// The table of the capabilities that something which is served enables.
-pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenStream> {
+pub(super) fn capabilities(protocol: &Protocol, registry: &str, rows: &mut Rows) -> Result<TokenStream> {
     let document = roxmltree::Document::parse(registry).context("the registry is not XML")?;
     let known: BTreeMap<String, spirv::Capability> = (0..ENUMERANT_MAX)
         .filter_map(spirv::Capability::from_u32)
@@ -26,7 +27,7 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenS
         .collect();
     let listed = document.descendants().filter(|node| node.has_tag_name("spirvcapability"));
     let nodes: BTreeMap<_, _> = listed.filter_map(|node| Some((node.attribute("name")?, node))).collect();
-    let mut rows = BTreeMap::new();
+    let mut of_each = BTreeMap::new();
     for (name, node) in &nodes {
         let Some(capability) = known.get(*name).copied() else { continue };
         let mut enables = enablers(protocol, *node)?;
@@ -40,15 +41,15 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenS
         let key = number(capability as u32);
         let declared = capabilities_of(&Operand::Capability(capability));
         let declared = declared.into_iter().map(number);
-        rows.insert(
+        of_each.insert(
             capability as u32,
             quote! { (#key, Capability { name: #name, declares: &[#(#declared),*], enabled_by: &[#(#enables),*] }) },
         );
     }
-    let rows = rows.values();
+    let of_each = rows.list(of_each.into_values());
     Ok(quote! {
         /// What enables each capability that a module may declare, ascending: nothing that is served enables the others.
-        pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[#(#rows),*];
+        pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[#of_each];
     })
 }
 

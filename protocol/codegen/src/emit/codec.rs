@@ -4,7 +4,7 @@ use anyhow::Result;
 use proc_macro2::TokenStream;
 use quote::quote;
 
-use super::output::{Output, file};
+use super::output::{Output, Rows, file, file_with};
 use super::{chain, commands, dispatch, numbers, structs, tables};
 use crate::ir::Protocol;
 
@@ -27,12 +27,13 @@ pub fn protocol(protocol: &Protocol) -> Result<Vec<Output>> {
     ];
     modules.extend(protocol.groups.iter().map(|g| (g.name.clone(), g.doc.clone())));
     for (name, doc) in &modules {
-        let structs = protocol.structs_of(name).map(|s| structs::emit(protocol, s));
+        let mut rows = Rows::default();
+        let structs = structs::emit_all(protocol, protocol.structs_of(name), &mut rows);
         let unions =
             protocol.unions.values().filter(|_| name == "types").map(|u| structs::emit_union(protocol, u));
         let commands = protocol.commands_of(name).map(|c| commands::emit(protocol, c));
-        let body: TokenStream = structs.chain(unions).chain(commands).collect();
-        outputs.push(file(name, doc, quote! { use super::prelude::*; #body })?);
+        let body: TokenStream = unions.chain(commands).collect();
+        outputs.push(file_with(&rows, name, doc, quote! { use super::prelude::*; #structs #body })?);
     }
     let names: Vec<&str> = outputs.iter().map(|o| o.name.trim_end_matches(".rs")).collect();
     let root = tables::root(protocol, &names);

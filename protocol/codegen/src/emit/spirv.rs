@@ -16,7 +16,7 @@ use rspirv::grammar::{
 use rspirv::spirv;
 
 use super::capabilities::capabilities;
-use super::output::{Output, file};
+use super::output::{Output, Rows, file, file_with};
 use crate::ir::Protocol;
 
 /// No enumerant has a larger number.
@@ -124,19 +124,21 @@ kinds!(
 
 /// All files of `protocol/src/spirv/generated/`; `registry` is the text of the Vulkan registry.
 pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
+    let mut rows = Rows::default();
     let kinds = [MASKS, VALUES].concat();
-    let tables: Vec<_> =
-        kinds.iter().zip([masks(), values()].concat()).map(|(kind, of)| enumerants(kind, &of)).collect();
+    let of_kinds = kinds.iter().zip([masks(), values()].concat());
+    let tables: Vec<_> = of_kinds.map(|(kind, of)| enumerants(kind, &of, &mut rows)).collect();
     let kinds = kinds.into_iter().collect();
-    let instructions = instructions(&kinds);
-    let glsl_std_450 = glsl_std_450();
-    let debug_info = debug_info("debug_info", "DebugInfo", &DEBUGINFO_INSTRUCTION_TABLE);
+    let instructions = instructions(&kinds, &mut rows);
+    let glsl_std_450 = glsl_std_450(&mut rows);
+    let debug_info = debug_info("debug_info", "DebugInfo", &DEBUGINFO_INSTRUCTION_TABLE, &mut rows);
     let opencl_debug_info = self::debug_info(
         "opencl_debug_info_100",
         "OpenCL.DebugInfo.100",
         &OPENCL_DEBUGINFO_100_INSTRUCTION_TABLE,
+        &mut rows,
     );
-    let capabilities = capabilities(protocol, registry)?;
+    let capabilities = capabilities(protocol, registry, &mut rows)?;
     let body = quote! {
         use crate::spirv::grammar::Kind::*;
         use crate::spirv::grammar::Operand::*;
@@ -151,36 +153,36 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
     let root = quote! { pub(crate) mod tables; };
     Ok(vec![
         file("mod", "The generated part of the SPIR-V parser.", root)?,
-        file("tables", "SPIR-V's grammar.", body)?,
+        file_with(&rows, "tables", "SPIR-V's grammar.", body)?,
     ])
 }
 
-fn glsl_std_450() -> TokenStream {
-    let rows = GLSL_STD_450_INSTRUCTION_TABLE.iter().filter_map(|instruction| {
+fn glsl_std_450(rows: &mut Rows) -> TokenStream {
+    let counts = GLSL_STD_450_INSTRUCTION_TABLE.iter().filter_map(|instruction| {
         let ExtInstOp::GlslStd450(opcode) = instruction.opcode else { return None };
         Some((opcode as u32, instruction.operands.len()))
     });
-    let rows: BTreeMap<_, _> = rows.collect();
-    let rows = rows.iter().map(|(opcode, count)| {
+    let counts: BTreeMap<_, _> = counts.collect();
+    let counts = rows.list(counts.iter().map(|(opcode, count)| {
         let (opcode, count) = (number(*opcode), Literal::usize_unsuffixed(*count));
         quote! { (#opcode, #count) }
-    });
+    }));
     quote! {
         /// How many operands each instruction of `GLSL.std.450` has, ascending.
-        pub(crate) static GLSL_STD_450: &[(u32, usize)] = &[#(#rows),*];
+        pub(crate) static GLSL_STD_450: &[(u32, usize)] = &[#counts];
     }
 }
 
 /// The enumerants of a kind, ascending, with what follows each.
-fn enumerants(kind: &str, values: &Enumerants) -> TokenStream {
+fn enumerants(kind: &str, values: &Enumerants, rows: &mut Rows) -> TokenStream {
     let name = table_name(kind);
-    let rows = values.iter().map(|(given, (operands, needed))| {
+    let values = rows.list(values.iter().map(|(given, (operands, needed))| {
         let (value, operands) = (number(*given), operand_list(operands));
         let needed =
             needed.iter().filter(|_| needs_capability(kind, *given)).map(|capability| number(*capability));
         quote! { (#value, (#operands, &[#(#needed),*])) }
-    });
-    quote! { static #name: &[Enumerant] = &[#(#rows),*]; }
+    }));
+    quote! { static #name: &[Enumerant] = &[#values]; }
 }
 
 /// Returns whether an enumerant may only stand where a capability for it is declared. A capability declares what it needs, and some
@@ -211,8 +213,8 @@ fn table_name(kind: &str) -> Ident {
 }
 
 /// All instructions whose operands are of known kinds, ascending.
-fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
-    let mut rows = BTreeMap::new();
+fn instructions(kinds: &BTreeSet<&str>, rows: &mut Rows) -> TokenStream {
+    let mut instructions = BTreeMap::new();
     for instruction in INSTRUCTION_TABLE.iter() {
         let known = |operand: &LogicalOperand| is_plain(operand) || kinds.contains(name_of(operand).as_str());
         if !instruction.operands.iter().all(known) {
@@ -224,20 +226,25 @@ fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
         let name = format!("Op{}", instruction.opname);
         let key = number(opcode);
         let row = quote! { (#key, Instruction::new(#name, #operands, &[#(#capabilities),*])) };
-        rows.entry(opcode).or_insert(row);
+        instructions.entry(opcode).or_insert(row);
     }
-    let rows = rows.values();
+    let instructions = rows.list(instructions.into_values());
     quote! {
         /// The instructions by opcode, ascending.
-        pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[#(#rows),*];
+        pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[#instructions];
     }
 }
 
 /// The operands of each instruction of a set whose operands are not all ids.
-fn debug_info(table: &str, set: &str, instructions: &InstructionTable<ExtInstOp>) -> TokenStream {
+fn debug_info(
+    table: &str,
+    set: &str,
+    instructions: &InstructionTable<ExtInstOp>,
+    rows: &mut Rows,
+) -> TokenStream {
     let name = table_name(table);
     let comment = format!("The operands of each instruction of `{set}`, ascending.");
-    let rows = instructions.iter().filter_map(|instruction| {
+    let of_each = instructions.iter().filter_map(|instruction| {
         let number = match instruction.opcode {
             ExtInstOp::Debuginfo(opcode) => opcode as u32,
             ExtInstOp::OpenclDebuginfo100(opcode) => opcode as u32,
@@ -253,14 +260,14 @@ fn debug_info(table: &str, set: &str, instructions: &InstructionTable<ExtInstOp>
         });
         Some((number, quote! { &[#(#operands),*] }))
     });
-    let rows: BTreeMap<_, _> = rows.collect();
-    let rows = rows.iter().map(|(opcode, operands)| {
+    let of_each: BTreeMap<_, _> = of_each.collect();
+    let of_each = rows.list(of_each.iter().map(|(opcode, operands)| {
         let opcode = number(*opcode);
         quote! { (#opcode, #operands) }
-    });
+    }));
     quote! {
         #[doc = #comment]
-        pub(crate) static #name: &[(u32, &[Operand])] = &[#(#rows),*];
+        pub(crate) static #name: &[(u32, &[Operand])] = &[#of_each];
     }
 }
 

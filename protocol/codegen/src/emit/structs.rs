@@ -4,11 +4,39 @@ use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
 use super::members;
+use super::output::Rows;
 use super::spelling::{doc, ident};
 use crate::ir::*;
 
+/// Structs. Those whose members, after the chain, are plain numbers are rows of one macro.
+pub(super) fn emit_all<'p>(
+    protocol: &Protocol,
+    all: impl Iterator<Item = &'p Struct>,
+    rows: &mut Rows,
+) -> TokenStream {
+    let (plain, others): (Vec<_>, Vec<_>) = all.partition(|found| found.is_plain());
+    let others: TokenStream = others.into_iter().map(|found| emit(protocol, found)).collect();
+    let plain = rows.blocks(plain.into_iter().map(|found| row(protocol, found)));
+    let plain = (!plain.is_empty()).then(|| quote! { plain_structures! { #plain } });
+    quote! { #plain #others }
+}
+
+/// The row of a plain struct: its name, its sType, the bytes of its members, the structs that extend it, and its members.
+fn row(protocol: &Protocol, found: &Struct) -> (TokenStream, Vec<TokenStream>) {
+    let name = ident(&found.names.rust);
+    let s_type = Literal::i32_unsuffixed(found.s_type.as_ref().map_or(0, |s| s.value));
+    let bytes = Literal::usize_unsuffixed(members::min_members(protocol, found, false));
+    let children = found.extended_by.iter().filter_map(|c| protocol.structs[c].s_type.as_ref());
+    let children = children.map(|s| Literal::i32_unsuffixed(s.value));
+    let members = found.members.iter().map(|m| {
+        let (field, ty, vk) = (ident(&m.rust), members::field_type(protocol, m), &m.vk);
+        quote! { #field: #ty = #vk }
+    });
+    (quote! { #name = #s_type, #bytes, [#(#children),*] }, members.collect())
+}
+
 /// A struct.
-pub(super) fn emit(protocol: &Protocol, found: &Struct) -> TokenStream {
+fn emit(protocol: &Protocol, found: &Struct) -> TokenStream {
     let definition = definition(protocol, found);
     let codec = if found.s_type.is_some() { structure(protocol, found) } else { plain(protocol, found) };
     quote! { #definition #codec }

@@ -8,21 +8,24 @@ use crate::venus::chain::{link, link_partial};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChainStruct<'a> {
     KettleSteamInfoKHR(&'a KettleSteamInfoKHR<'a>),
+    KettleHeatKHR(&'a KettleHeatKHR<'a>),
 }
 impl<'a> ChainStruct<'a> {
     /// Its sType.
     pub fn s_type(&self) -> i32 {
         match self {
             Self::KettleSteamInfoKHR(_) => 1000010001,
+            Self::KettleHeatKHR(_) => 1000010002,
         }
     }
     /// The sTypes of all variants, ascending.
-    pub const S_TYPES: &'static [i32] = &[1000010001];
+    pub const S_TYPES: &'static [i32] = &[1000010001, 1000010002];
     /// The sTypes that a struct, given by its Rust name, accepts in its chain.
     #[cfg(feature = "driver")]
     pub fn accepted_by(owner: &str) -> &'static [i32] {
         match owner {
             KettleCreateInfo::NAME => KettleCreateInfo::EXTENDED_BY,
+            KettleProperties::NAME => KettleProperties::EXTENDED_BY,
             _ => &[],
         }
     }
@@ -32,6 +35,7 @@ impl<'a> ChainStruct<'a> {
     ) -> Result<Self, DecodeError> {
         match s_type {
             1000010001 => link(reader).map(Self::KettleSteamInfoKHR),
+            1000010002 => link(reader).map(Self::KettleHeatKHR),
             _ => Err(reader.error(DecodeErrorKind::ChainStructure(s_type))),
         }
     }
@@ -40,17 +44,20 @@ impl<'a> ChainStruct<'a> {
         s_type: i32,
     ) -> Result<Self, DecodeError> {
         match s_type {
+            1000010002 => link_partial(reader).map(Self::KettleHeatKHR),
             _ => Err(reader.error(DecodeErrorKind::ChainStructure(s_type))),
         }
     }
     pub(crate) fn encode_members(&self, writer: &mut Writer<'_>) {
         match self {
             Self::KettleSteamInfoKHR(link) => link.encode_members(writer),
+            Self::KettleHeatKHR(link) => link.encode_members(writer),
         }
     }
     /// In structs have no partial form and never stand in the chain of an out parameter.
     pub(crate) fn encode_members_partial(&self, writer: &mut Writer<'_>) {
         match self {
+            Self::KettleHeatKHR(link) => link.encode_members_partial(writer),
             _ => {}
         }
     }

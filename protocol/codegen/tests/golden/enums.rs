@@ -38,8 +38,9 @@ impl StructureType {
     pub const KETTLE_CREATE_INFO: Self = Self(1);
     pub const KETTLE_PROPERTIES: Self = Self(2);
     pub const KETTLE_STEAM_INFO_KHR: Self = Self(1000010001);
+    pub const KETTLE_HEAT_KHR: Self = Self(1000010002);
 }
-known!(StructureType, 1..= 2 | 1000010001);
+known!(StructureType, 1..= 2 | 1000010001..= 1000010002);
 /// `VkTeaKindKHR`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TeaKindKHR(pub i32);

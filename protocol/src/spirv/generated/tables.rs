@@ -32,7 +32,10 @@ static FPFAST_MATH_MODE: &[Enumerant] = &[
     (131072, (&[], &[6029, 5837])),
     (262144, (&[], &[6029])),
 ];
-static SELECTION_CONTROL: &[Enumerant] = &[(1, (&[], &[])), (2, (&[], &[]))];
+static SELECTION_CONTROL: &[Enumerant] = &[
+    (1, (&[], &[])),
+    (2, (&[], &[])),
+];
 static LOOP_CONTROL: &[Enumerant] = &[
     (1, (&[], &[])),
     (2, (&[], &[])),
@@ -87,7 +90,9 @@ static MEMORY_ACCESS: &[Enumerant] = &[
     (65536, (&[One(Id)], &[5910])),
     (131072, (&[One(Id)], &[5910])),
 ];
-static KERNEL_PROFILING_INFO: &[Enumerant] = &[(1, (&[], &[6]))];
+static KERNEL_PROFILING_INFO: &[Enumerant] = &[
+    (1, (&[], &[6])),
+];
 static RAY_FLAGS: &[Enumerant] = &[
     (1, (&[], &[4472, 4479])),
     (2, (&[], &[4472, 4479])),
@@ -344,7 +349,10 @@ static SAMPLER_ADDRESSING_MODE: &[Enumerant] = &[
     (3, (&[], &[])),
     (4, (&[], &[])),
 ];
-static SAMPLER_FILTER_MODE: &[Enumerant] = &[(0, (&[], &[])), (1, (&[], &[]))];
+static SAMPLER_FILTER_MODE: &[Enumerant] = &[
+    (0, (&[], &[])),
+    (1, (&[], &[])),
+];
 static IMAGE_FORMAT: &[Enumerant] = &[
     (0, (&[], &[])),
     (1, (&[], &[1])),
@@ -445,7 +453,10 @@ static FPROUNDING_MODE: &[Enumerant] = &[
     (2, (&[], &[])),
     (3, (&[], &[])),
 ];
-static FPDENORM_MODE: &[Enumerant] = &[(0, (&[], &[5821])), (1, (&[], &[5821]))];
+static FPDENORM_MODE: &[Enumerant] = &[
+    (0, (&[], &[5821])),
+    (1, (&[], &[5821])),
+];
 static QUANTIZATION_MODES: &[Enumerant] = &[
     (0, (&[], &[5922])),
     (1, (&[], &[5922])),
@@ -456,7 +467,10 @@ static QUANTIZATION_MODES: &[Enumerant] = &[
     (6, (&[], &[5922])),
     (7, (&[], &[5922])),
 ];
-static FPOPERATION_MODE: &[Enumerant] = &[(0, (&[], &[5821])), (1, (&[], &[5821]))];
+static FPOPERATION_MODE: &[Enumerant] = &[
+    (0, (&[], &[5821])),
+    (1, (&[], &[5821])),
+];
 static OVERFLOW_MODES: &[Enumerant] = &[
     (0, (&[], &[5922])),
     (1, (&[], &[5922])),
@@ -1089,7 +1103,9 @@ static RAY_QUERY_CANDIDATE_INTERSECTION_TYPE: &[Enumerant] = &[
     (0, (&[], &[4472])),
     (1, (&[], &[4472])),
 ];
-static PACKED_VECTOR_FORMAT: &[Enumerant] = &[(0, (&[], &[]))];
+static PACKED_VECTOR_FORMAT: &[Enumerant] = &[
+    (0, (&[], &[])),
+];
 static COOPERATIVE_MATRIX_LAYOUT: &[Enumerant] = &[
     (0, (&[], &[])),
     (1, (&[], &[])),
@@ -1125,7 +1141,9 @@ static STORE_CACHE_CONTROL: &[Enumerant] = &[
     (2, (&[], &[6441])),
     (3, (&[], &[6441])),
 ];
-static NAMED_MAXIMUM_NUMBER_OF_REGISTERS: &[Enumerant] = &[(0, (&[], &[6460]))];
+static NAMED_MAXIMUM_NUMBER_OF_REGISTERS: &[Enumerant] = &[
+    (0, (&[], &[6460])),
+];
 static FPENCODING: &[Enumerant] = &[
     (0, (&[], &[5116])),
     (4214, (&[], &[4212])),
@@ -1155,14 +1173,7 @@ pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[
     (0, Instruction::new("OpNop", &[], &[])),
     (1, Instruction::new("OpUndef", &[One(ResultType), One(Result)], &[])),
     (2, Instruction::new("OpSourceContinued", &[One(Text)], &[])),
-    (
-        3,
-        Instruction::new(
-            "OpSource",
-            &[One(Value(SOURCE_LANGUAGE)), One(Literal), Optional(Id), Optional(Text)],
-            &[],
-        ),
-    ),
+    (3, Instruction::new("OpSource", &[One(Value(SOURCE_LANGUAGE)), One(Literal), Optional(Id), Optional(Text)], &[])),
     (4, Instruction::new("OpSourceExtension", &[One(Text)], &[])),
     (5, Instruction::new("OpName", &[One(Id), One(Text)], &[])),
     (6, Instruction::new("OpMemberName", &[One(Id), One(Literal), One(Text)], &[])),
@@ -1170,1411 +1181,224 @@ pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[
     (8, Instruction::new("OpLine", &[One(Id), One(Literal), One(Literal)], &[])),
     (10, Instruction::new("OpExtension", &[One(Text)], &[])),
     (11, Instruction::new("OpExtInstImport", &[One(Result), One(Text)], &[])),
-    (
-        12,
-        Instruction::new(
-            "OpExtInst",
-            &[One(ResultType), One(Result), One(Id), One(Literal), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        14,
-        Instruction::new(
-            "OpMemoryModel",
-            &[One(Value(ADDRESSING_MODEL)), One(Value(MEMORY_MODEL))],
-            &[],
-        ),
-    ),
-    (
-        15,
-        Instruction::new(
-            "OpEntryPoint",
-            &[One(Value(EXECUTION_MODEL)), One(Id), One(Text), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        16,
-        Instruction::new("OpExecutionMode", &[One(Id), One(Value(EXECUTION_MODE))], &[]),
-    ),
+    (12, Instruction::new("OpExtInst", &[One(ResultType), One(Result), One(Id), One(Literal), Any(Id)], &[])),
+    (14, Instruction::new("OpMemoryModel", &[One(Value(ADDRESSING_MODEL)), One(Value(MEMORY_MODEL))], &[])),
+    (15, Instruction::new("OpEntryPoint", &[One(Value(EXECUTION_MODEL)), One(Id), One(Text), Any(Id)], &[])),
+    (16, Instruction::new("OpExecutionMode", &[One(Id), One(Value(EXECUTION_MODE))], &[])),
     (17, Instruction::new("OpCapability", &[One(Value(CAPABILITY))], &[])),
     (19, Instruction::new("OpTypeVoid", &[One(Result)], &[])),
     (20, Instruction::new("OpTypeBool", &[One(Result)], &[])),
     (21, Instruction::new("OpTypeInt", &[One(Result), One(Literal), One(Literal)], &[])),
-    (
-        22,
-        Instruction::new(
-            "OpTypeFloat",
-            &[One(Result), One(Literal), Optional(Value(FPENCODING))],
-            &[],
-        ),
-    ),
+    (22, Instruction::new("OpTypeFloat", &[One(Result), One(Literal), Optional(Value(FPENCODING))], &[])),
     (23, Instruction::new("OpTypeVector", &[One(Result), One(Id), One(Literal)], &[])),
     (24, Instruction::new("OpTypeMatrix", &[One(Result), One(Id), One(Literal)], &[0])),
-    (
-        25,
-        Instruction::new(
-            "OpTypeImage",
-            &[
-                One(Result),
-                One(Id),
-                One(Value(DIM)),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Value(IMAGE_FORMAT)),
-                Optional(Value(ACCESS_QUALIFIER)),
-            ],
-            &[],
-        ),
-    ),
+    (25, Instruction::new("OpTypeImage", &[One(Result), One(Id), One(Value(DIM)), One(Literal), One(Literal), One(Literal), One(Literal), One(Value(IMAGE_FORMAT)), Optional(Value(ACCESS_QUALIFIER))], &[])),
     (26, Instruction::new("OpTypeSampler", &[One(Result)], &[])),
     (27, Instruction::new("OpTypeSampledImage", &[One(Result), One(Id)], &[])),
     (28, Instruction::new("OpTypeArray", &[One(Result), One(Id), One(Id)], &[])),
     (29, Instruction::new("OpTypeRuntimeArray", &[One(Result), One(Id)], &[1])),
     (30, Instruction::new("OpTypeStruct", &[One(Result), Any(Id)], &[])),
     (31, Instruction::new("OpTypeOpaque", &[One(Result), One(Text)], &[6])),
-    (
-        32,
-        Instruction::new(
-            "OpTypePointer",
-            &[One(Result), One(Value(STORAGE_CLASS)), One(Id)],
-            &[],
-        ),
-    ),
+    (32, Instruction::new("OpTypePointer", &[One(Result), One(Value(STORAGE_CLASS)), One(Id)], &[])),
     (33, Instruction::new("OpTypeFunction", &[One(Result), One(Id), Any(Id)], &[])),
     (34, Instruction::new("OpTypeEvent", &[One(Result)], &[6])),
     (35, Instruction::new("OpTypeDeviceEvent", &[One(Result)], &[19])),
     (36, Instruction::new("OpTypeReserveId", &[One(Result)], &[17])),
     (37, Instruction::new("OpTypeQueue", &[One(Result)], &[19])),
-    (
-        38,
-        Instruction::new(
-            "OpTypePipe",
-            &[One(Result), One(Value(ACCESS_QUALIFIER))],
-            &[17],
-        ),
-    ),
-    (
-        39,
-        Instruction::new(
-            "OpTypeForwardPointer",
-            &[One(Id), One(Value(STORAGE_CLASS))],
-            &[4, 5347],
-        ),
-    ),
+    (38, Instruction::new("OpTypePipe", &[One(Result), One(Value(ACCESS_QUALIFIER))], &[17])),
+    (39, Instruction::new("OpTypeForwardPointer", &[One(Id), One(Value(STORAGE_CLASS))], &[4, 5347])),
     (41, Instruction::new("OpConstantTrue", &[One(ResultType), One(Result)], &[])),
     (42, Instruction::new("OpConstantFalse", &[One(ResultType), One(Result)], &[])),
-    (
-        43,
-        Instruction::new("OpConstant", &[One(ResultType), One(Result), One(Number)], &[]),
-    ),
-    (
-        44,
-        Instruction::new(
-            "OpConstantComposite",
-            &[One(ResultType), One(Result), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        45,
-        Instruction::new(
-            "OpConstantSampler",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Value(SAMPLER_ADDRESSING_MODE)),
-                One(Literal),
-                One(Value(SAMPLER_FILTER_MODE)),
-            ],
-            &[20],
-        ),
-    ),
+    (43, Instruction::new("OpConstant", &[One(ResultType), One(Result), One(Number)], &[])),
+    (44, Instruction::new("OpConstantComposite", &[One(ResultType), One(Result), Any(Id)], &[])),
+    (45, Instruction::new("OpConstantSampler", &[One(ResultType), One(Result), One(Value(SAMPLER_ADDRESSING_MODE)), One(Literal), One(Value(SAMPLER_FILTER_MODE))], &[20])),
     (46, Instruction::new("OpConstantNull", &[One(ResultType), One(Result)], &[])),
     (48, Instruction::new("OpSpecConstantTrue", &[One(ResultType), One(Result)], &[])),
     (49, Instruction::new("OpSpecConstantFalse", &[One(ResultType), One(Result)], &[])),
-    (
-        50,
-        Instruction::new(
-            "OpSpecConstant",
-            &[One(ResultType), One(Result), One(Number)],
-            &[],
-        ),
-    ),
-    (
-        51,
-        Instruction::new(
-            "OpSpecConstantComposite",
-            &[One(ResultType), One(Result), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        52,
-        Instruction::new(
-            "OpSpecConstantOp",
-            &[One(ResultType), One(Result), One(Opcode)],
-            &[],
-        ),
-    ),
-    (
-        54,
-        Instruction::new(
-            "OpFunction",
-            &[One(ResultType), One(Result), One(Mask(FUNCTION_CONTROL)), One(Id)],
-            &[],
-        ),
-    ),
+    (50, Instruction::new("OpSpecConstant", &[One(ResultType), One(Result), One(Number)], &[])),
+    (51, Instruction::new("OpSpecConstantComposite", &[One(ResultType), One(Result), Any(Id)], &[])),
+    (52, Instruction::new("OpSpecConstantOp", &[One(ResultType), One(Result), One(Opcode)], &[])),
+    (54, Instruction::new("OpFunction", &[One(ResultType), One(Result), One(Mask(FUNCTION_CONTROL)), One(Id)], &[])),
     (55, Instruction::new("OpFunctionParameter", &[One(ResultType), One(Result)], &[])),
     (56, Instruction::new("OpFunctionEnd", &[], &[])),
-    (
-        57,
-        Instruction::new(
-            "OpFunctionCall",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        59,
-        Instruction::new(
-            "OpVariable",
-            &[One(ResultType), One(Result), One(Value(STORAGE_CLASS)), Optional(Id)],
-            &[],
-        ),
-    ),
-    (
-        60,
-        Instruction::new(
-            "OpImageTexelPointer",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        61,
-        Instruction::new(
-            "OpLoad",
-            &[One(ResultType), One(Result), One(Id), Optional(Mask(MEMORY_ACCESS))],
-            &[],
-        ),
-    ),
-    (
-        62,
-        Instruction::new(
-            "OpStore",
-            &[One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))],
-            &[],
-        ),
-    ),
-    (
-        63,
-        Instruction::new(
-            "OpCopyMemory",
-            &[
-                One(Id),
-                One(Id),
-                Optional(Mask(MEMORY_ACCESS)),
-                Optional(Mask(MEMORY_ACCESS)),
-            ],
-            &[],
-        ),
-    ),
-    (
-        64,
-        Instruction::new(
-            "OpCopyMemorySized",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(MEMORY_ACCESS)),
-                Optional(Mask(MEMORY_ACCESS)),
-            ],
-            &[4, 4473],
-        ),
-    ),
-    (
-        65,
-        Instruction::new(
-            "OpAccessChain",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        66,
-        Instruction::new(
-            "OpInBoundsAccessChain",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        67,
-        Instruction::new(
-            "OpPtrAccessChain",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)],
-            &[4, 4442, 4441, 5347],
-        ),
-    ),
-    (
-        68,
-        Instruction::new(
-            "OpArrayLength",
-            &[One(ResultType), One(Result), One(Id), One(Literal)],
-            &[1],
-        ),
-    ),
-    (
-        69,
-        Instruction::new(
-            "OpGenericPtrMemSemantics",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        70,
-        Instruction::new(
-            "OpInBoundsPtrAccessChain",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)],
-            &[4],
-        ),
-    ),
+    (57, Instruction::new("OpFunctionCall", &[One(ResultType), One(Result), One(Id), Any(Id)], &[])),
+    (59, Instruction::new("OpVariable", &[One(ResultType), One(Result), One(Value(STORAGE_CLASS)), Optional(Id)], &[])),
+    (60, Instruction::new("OpImageTexelPointer", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[])),
+    (61, Instruction::new("OpLoad", &[One(ResultType), One(Result), One(Id), Optional(Mask(MEMORY_ACCESS))], &[])),
+    (62, Instruction::new("OpStore", &[One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))], &[])),
+    (63, Instruction::new("OpCopyMemory", &[One(Id), One(Id), Optional(Mask(MEMORY_ACCESS)), Optional(Mask(MEMORY_ACCESS))], &[])),
+    (64, Instruction::new("OpCopyMemorySized", &[One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS)), Optional(Mask(MEMORY_ACCESS))], &[4, 4473])),
+    (65, Instruction::new("OpAccessChain", &[One(ResultType), One(Result), One(Id), Any(Id)], &[])),
+    (66, Instruction::new("OpInBoundsAccessChain", &[One(ResultType), One(Result), One(Id), Any(Id)], &[])),
+    (67, Instruction::new("OpPtrAccessChain", &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)], &[4, 4442, 4441, 5347])),
+    (68, Instruction::new("OpArrayLength", &[One(ResultType), One(Result), One(Id), One(Literal)], &[1])),
+    (69, Instruction::new("OpGenericPtrMemSemantics", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (70, Instruction::new("OpInBoundsPtrAccessChain", &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)], &[4])),
     (71, Instruction::new("OpDecorate", &[One(Id), One(Value(DECORATION))], &[])),
-    (
-        72,
-        Instruction::new(
-            "OpMemberDecorate",
-            &[One(Id), One(Literal), One(Value(DECORATION))],
-            &[],
-        ),
-    ),
+    (72, Instruction::new("OpMemberDecorate", &[One(Id), One(Literal), One(Value(DECORATION))], &[])),
     (73, Instruction::new("OpDecorationGroup", &[One(Result)], &[])),
     (74, Instruction::new("OpGroupDecorate", &[One(Id), Any(Id)], &[])),
     (75, Instruction::new("OpGroupMemberDecorate", &[One(Id), Any(IdAndLiteral)], &[])),
-    (
-        77,
-        Instruction::new(
-            "OpVectorExtractDynamic",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        78,
-        Instruction::new(
-            "OpVectorInsertDynamic",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        79,
-        Instruction::new(
-            "OpVectorShuffle",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Literal)],
-            &[],
-        ),
-    ),
-    (
-        80,
-        Instruction::new(
-            "OpCompositeConstruct",
-            &[One(ResultType), One(Result), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        81,
-        Instruction::new(
-            "OpCompositeExtract",
-            &[One(ResultType), One(Result), One(Id), Any(Literal)],
-            &[],
-        ),
-    ),
-    (
-        82,
-        Instruction::new(
-            "OpCompositeInsert",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Literal)],
-            &[],
-        ),
-    ),
-    (
-        83,
-        Instruction::new("OpCopyObject", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
-    (
-        84,
-        Instruction::new("OpTranspose", &[One(ResultType), One(Result), One(Id)], &[0]),
-    ),
-    (
-        86,
-        Instruction::new(
-            "OpSampledImage",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        87,
-        Instruction::new(
-            "OpImageSampleImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        88,
-        Instruction::new(
-            "OpImageSampleExplicitLod",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))],
-            &[],
-        ),
-    ),
-    (
-        89,
-        Instruction::new(
-            "OpImageSampleDrefImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        90,
-        Instruction::new(
-            "OpImageSampleDrefExplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        91,
-        Instruction::new(
-            "OpImageSampleProjImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        92,
-        Instruction::new(
-            "OpImageSampleProjExplicitLod",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))],
-            &[1],
-        ),
-    ),
-    (
-        93,
-        Instruction::new(
-            "OpImageSampleProjDrefImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        94,
-        Instruction::new(
-            "OpImageSampleProjDrefExplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        95,
-        Instruction::new(
-            "OpImageFetch",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[],
-        ),
-    ),
-    (
-        96,
-        Instruction::new(
-            "OpImageGather",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        97,
-        Instruction::new(
-            "OpImageDrefGather",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[1],
-        ),
-    ),
-    (
-        98,
-        Instruction::new(
-            "OpImageRead",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[],
-        ),
-    ),
-    (
-        99,
-        Instruction::new(
-            "OpImageWrite",
-            &[One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))],
-            &[],
-        ),
-    ),
+    (77, Instruction::new("OpVectorExtractDynamic", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (78, Instruction::new("OpVectorInsertDynamic", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[])),
+    (79, Instruction::new("OpVectorShuffle", &[One(ResultType), One(Result), One(Id), One(Id), Any(Literal)], &[])),
+    (80, Instruction::new("OpCompositeConstruct", &[One(ResultType), One(Result), Any(Id)], &[])),
+    (81, Instruction::new("OpCompositeExtract", &[One(ResultType), One(Result), One(Id), Any(Literal)], &[])),
+    (82, Instruction::new("OpCompositeInsert", &[One(ResultType), One(Result), One(Id), One(Id), Any(Literal)], &[])),
+    (83, Instruction::new("OpCopyObject", &[One(ResultType), One(Result), One(Id)], &[])),
+    (84, Instruction::new("OpTranspose", &[One(ResultType), One(Result), One(Id)], &[0])),
+    (86, Instruction::new("OpSampledImage", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (87, Instruction::new("OpImageSampleImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[1])),
+    (88, Instruction::new("OpImageSampleExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[])),
+    (89, Instruction::new("OpImageSampleDrefImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[1])),
+    (90, Instruction::new("OpImageSampleDrefExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[1])),
+    (91, Instruction::new("OpImageSampleProjImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[1])),
+    (92, Instruction::new("OpImageSampleProjExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[1])),
+    (93, Instruction::new("OpImageSampleProjDrefImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[1])),
+    (94, Instruction::new("OpImageSampleProjDrefExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[1])),
+    (95, Instruction::new("OpImageFetch", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[])),
+    (96, Instruction::new("OpImageGather", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[1])),
+    (97, Instruction::new("OpImageDrefGather", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[1])),
+    (98, Instruction::new("OpImageRead", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[])),
+    (99, Instruction::new("OpImageWrite", &[One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[])),
     (100, Instruction::new("OpImage", &[One(ResultType), One(Result), One(Id)], &[])),
-    (
-        101,
-        Instruction::new(
-            "OpImageQueryFormat",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        102,
-        Instruction::new(
-            "OpImageQueryOrder",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        103,
-        Instruction::new(
-            "OpImageQuerySizeLod",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[6, 50],
-        ),
-    ),
-    (
-        104,
-        Instruction::new(
-            "OpImageQuerySize",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6, 50],
-        ),
-    ),
-    (
-        105,
-        Instruction::new(
-            "OpImageQueryLod",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[50],
-        ),
-    ),
-    (
-        106,
-        Instruction::new(
-            "OpImageQueryLevels",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6, 50],
-        ),
-    ),
-    (
-        107,
-        Instruction::new(
-            "OpImageQuerySamples",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6, 50],
-        ),
-    ),
-    (
-        109,
-        Instruction::new("OpConvertFToU", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
-    (
-        110,
-        Instruction::new("OpConvertFToS", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
-    (
-        111,
-        Instruction::new("OpConvertSToF", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
-    (
-        112,
-        Instruction::new("OpConvertUToF", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
+    (101, Instruction::new("OpImageQueryFormat", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (102, Instruction::new("OpImageQueryOrder", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (103, Instruction::new("OpImageQuerySizeLod", &[One(ResultType), One(Result), One(Id), One(Id)], &[6, 50])),
+    (104, Instruction::new("OpImageQuerySize", &[One(ResultType), One(Result), One(Id)], &[6, 50])),
+    (105, Instruction::new("OpImageQueryLod", &[One(ResultType), One(Result), One(Id), One(Id)], &[50])),
+    (106, Instruction::new("OpImageQueryLevels", &[One(ResultType), One(Result), One(Id)], &[6, 50])),
+    (107, Instruction::new("OpImageQuerySamples", &[One(ResultType), One(Result), One(Id)], &[6, 50])),
+    (109, Instruction::new("OpConvertFToU", &[One(ResultType), One(Result), One(Id)], &[])),
+    (110, Instruction::new("OpConvertFToS", &[One(ResultType), One(Result), One(Id)], &[])),
+    (111, Instruction::new("OpConvertSToF", &[One(ResultType), One(Result), One(Id)], &[])),
+    (112, Instruction::new("OpConvertUToF", &[One(ResultType), One(Result), One(Id)], &[])),
     (113, Instruction::new("OpUConvert", &[One(ResultType), One(Result), One(Id)], &[])),
     (114, Instruction::new("OpSConvert", &[One(ResultType), One(Result), One(Id)], &[])),
     (115, Instruction::new("OpFConvert", &[One(ResultType), One(Result), One(Id)], &[])),
-    (
-        116,
-        Instruction::new(
-            "OpQuantizeToF16",
-            &[One(ResultType), One(Result), One(Id)],
-            &[1],
-        ),
-    ),
-    (
-        117,
-        Instruction::new(
-            "OpConvertPtrToU",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4, 5347],
-        ),
-    ),
-    (
-        118,
-        Instruction::new(
-            "OpSatConvertSToU",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        119,
-        Instruction::new(
-            "OpSatConvertUToS",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        120,
-        Instruction::new(
-            "OpConvertUToPtr",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4, 5347],
-        ),
-    ),
-    (
-        121,
-        Instruction::new(
-            "OpPtrCastToGeneric",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        122,
-        Instruction::new(
-            "OpGenericCastToPtr",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        123,
-        Instruction::new(
-            "OpGenericCastToPtrExplicit",
-            &[One(ResultType), One(Result), One(Id), One(Value(STORAGE_CLASS))],
-            &[6],
-        ),
-    ),
+    (116, Instruction::new("OpQuantizeToF16", &[One(ResultType), One(Result), One(Id)], &[1])),
+    (117, Instruction::new("OpConvertPtrToU", &[One(ResultType), One(Result), One(Id)], &[4, 5347])),
+    (118, Instruction::new("OpSatConvertSToU", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (119, Instruction::new("OpSatConvertUToS", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (120, Instruction::new("OpConvertUToPtr", &[One(ResultType), One(Result), One(Id)], &[4, 5347])),
+    (121, Instruction::new("OpPtrCastToGeneric", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (122, Instruction::new("OpGenericCastToPtr", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (123, Instruction::new("OpGenericCastToPtrExplicit", &[One(ResultType), One(Result), One(Id), One(Value(STORAGE_CLASS))], &[6])),
     (124, Instruction::new("OpBitcast", &[One(ResultType), One(Result), One(Id)], &[])),
     (126, Instruction::new("OpSNegate", &[One(ResultType), One(Result), One(Id)], &[])),
     (127, Instruction::new("OpFNegate", &[One(ResultType), One(Result), One(Id)], &[])),
-    (
-        128,
-        Instruction::new(
-            "OpIAdd",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        129,
-        Instruction::new(
-            "OpFAdd",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        130,
-        Instruction::new(
-            "OpISub",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        131,
-        Instruction::new(
-            "OpFSub",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        132,
-        Instruction::new(
-            "OpIMul",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        133,
-        Instruction::new(
-            "OpFMul",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        134,
-        Instruction::new(
-            "OpUDiv",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        135,
-        Instruction::new(
-            "OpSDiv",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        136,
-        Instruction::new(
-            "OpFDiv",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        137,
-        Instruction::new(
-            "OpUMod",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        138,
-        Instruction::new(
-            "OpSRem",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        139,
-        Instruction::new(
-            "OpSMod",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        140,
-        Instruction::new(
-            "OpFRem",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        141,
-        Instruction::new(
-            "OpFMod",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        142,
-        Instruction::new(
-            "OpVectorTimesScalar",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        143,
-        Instruction::new(
-            "OpMatrixTimesScalar",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[0],
-        ),
-    ),
-    (
-        144,
-        Instruction::new(
-            "OpVectorTimesMatrix",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[0],
-        ),
-    ),
-    (
-        145,
-        Instruction::new(
-            "OpMatrixTimesVector",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[0],
-        ),
-    ),
-    (
-        146,
-        Instruction::new(
-            "OpMatrixTimesMatrix",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[0],
-        ),
-    ),
-    (
-        147,
-        Instruction::new(
-            "OpOuterProduct",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[0],
-        ),
-    ),
-    (
-        148,
-        Instruction::new("OpDot", &[One(ResultType), One(Result), One(Id), One(Id)], &[]),
-    ),
-    (
-        149,
-        Instruction::new(
-            "OpIAddCarry",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        150,
-        Instruction::new(
-            "OpISubBorrow",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        151,
-        Instruction::new(
-            "OpUMulExtended",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        152,
-        Instruction::new(
-            "OpSMulExtended",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
+    (128, Instruction::new("OpIAdd", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (129, Instruction::new("OpFAdd", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (130, Instruction::new("OpISub", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (131, Instruction::new("OpFSub", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (132, Instruction::new("OpIMul", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (133, Instruction::new("OpFMul", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (134, Instruction::new("OpUDiv", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (135, Instruction::new("OpSDiv", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (136, Instruction::new("OpFDiv", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (137, Instruction::new("OpUMod", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (138, Instruction::new("OpSRem", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (139, Instruction::new("OpSMod", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (140, Instruction::new("OpFRem", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (141, Instruction::new("OpFMod", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (142, Instruction::new("OpVectorTimesScalar", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (143, Instruction::new("OpMatrixTimesScalar", &[One(ResultType), One(Result), One(Id), One(Id)], &[0])),
+    (144, Instruction::new("OpVectorTimesMatrix", &[One(ResultType), One(Result), One(Id), One(Id)], &[0])),
+    (145, Instruction::new("OpMatrixTimesVector", &[One(ResultType), One(Result), One(Id), One(Id)], &[0])),
+    (146, Instruction::new("OpMatrixTimesMatrix", &[One(ResultType), One(Result), One(Id), One(Id)], &[0])),
+    (147, Instruction::new("OpOuterProduct", &[One(ResultType), One(Result), One(Id), One(Id)], &[0])),
+    (148, Instruction::new("OpDot", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (149, Instruction::new("OpIAddCarry", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (150, Instruction::new("OpISubBorrow", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (151, Instruction::new("OpUMulExtended", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (152, Instruction::new("OpSMulExtended", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
     (154, Instruction::new("OpAny", &[One(ResultType), One(Result), One(Id)], &[])),
     (155, Instruction::new("OpAll", &[One(ResultType), One(Result), One(Id)], &[])),
     (156, Instruction::new("OpIsNan", &[One(ResultType), One(Result), One(Id)], &[])),
     (157, Instruction::new("OpIsInf", &[One(ResultType), One(Result), One(Id)], &[])),
-    (
-        158,
-        Instruction::new("OpIsFinite", &[One(ResultType), One(Result), One(Id)], &[6]),
-    ),
-    (
-        159,
-        Instruction::new("OpIsNormal", &[One(ResultType), One(Result), One(Id)], &[6]),
-    ),
-    (
-        160,
-        Instruction::new("OpSignBitSet", &[One(ResultType), One(Result), One(Id)], &[6]),
-    ),
-    (
-        161,
-        Instruction::new(
-            "OpLessOrGreater",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        162,
-        Instruction::new(
-            "OpOrdered",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        163,
-        Instruction::new(
-            "OpUnordered",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[6],
-        ),
-    ),
-    (
-        164,
-        Instruction::new(
-            "OpLogicalEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        165,
-        Instruction::new(
-            "OpLogicalNotEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        166,
-        Instruction::new(
-            "OpLogicalOr",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        167,
-        Instruction::new(
-            "OpLogicalAnd",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        168,
-        Instruction::new("OpLogicalNot", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
-    (
-        169,
-        Instruction::new(
-            "OpSelect",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        170,
-        Instruction::new(
-            "OpIEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        171,
-        Instruction::new(
-            "OpINotEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        172,
-        Instruction::new(
-            "OpUGreaterThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        173,
-        Instruction::new(
-            "OpSGreaterThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        174,
-        Instruction::new(
-            "OpUGreaterThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        175,
-        Instruction::new(
-            "OpSGreaterThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        176,
-        Instruction::new(
-            "OpULessThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        177,
-        Instruction::new(
-            "OpSLessThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        178,
-        Instruction::new(
-            "OpULessThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        179,
-        Instruction::new(
-            "OpSLessThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        180,
-        Instruction::new(
-            "OpFOrdEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        181,
-        Instruction::new(
-            "OpFUnordEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        182,
-        Instruction::new(
-            "OpFOrdNotEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        183,
-        Instruction::new(
-            "OpFUnordNotEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        184,
-        Instruction::new(
-            "OpFOrdLessThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        185,
-        Instruction::new(
-            "OpFUnordLessThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        186,
-        Instruction::new(
-            "OpFOrdGreaterThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        187,
-        Instruction::new(
-            "OpFUnordGreaterThan",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        188,
-        Instruction::new(
-            "OpFOrdLessThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        189,
-        Instruction::new(
-            "OpFUnordLessThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        190,
-        Instruction::new(
-            "OpFOrdGreaterThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        191,
-        Instruction::new(
-            "OpFUnordGreaterThanEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        194,
-        Instruction::new(
-            "OpShiftRightLogical",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        195,
-        Instruction::new(
-            "OpShiftRightArithmetic",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        196,
-        Instruction::new(
-            "OpShiftLeftLogical",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        197,
-        Instruction::new(
-            "OpBitwiseOr",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        198,
-        Instruction::new(
-            "OpBitwiseXor",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        199,
-        Instruction::new(
-            "OpBitwiseAnd",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
+    (158, Instruction::new("OpIsFinite", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (159, Instruction::new("OpIsNormal", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (160, Instruction::new("OpSignBitSet", &[One(ResultType), One(Result), One(Id)], &[6])),
+    (161, Instruction::new("OpLessOrGreater", &[One(ResultType), One(Result), One(Id), One(Id)], &[6])),
+    (162, Instruction::new("OpOrdered", &[One(ResultType), One(Result), One(Id), One(Id)], &[6])),
+    (163, Instruction::new("OpUnordered", &[One(ResultType), One(Result), One(Id), One(Id)], &[6])),
+    (164, Instruction::new("OpLogicalEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (165, Instruction::new("OpLogicalNotEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (166, Instruction::new("OpLogicalOr", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (167, Instruction::new("OpLogicalAnd", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (168, Instruction::new("OpLogicalNot", &[One(ResultType), One(Result), One(Id)], &[])),
+    (169, Instruction::new("OpSelect", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[])),
+    (170, Instruction::new("OpIEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (171, Instruction::new("OpINotEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (172, Instruction::new("OpUGreaterThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (173, Instruction::new("OpSGreaterThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (174, Instruction::new("OpUGreaterThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (175, Instruction::new("OpSGreaterThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (176, Instruction::new("OpULessThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (177, Instruction::new("OpSLessThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (178, Instruction::new("OpULessThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (179, Instruction::new("OpSLessThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (180, Instruction::new("OpFOrdEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (181, Instruction::new("OpFUnordEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (182, Instruction::new("OpFOrdNotEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (183, Instruction::new("OpFUnordNotEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (184, Instruction::new("OpFOrdLessThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (185, Instruction::new("OpFUnordLessThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (186, Instruction::new("OpFOrdGreaterThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (187, Instruction::new("OpFUnordGreaterThan", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (188, Instruction::new("OpFOrdLessThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (189, Instruction::new("OpFUnordLessThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (190, Instruction::new("OpFOrdGreaterThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (191, Instruction::new("OpFUnordGreaterThanEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (194, Instruction::new("OpShiftRightLogical", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (195, Instruction::new("OpShiftRightArithmetic", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (196, Instruction::new("OpShiftLeftLogical", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (197, Instruction::new("OpBitwiseOr", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (198, Instruction::new("OpBitwiseXor", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (199, Instruction::new("OpBitwiseAnd", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
     (200, Instruction::new("OpNot", &[One(ResultType), One(Result), One(Id)], &[])),
-    (
-        201,
-        Instruction::new(
-            "OpBitFieldInsert",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[1, 6025],
-        ),
-    ),
-    (
-        202,
-        Instruction::new(
-            "OpBitFieldSExtract",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[1, 6025],
-        ),
-    ),
-    (
-        203,
-        Instruction::new(
-            "OpBitFieldUExtract",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[1, 6025],
-        ),
-    ),
-    (
-        204,
-        Instruction::new(
-            "OpBitReverse",
-            &[One(ResultType), One(Result), One(Id)],
-            &[1, 6025],
-        ),
-    ),
+    (201, Instruction::new("OpBitFieldInsert", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[1, 6025])),
+    (202, Instruction::new("OpBitFieldSExtract", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[1, 6025])),
+    (203, Instruction::new("OpBitFieldUExtract", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[1, 6025])),
+    (204, Instruction::new("OpBitReverse", &[One(ResultType), One(Result), One(Id)], &[1, 6025])),
     (205, Instruction::new("OpBitCount", &[One(ResultType), One(Result), One(Id)], &[])),
     (207, Instruction::new("OpDPdx", &[One(ResultType), One(Result), One(Id)], &[1])),
     (208, Instruction::new("OpDPdy", &[One(ResultType), One(Result), One(Id)], &[1])),
     (209, Instruction::new("OpFwidth", &[One(ResultType), One(Result), One(Id)], &[1])),
-    (
-        210,
-        Instruction::new("OpDPdxFine", &[One(ResultType), One(Result), One(Id)], &[51]),
-    ),
-    (
-        211,
-        Instruction::new("OpDPdyFine", &[One(ResultType), One(Result), One(Id)], &[51]),
-    ),
-    (
-        212,
-        Instruction::new("OpFwidthFine", &[One(ResultType), One(Result), One(Id)], &[51]),
-    ),
-    (
-        213,
-        Instruction::new("OpDPdxCoarse", &[One(ResultType), One(Result), One(Id)], &[51]),
-    ),
-    (
-        214,
-        Instruction::new("OpDPdyCoarse", &[One(ResultType), One(Result), One(Id)], &[51]),
-    ),
-    (
-        215,
-        Instruction::new(
-            "OpFwidthCoarse",
-            &[One(ResultType), One(Result), One(Id)],
-            &[51],
-        ),
-    ),
+    (210, Instruction::new("OpDPdxFine", &[One(ResultType), One(Result), One(Id)], &[51])),
+    (211, Instruction::new("OpDPdyFine", &[One(ResultType), One(Result), One(Id)], &[51])),
+    (212, Instruction::new("OpFwidthFine", &[One(ResultType), One(Result), One(Id)], &[51])),
+    (213, Instruction::new("OpDPdxCoarse", &[One(ResultType), One(Result), One(Id)], &[51])),
+    (214, Instruction::new("OpDPdyCoarse", &[One(ResultType), One(Result), One(Id)], &[51])),
+    (215, Instruction::new("OpFwidthCoarse", &[One(ResultType), One(Result), One(Id)], &[51])),
     (218, Instruction::new("OpEmitVertex", &[], &[2])),
     (219, Instruction::new("OpEndPrimitive", &[], &[2])),
     (220, Instruction::new("OpEmitStreamVertex", &[One(Id)], &[54])),
     (221, Instruction::new("OpEndStreamPrimitive", &[One(Id)], &[54])),
     (224, Instruction::new("OpControlBarrier", &[One(Id), One(Id), One(Id)], &[])),
     (225, Instruction::new("OpMemoryBarrier", &[One(Id), One(Id)], &[])),
-    (
-        227,
-        Instruction::new(
-            "OpAtomicLoad",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
+    (227, Instruction::new("OpAtomicLoad", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[])),
     (228, Instruction::new("OpAtomicStore", &[One(Id), One(Id), One(Id), One(Id)], &[])),
-    (
-        229,
-        Instruction::new(
-            "OpAtomicExchange",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        230,
-        Instruction::new(
-            "OpAtomicCompareExchange",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[],
-        ),
-    ),
-    (
-        231,
-        Instruction::new(
-            "OpAtomicCompareExchangeWeak",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6],
-        ),
-    ),
-    (
-        232,
-        Instruction::new(
-            "OpAtomicIIncrement",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        233,
-        Instruction::new(
-            "OpAtomicIDecrement",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        234,
-        Instruction::new(
-            "OpAtomicIAdd",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        235,
-        Instruction::new(
-            "OpAtomicISub",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        236,
-        Instruction::new(
-            "OpAtomicSMin",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        237,
-        Instruction::new(
-            "OpAtomicUMin",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        238,
-        Instruction::new(
-            "OpAtomicSMax",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        239,
-        Instruction::new(
-            "OpAtomicUMax",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        240,
-        Instruction::new(
-            "OpAtomicAnd",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        241,
-        Instruction::new(
-            "OpAtomicOr",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        242,
-        Instruction::new(
-            "OpAtomicXor",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[],
-        ),
-    ),
+    (229, Instruction::new("OpAtomicExchange", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (230, Instruction::new("OpAtomicCompareExchange", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (231, Instruction::new("OpAtomicCompareExchangeWeak", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6])),
+    (232, Instruction::new("OpAtomicIIncrement", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[])),
+    (233, Instruction::new("OpAtomicIDecrement", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[])),
+    (234, Instruction::new("OpAtomicIAdd", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (235, Instruction::new("OpAtomicISub", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (236, Instruction::new("OpAtomicSMin", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (237, Instruction::new("OpAtomicUMin", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (238, Instruction::new("OpAtomicSMax", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (239, Instruction::new("OpAtomicUMax", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (240, Instruction::new("OpAtomicAnd", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (241, Instruction::new("OpAtomicOr", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
+    (242, Instruction::new("OpAtomicXor", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[])),
     (245, Instruction::new("OpPhi", &[One(ResultType), One(Result), Any(IdAndId)], &[])),
-    (
-        246,
-        Instruction::new(
-            "OpLoopMerge",
-            &[One(Id), One(Id), One(Mask(LOOP_CONTROL))],
-            &[],
-        ),
-    ),
-    (
-        247,
-        Instruction::new(
-            "OpSelectionMerge",
-            &[One(Id), One(Mask(SELECTION_CONTROL))],
-            &[],
-        ),
-    ),
+    (246, Instruction::new("OpLoopMerge", &[One(Id), One(Id), One(Mask(LOOP_CONTROL))], &[])),
+    (247, Instruction::new("OpSelectionMerge", &[One(Id), One(Mask(SELECTION_CONTROL))], &[])),
     (248, Instruction::new("OpLabel", &[One(Result)], &[])),
     (249, Instruction::new("OpBranch", &[One(Id)], &[])),
-    (
-        250,
-        Instruction::new(
-            "OpBranchConditional",
-            &[One(Id), One(Id), One(Id), Any(Literal)],
-            &[],
-        ),
-    ),
+    (250, Instruction::new("OpBranchConditional", &[One(Id), One(Id), One(Id), Any(Literal)], &[])),
     (251, Instruction::new("OpSwitch", &[One(Id), One(Id), Any(NumberAndId)], &[])),
     (252, Instruction::new("OpKill", &[], &[1])),
     (253, Instruction::new("OpReturn", &[], &[])),
@@ -2582,3399 +1406,389 @@ pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[
     (255, Instruction::new("OpUnreachable", &[], &[])),
     (256, Instruction::new("OpLifetimeStart", &[One(Id), One(Literal)], &[6])),
     (257, Instruction::new("OpLifetimeStop", &[One(Id), One(Literal)], &[6])),
-    (
-        259,
-        Instruction::new(
-            "OpGroupAsyncCopy",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6],
-        ),
-    ),
+    (259, Instruction::new("OpGroupAsyncCopy", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6])),
     (260, Instruction::new("OpGroupWaitEvents", &[One(Id), One(Id), One(Id)], &[6])),
-    (
-        261,
-        Instruction::new(
-            "OpGroupAll",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[18],
-        ),
-    ),
-    (
-        262,
-        Instruction::new(
-            "OpGroupAny",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[18],
-        ),
-    ),
-    (
-        263,
-        Instruction::new(
-            "OpGroupBroadcast",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[18],
-        ),
-    ),
-    (
-        264,
-        Instruction::new(
-            "OpGroupIAdd",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        265,
-        Instruction::new(
-            "OpGroupFAdd",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        266,
-        Instruction::new(
-            "OpGroupFMin",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        267,
-        Instruction::new(
-            "OpGroupUMin",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        268,
-        Instruction::new(
-            "OpGroupSMin",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        269,
-        Instruction::new(
-            "OpGroupFMax",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        270,
-        Instruction::new(
-            "OpGroupUMax",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        271,
-        Instruction::new(
-            "OpGroupSMax",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        274,
-        Instruction::new(
-            "OpReadPipe",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        275,
-        Instruction::new(
-            "OpWritePipe",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        276,
-        Instruction::new(
-            "OpReservedReadPipe",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[17],
-        ),
-    ),
-    (
-        277,
-        Instruction::new(
-            "OpReservedWritePipe",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[17],
-        ),
-    ),
-    (
-        278,
-        Instruction::new(
-            "OpReserveReadPipePackets",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        279,
-        Instruction::new(
-            "OpReserveWritePipePackets",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        280,
-        Instruction::new(
-            "OpCommitReadPipe",
-            &[One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        281,
-        Instruction::new(
-            "OpCommitWritePipe",
-            &[One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        282,
-        Instruction::new(
-            "OpIsValidReserveId",
-            &[One(ResultType), One(Result), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        283,
-        Instruction::new(
-            "OpGetNumPipePackets",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        284,
-        Instruction::new(
-            "OpGetMaxPipePackets",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        285,
-        Instruction::new(
-            "OpGroupReserveReadPipePackets",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        286,
-        Instruction::new(
-            "OpGroupReserveWritePipePackets",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        287,
-        Instruction::new(
-            "OpGroupCommitReadPipe",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        288,
-        Instruction::new(
-            "OpGroupCommitWritePipe",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[17],
-        ),
-    ),
-    (
-        291,
-        Instruction::new(
-            "OpEnqueueMarker",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
-    (
-        292,
-        Instruction::new(
-            "OpEnqueueKernel",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Any(Id),
-            ],
-            &[19],
-        ),
-    ),
-    (
-        293,
-        Instruction::new(
-            "OpGetKernelNDrangeSubGroupCount",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
-    (
-        294,
-        Instruction::new(
-            "OpGetKernelNDrangeMaxSubGroupSize",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
-    (
-        295,
-        Instruction::new(
-            "OpGetKernelWorkGroupSize",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
-    (
-        296,
-        Instruction::new(
-            "OpGetKernelPreferredWorkGroupSizeMultiple",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
+    (261, Instruction::new("OpGroupAll", &[One(ResultType), One(Result), One(Id), One(Id)], &[18])),
+    (262, Instruction::new("OpGroupAny", &[One(ResultType), One(Result), One(Id), One(Id)], &[18])),
+    (263, Instruction::new("OpGroupBroadcast", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[18])),
+    (264, Instruction::new("OpGroupIAdd", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (265, Instruction::new("OpGroupFAdd", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (266, Instruction::new("OpGroupFMin", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (267, Instruction::new("OpGroupUMin", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (268, Instruction::new("OpGroupSMin", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (269, Instruction::new("OpGroupFMax", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (270, Instruction::new("OpGroupUMax", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (271, Instruction::new("OpGroupSMax", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (274, Instruction::new("OpReadPipe", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (275, Instruction::new("OpWritePipe", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (276, Instruction::new("OpReservedReadPipe", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (277, Instruction::new("OpReservedWritePipe", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (278, Instruction::new("OpReserveReadPipePackets", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (279, Instruction::new("OpReserveWritePipePackets", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (280, Instruction::new("OpCommitReadPipe", &[One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (281, Instruction::new("OpCommitWritePipe", &[One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (282, Instruction::new("OpIsValidReserveId", &[One(ResultType), One(Result), One(Id)], &[17])),
+    (283, Instruction::new("OpGetNumPipePackets", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[17])),
+    (284, Instruction::new("OpGetMaxPipePackets", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[17])),
+    (285, Instruction::new("OpGroupReserveReadPipePackets", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (286, Instruction::new("OpGroupReserveWritePipePackets", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (287, Instruction::new("OpGroupCommitReadPipe", &[One(Id), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (288, Instruction::new("OpGroupCommitWritePipe", &[One(Id), One(Id), One(Id), One(Id), One(Id)], &[17])),
+    (291, Instruction::new("OpEnqueueMarker", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[19])),
+    (292, Instruction::new("OpEnqueueKernel", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Any(Id)], &[19])),
+    (293, Instruction::new("OpGetKernelNDrangeSubGroupCount", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[19])),
+    (294, Instruction::new("OpGetKernelNDrangeMaxSubGroupSize", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[19])),
+    (295, Instruction::new("OpGetKernelWorkGroupSize", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[19])),
+    (296, Instruction::new("OpGetKernelPreferredWorkGroupSizeMultiple", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[19])),
     (297, Instruction::new("OpRetainEvent", &[One(Id)], &[19])),
     (298, Instruction::new("OpReleaseEvent", &[One(Id)], &[19])),
     (299, Instruction::new("OpCreateUserEvent", &[One(ResultType), One(Result)], &[19])),
-    (
-        300,
-        Instruction::new(
-            "OpIsValidEvent",
-            &[One(ResultType), One(Result), One(Id)],
-            &[19],
-        ),
-    ),
+    (300, Instruction::new("OpIsValidEvent", &[One(ResultType), One(Result), One(Id)], &[19])),
     (301, Instruction::new("OpSetUserEventStatus", &[One(Id), One(Id)], &[19])),
-    (
-        302,
-        Instruction::new(
-            "OpCaptureEventProfilingInfo",
-            &[One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
+    (302, Instruction::new("OpCaptureEventProfilingInfo", &[One(Id), One(Id), One(Id)], &[19])),
     (303, Instruction::new("OpGetDefaultQueue", &[One(ResultType), One(Result)], &[19])),
-    (
-        304,
-        Instruction::new(
-            "OpBuildNDRange",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[19],
-        ),
-    ),
-    (
-        305,
-        Instruction::new(
-            "OpImageSparseSampleImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        306,
-        Instruction::new(
-            "OpImageSparseSampleExplicitLod",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))],
-            &[41],
-        ),
-    ),
-    (
-        307,
-        Instruction::new(
-            "OpImageSparseSampleDrefImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        308,
-        Instruction::new(
-            "OpImageSparseSampleDrefExplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        309,
-        Instruction::new(
-            "OpImageSparseSampleProjImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        310,
-        Instruction::new(
-            "OpImageSparseSampleProjExplicitLod",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))],
-            &[41],
-        ),
-    ),
-    (
-        311,
-        Instruction::new(
-            "OpImageSparseSampleProjDrefImplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        312,
-        Instruction::new(
-            "OpImageSparseSampleProjDrefExplicitLod",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        313,
-        Instruction::new(
-            "OpImageSparseFetch",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        314,
-        Instruction::new(
-            "OpImageSparseGather",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        315,
-        Instruction::new(
-            "OpImageSparseDrefGather",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
-    (
-        316,
-        Instruction::new(
-            "OpImageSparseTexelsResident",
-            &[One(ResultType), One(Result), One(Id)],
-            &[41],
-        ),
-    ),
+    (304, Instruction::new("OpBuildNDRange", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[19])),
+    (305, Instruction::new("OpImageSparseSampleImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (306, Instruction::new("OpImageSparseSampleExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[41])),
+    (307, Instruction::new("OpImageSparseSampleDrefImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (308, Instruction::new("OpImageSparseSampleDrefExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[41])),
+    (309, Instruction::new("OpImageSparseSampleProjImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (310, Instruction::new("OpImageSparseSampleProjExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[41])),
+    (311, Instruction::new("OpImageSparseSampleProjDrefImplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (312, Instruction::new("OpImageSparseSampleProjDrefExplicitLod", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Mask(IMAGE_OPERANDS))], &[41])),
+    (313, Instruction::new("OpImageSparseFetch", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (314, Instruction::new("OpImageSparseGather", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (315, Instruction::new("OpImageSparseDrefGather", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
+    (316, Instruction::new("OpImageSparseTexelsResident", &[One(ResultType), One(Result), One(Id)], &[41])),
     (317, Instruction::new("OpNoLine", &[], &[])),
-    (
-        318,
-        Instruction::new(
-            "OpAtomicFlagTestAndSet",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[6],
-        ),
-    ),
+    (318, Instruction::new("OpAtomicFlagTestAndSet", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[6])),
     (319, Instruction::new("OpAtomicFlagClear", &[One(Id), One(Id), One(Id)], &[6])),
-    (
-        320,
-        Instruction::new(
-            "OpImageSparseRead",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[41],
-        ),
-    ),
+    (320, Instruction::new("OpImageSparseRead", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[41])),
     (321, Instruction::new("OpSizeOf", &[One(ResultType), One(Result), One(Id)], &[4])),
     (322, Instruction::new("OpTypePipeStorage", &[One(Result)], &[60])),
-    (
-        323,
-        Instruction::new(
-            "OpConstantPipeStorage",
-            &[One(ResultType), One(Result), One(Literal), One(Literal), One(Literal)],
-            &[60],
-        ),
-    ),
-    (
-        324,
-        Instruction::new(
-            "OpCreatePipeFromPipeStorage",
-            &[One(ResultType), One(Result), One(Id)],
-            &[60],
-        ),
-    ),
-    (
-        325,
-        Instruction::new(
-            "OpGetKernelLocalSizeForSubgroupCount",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[58],
-        ),
-    ),
-    (
-        326,
-        Instruction::new(
-            "OpGetKernelMaxNumSubgroups",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[58],
-        ),
-    ),
+    (323, Instruction::new("OpConstantPipeStorage", &[One(ResultType), One(Result), One(Literal), One(Literal), One(Literal)], &[60])),
+    (324, Instruction::new("OpCreatePipeFromPipeStorage", &[One(ResultType), One(Result), One(Id)], &[60])),
+    (325, Instruction::new("OpGetKernelLocalSizeForSubgroupCount", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[58])),
+    (326, Instruction::new("OpGetKernelMaxNumSubgroups", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[58])),
     (327, Instruction::new("OpTypeNamedBarrier", &[One(Result)], &[59])),
-    (
-        328,
-        Instruction::new(
-            "OpNamedBarrierInitialize",
-            &[One(ResultType), One(Result), One(Id)],
-            &[59],
-        ),
-    ),
+    (328, Instruction::new("OpNamedBarrierInitialize", &[One(ResultType), One(Result), One(Id)], &[59])),
     (329, Instruction::new("OpMemoryNamedBarrier", &[One(Id), One(Id), One(Id)], &[59])),
     (330, Instruction::new("OpModuleProcessed", &[One(Text)], &[])),
-    (
-        331,
-        Instruction::new(
-            "OpExecutionModeId",
-            &[One(Id), One(Value(EXECUTION_MODE))],
-            &[],
-        ),
-    ),
+    (331, Instruction::new("OpExecutionModeId", &[One(Id), One(Value(EXECUTION_MODE))], &[])),
     (332, Instruction::new("OpDecorateId", &[One(Id), One(Value(DECORATION))], &[])),
-    (
-        333,
-        Instruction::new(
-            "OpGroupNonUniformElect",
-            &[One(ResultType), One(Result), One(Id)],
-            &[61],
-        ),
-    ),
-    (
-        334,
-        Instruction::new(
-            "OpGroupNonUniformAll",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[62],
-        ),
-    ),
-    (
-        335,
-        Instruction::new(
-            "OpGroupNonUniformAny",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[62],
-        ),
-    ),
-    (
-        336,
-        Instruction::new(
-            "OpGroupNonUniformAllEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[62],
-        ),
-    ),
-    (
-        337,
-        Instruction::new(
-            "OpGroupNonUniformBroadcast",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        338,
-        Instruction::new(
-            "OpGroupNonUniformBroadcastFirst",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        339,
-        Instruction::new(
-            "OpGroupNonUniformBallot",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        340,
-        Instruction::new(
-            "OpGroupNonUniformInverseBallot",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        341,
-        Instruction::new(
-            "OpGroupNonUniformBallotBitExtract",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        342,
-        Instruction::new(
-            "OpGroupNonUniformBallotBitCount",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[64],
-        ),
-    ),
-    (
-        343,
-        Instruction::new(
-            "OpGroupNonUniformBallotFindLSB",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        344,
-        Instruction::new(
-            "OpGroupNonUniformBallotFindMSB",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[64],
-        ),
-    ),
-    (
-        345,
-        Instruction::new(
-            "OpGroupNonUniformShuffle",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[65],
-        ),
-    ),
-    (
-        346,
-        Instruction::new(
-            "OpGroupNonUniformShuffleXor",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[65],
-        ),
-    ),
-    (
-        347,
-        Instruction::new(
-            "OpGroupNonUniformShuffleUp",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[66],
-        ),
-    ),
-    (
-        348,
-        Instruction::new(
-            "OpGroupNonUniformShuffleDown",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[66],
-        ),
-    ),
-    (
-        349,
-        Instruction::new(
-            "OpGroupNonUniformIAdd",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        350,
-        Instruction::new(
-            "OpGroupNonUniformFAdd",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        351,
-        Instruction::new(
-            "OpGroupNonUniformIMul",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        352,
-        Instruction::new(
-            "OpGroupNonUniformFMul",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        353,
-        Instruction::new(
-            "OpGroupNonUniformSMin",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        354,
-        Instruction::new(
-            "OpGroupNonUniformUMin",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        355,
-        Instruction::new(
-            "OpGroupNonUniformFMin",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        356,
-        Instruction::new(
-            "OpGroupNonUniformSMax",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        357,
-        Instruction::new(
-            "OpGroupNonUniformUMax",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        358,
-        Instruction::new(
-            "OpGroupNonUniformFMax",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        359,
-        Instruction::new(
-            "OpGroupNonUniformBitwiseAnd",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        360,
-        Instruction::new(
-            "OpGroupNonUniformBitwiseOr",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        361,
-        Instruction::new(
-            "OpGroupNonUniformBitwiseXor",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        362,
-        Instruction::new(
-            "OpGroupNonUniformLogicalAnd",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        363,
-        Instruction::new(
-            "OpGroupNonUniformLogicalOr",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        364,
-        Instruction::new(
-            "OpGroupNonUniformLogicalXor",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-                Optional(Id),
-            ],
-            &[63, 67, 5297],
-        ),
-    ),
-    (
-        365,
-        Instruction::new(
-            "OpGroupNonUniformQuadBroadcast",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[68],
-        ),
-    ),
-    (
-        366,
-        Instruction::new(
-            "OpGroupNonUniformQuadSwap",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[68],
-        ),
-    ),
-    (
-        400,
-        Instruction::new("OpCopyLogical", &[One(ResultType), One(Result), One(Id)], &[]),
-    ),
-    (
-        401,
-        Instruction::new(
-            "OpPtrEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        402,
-        Instruction::new(
-            "OpPtrNotEqual",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[],
-        ),
-    ),
-    (
-        403,
-        Instruction::new(
-            "OpPtrDiff",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4, 4442, 4441],
-        ),
-    ),
-    (
-        4160,
-        Instruction::new(
-            "OpColorAttachmentReadEXT",
-            &[One(ResultType), One(Result), One(Id), Optional(Id)],
-            &[4166],
-        ),
-    ),
-    (
-        4161,
-        Instruction::new(
-            "OpDepthAttachmentReadEXT",
-            &[One(ResultType), One(Result), Optional(Id)],
-            &[4167],
-        ),
-    ),
-    (
-        4162,
-        Instruction::new(
-            "OpStencilAttachmentReadEXT",
-            &[One(ResultType), One(Result), Optional(Id)],
-            &[4168],
-        ),
-    ),
-    (
-        4163,
-        Instruction::new(
-            "OpTypeTensorARM",
-            &[One(Result), One(Id), Optional(Id), Optional(Id)],
-            &[4174],
-        ),
-    ),
-    (
-        4164,
-        Instruction::new(
-            "OpTensorReadARM",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(TENSOR_OPERANDS)),
-            ],
-            &[4174],
-        ),
-    ),
-    (
-        4165,
-        Instruction::new(
-            "OpTensorWriteARM",
-            &[One(Id), One(Id), One(Id), Optional(Mask(TENSOR_OPERANDS))],
-            &[4174],
-        ),
-    ),
-    (
-        4166,
-        Instruction::new(
-            "OpTensorQuerySizeARM",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4174],
-        ),
-    ),
-    (
-        4181,
-        Instruction::new(
-            "OpGraphConstantARM",
-            &[One(ResultType), One(Result), One(Literal)],
-            &[4191],
-        ),
-    ),
-    (
-        4182,
-        Instruction::new("OpGraphEntryPointARM", &[One(Id), One(Text), Any(Id)], &[4191]),
-    ),
+    (333, Instruction::new("OpGroupNonUniformElect", &[One(ResultType), One(Result), One(Id)], &[61])),
+    (334, Instruction::new("OpGroupNonUniformAll", &[One(ResultType), One(Result), One(Id), One(Id)], &[62])),
+    (335, Instruction::new("OpGroupNonUniformAny", &[One(ResultType), One(Result), One(Id), One(Id)], &[62])),
+    (336, Instruction::new("OpGroupNonUniformAllEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[62])),
+    (337, Instruction::new("OpGroupNonUniformBroadcast", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[64])),
+    (338, Instruction::new("OpGroupNonUniformBroadcastFirst", &[One(ResultType), One(Result), One(Id), One(Id)], &[64])),
+    (339, Instruction::new("OpGroupNonUniformBallot", &[One(ResultType), One(Result), One(Id), One(Id)], &[64])),
+    (340, Instruction::new("OpGroupNonUniformInverseBallot", &[One(ResultType), One(Result), One(Id), One(Id)], &[64])),
+    (341, Instruction::new("OpGroupNonUniformBallotBitExtract", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[64])),
+    (342, Instruction::new("OpGroupNonUniformBallotBitCount", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[64])),
+    (343, Instruction::new("OpGroupNonUniformBallotFindLSB", &[One(ResultType), One(Result), One(Id), One(Id)], &[64])),
+    (344, Instruction::new("OpGroupNonUniformBallotFindMSB", &[One(ResultType), One(Result), One(Id), One(Id)], &[64])),
+    (345, Instruction::new("OpGroupNonUniformShuffle", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[65])),
+    (346, Instruction::new("OpGroupNonUniformShuffleXor", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[65])),
+    (347, Instruction::new("OpGroupNonUniformShuffleUp", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[66])),
+    (348, Instruction::new("OpGroupNonUniformShuffleDown", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[66])),
+    (349, Instruction::new("OpGroupNonUniformIAdd", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (350, Instruction::new("OpGroupNonUniformFAdd", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (351, Instruction::new("OpGroupNonUniformIMul", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (352, Instruction::new("OpGroupNonUniformFMul", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (353, Instruction::new("OpGroupNonUniformSMin", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (354, Instruction::new("OpGroupNonUniformUMin", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (355, Instruction::new("OpGroupNonUniformFMin", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (356, Instruction::new("OpGroupNonUniformSMax", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (357, Instruction::new("OpGroupNonUniformUMax", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (358, Instruction::new("OpGroupNonUniformFMax", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (359, Instruction::new("OpGroupNonUniformBitwiseAnd", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (360, Instruction::new("OpGroupNonUniformBitwiseOr", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (361, Instruction::new("OpGroupNonUniformBitwiseXor", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (362, Instruction::new("OpGroupNonUniformLogicalAnd", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (363, Instruction::new("OpGroupNonUniformLogicalOr", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (364, Instruction::new("OpGroupNonUniformLogicalXor", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id), Optional(Id)], &[63, 67, 5297])),
+    (365, Instruction::new("OpGroupNonUniformQuadBroadcast", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[68])),
+    (366, Instruction::new("OpGroupNonUniformQuadSwap", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[68])),
+    (400, Instruction::new("OpCopyLogical", &[One(ResultType), One(Result), One(Id)], &[])),
+    (401, Instruction::new("OpPtrEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (402, Instruction::new("OpPtrNotEqual", &[One(ResultType), One(Result), One(Id), One(Id)], &[])),
+    (403, Instruction::new("OpPtrDiff", &[One(ResultType), One(Result), One(Id), One(Id)], &[4, 4442, 4441])),
+    (4160, Instruction::new("OpColorAttachmentReadEXT", &[One(ResultType), One(Result), One(Id), Optional(Id)], &[4166])),
+    (4161, Instruction::new("OpDepthAttachmentReadEXT", &[One(ResultType), One(Result), Optional(Id)], &[4167])),
+    (4162, Instruction::new("OpStencilAttachmentReadEXT", &[One(ResultType), One(Result), Optional(Id)], &[4168])),
+    (4163, Instruction::new("OpTypeTensorARM", &[One(Result), One(Id), Optional(Id), Optional(Id)], &[4174])),
+    (4164, Instruction::new("OpTensorReadARM", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(TENSOR_OPERANDS))], &[4174])),
+    (4165, Instruction::new("OpTensorWriteARM", &[One(Id), One(Id), One(Id), Optional(Mask(TENSOR_OPERANDS))], &[4174])),
+    (4166, Instruction::new("OpTensorQuerySizeARM", &[One(ResultType), One(Result), One(Id), One(Id)], &[4174])),
+    (4181, Instruction::new("OpGraphConstantARM", &[One(ResultType), One(Result), One(Literal)], &[4191])),
+    (4182, Instruction::new("OpGraphEntryPointARM", &[One(Id), One(Text), Any(Id)], &[4191])),
     (4183, Instruction::new("OpGraphARM", &[One(ResultType), One(Result)], &[4191])),
-    (
-        4184,
-        Instruction::new(
-            "OpGraphInputARM",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[4191],
-        ),
-    ),
-    (
-        4185,
-        Instruction::new("OpGraphSetOutputARM", &[One(Id), One(Id), Any(Id)], &[4191]),
-    ),
+    (4184, Instruction::new("OpGraphInputARM", &[One(ResultType), One(Result), One(Id), Any(Id)], &[4191])),
+    (4185, Instruction::new("OpGraphSetOutputARM", &[One(Id), One(Id), Any(Id)], &[4191])),
     (4186, Instruction::new("OpGraphEndARM", &[], &[4191])),
-    (
-        4190,
-        Instruction::new(
-            "OpTypeGraphARM",
-            &[One(Result), One(Literal), Any(Id)],
-            &[4191],
-        ),
-    ),
+    (4190, Instruction::new("OpTypeGraphARM", &[One(Result), One(Literal), Any(Id)], &[4191])),
     (4416, Instruction::new("OpTerminateInvocation", &[], &[1])),
-    (
-        4417,
-        Instruction::new(
-            "OpTypeUntypedPointerKHR",
-            &[One(Result), One(Value(STORAGE_CLASS))],
-            &[4473],
-        ),
-    ),
-    (
-        4418,
-        Instruction::new(
-            "OpUntypedVariableKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Value(STORAGE_CLASS)),
-                Optional(Id),
-                Optional(Id),
-            ],
-            &[4473],
-        ),
-    ),
-    (
-        4419,
-        Instruction::new(
-            "OpUntypedAccessChainKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)],
-            &[4473],
-        ),
-    ),
-    (
-        4420,
-        Instruction::new(
-            "OpUntypedInBoundsAccessChainKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)],
-            &[4473],
-        ),
-    ),
-    (
-        4421,
-        Instruction::new(
-            "OpSubgroupBallotKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4423],
-        ),
-    ),
-    (
-        4422,
-        Instruction::new(
-            "OpSubgroupFirstInvocationKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4423],
-        ),
-    ),
-    (
-        4423,
-        Instruction::new(
-            "OpUntypedPtrAccessChainKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Any(Id)],
-            &[4473],
-        ),
-    ),
-    (
-        4424,
-        Instruction::new(
-            "OpUntypedInBoundsPtrAccessChainKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Any(Id)],
-            &[4473],
-        ),
-    ),
-    (
-        4425,
-        Instruction::new(
-            "OpUntypedArrayLengthKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Literal)],
-            &[4473],
-        ),
-    ),
-    (
-        4426,
-        Instruction::new(
-            "OpUntypedPrefetchKHR",
-            &[One(Id), One(Id), Optional(Id), Optional(Id), Optional(Id)],
-            &[4473],
-        ),
-    ),
-    (
-        4427,
-        Instruction::new(
-            "OpFmaKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[6030],
-        ),
-    ),
-    (
-        4428,
-        Instruction::new(
-            "OpSubgroupAllKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4431],
-        ),
-    ),
-    (
-        4429,
-        Instruction::new(
-            "OpSubgroupAnyKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4431],
-        ),
-    ),
-    (
-        4430,
-        Instruction::new(
-            "OpSubgroupAllEqualKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4431],
-        ),
-    ),
-    (
-        4431,
-        Instruction::new(
-            "OpGroupNonUniformRotateKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Id)],
-            &[6026],
-        ),
-    ),
-    (
-        4432,
-        Instruction::new(
-            "OpSubgroupReadInvocationKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4423],
-        ),
-    ),
-    (
-        4433,
-        Instruction::new(
-            "OpExtInstWithForwardRefsKHR",
-            &[One(ResultType), One(Result), One(Id), One(Literal), Any(Id)],
-            &[],
-        ),
-    ),
-    (
-        4434,
-        Instruction::new(
-            "OpUntypedGroupAsyncCopyKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(MEMORY_ACCESS)),
-                Optional(Mask(MEMORY_ACCESS)),
-            ],
-            &[4473],
-        ),
-    ),
-    (
-        4445,
-        Instruction::new(
-            "OpTraceRayKHR",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[4479],
-        ),
-    ),
+    (4417, Instruction::new("OpTypeUntypedPointerKHR", &[One(Result), One(Value(STORAGE_CLASS))], &[4473])),
+    (4418, Instruction::new("OpUntypedVariableKHR", &[One(ResultType), One(Result), One(Value(STORAGE_CLASS)), Optional(Id), Optional(Id)], &[4473])),
+    (4419, Instruction::new("OpUntypedAccessChainKHR", &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)], &[4473])),
+    (4420, Instruction::new("OpUntypedInBoundsAccessChainKHR", &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)], &[4473])),
+    (4421, Instruction::new("OpSubgroupBallotKHR", &[One(ResultType), One(Result), One(Id)], &[4423])),
+    (4422, Instruction::new("OpSubgroupFirstInvocationKHR", &[One(ResultType), One(Result), One(Id)], &[4423])),
+    (4423, Instruction::new("OpUntypedPtrAccessChainKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Any(Id)], &[4473])),
+    (4424, Instruction::new("OpUntypedInBoundsPtrAccessChainKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Any(Id)], &[4473])),
+    (4425, Instruction::new("OpUntypedArrayLengthKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Literal)], &[4473])),
+    (4426, Instruction::new("OpUntypedPrefetchKHR", &[One(Id), One(Id), Optional(Id), Optional(Id), Optional(Id)], &[4473])),
+    (4427, Instruction::new("OpFmaKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[6030])),
+    (4428, Instruction::new("OpSubgroupAllKHR", &[One(ResultType), One(Result), One(Id)], &[4431])),
+    (4429, Instruction::new("OpSubgroupAnyKHR", &[One(ResultType), One(Result), One(Id)], &[4431])),
+    (4430, Instruction::new("OpSubgroupAllEqualKHR", &[One(ResultType), One(Result), One(Id)], &[4431])),
+    (4431, Instruction::new("OpGroupNonUniformRotateKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Id)], &[6026])),
+    (4432, Instruction::new("OpSubgroupReadInvocationKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4423])),
+    (4433, Instruction::new("OpExtInstWithForwardRefsKHR", &[One(ResultType), One(Result), One(Id), One(Literal), Any(Id)], &[])),
+    (4434, Instruction::new("OpUntypedGroupAsyncCopyKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS)), Optional(Mask(MEMORY_ACCESS))], &[4473])),
+    (4445, Instruction::new("OpTraceRayKHR", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4479])),
     (4446, Instruction::new("OpExecuteCallableKHR", &[One(Id), One(Id)], &[4479])),
-    (
-        4447,
-        Instruction::new(
-            "OpConvertUToAccelerationStructureKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4479, 4472],
-        ),
-    ),
+    (4447, Instruction::new("OpConvertUToAccelerationStructureKHR", &[One(ResultType), One(Result), One(Id)], &[4479, 4472])),
     (4448, Instruction::new("OpIgnoreIntersectionKHR", &[], &[4479])),
     (4449, Instruction::new("OpTerminateRayKHR", &[], &[4479])),
-    (
-        4450,
-        Instruction::new(
-            "OpSDot",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Value(PACKED_VECTOR_FORMAT)),
-            ],
-            &[6019],
-        ),
-    ),
-    (
-        4451,
-        Instruction::new(
-            "OpUDot",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Value(PACKED_VECTOR_FORMAT)),
-            ],
-            &[6019],
-        ),
-    ),
-    (
-        4452,
-        Instruction::new(
-            "OpSUDot",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Value(PACKED_VECTOR_FORMAT)),
-            ],
-            &[6019],
-        ),
-    ),
-    (
-        4453,
-        Instruction::new(
-            "OpSDotAccSat",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Value(PACKED_VECTOR_FORMAT)),
-            ],
-            &[6019],
-        ),
-    ),
-    (
-        4454,
-        Instruction::new(
-            "OpUDotAccSat",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Value(PACKED_VECTOR_FORMAT)),
-            ],
-            &[6019],
-        ),
-    ),
-    (
-        4455,
-        Instruction::new(
-            "OpSUDotAccSat",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Value(PACKED_VECTOR_FORMAT)),
-            ],
-            &[6019],
-        ),
-    ),
-    (
-        4456,
-        Instruction::new(
-            "OpTypeCooperativeMatrixKHR",
-            &[One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[6022],
-        ),
-    ),
-    (
-        4457,
-        Instruction::new(
-            "OpCooperativeMatrixLoadKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Id),
-                Optional(Mask(MEMORY_ACCESS)),
-            ],
-            &[6022],
-        ),
-    ),
-    (
-        4458,
-        Instruction::new(
-            "OpCooperativeMatrixStoreKHR",
-            &[One(Id), One(Id), One(Id), Optional(Id), Optional(Mask(MEMORY_ACCESS))],
-            &[6022],
-        ),
-    ),
-    (
-        4459,
-        Instruction::new(
-            "OpCooperativeMatrixMulAddKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(COOPERATIVE_MATRIX_OPERANDS)),
-            ],
-            &[6022],
-        ),
-    ),
-    (
-        4460,
-        Instruction::new(
-            "OpCooperativeMatrixLengthKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6022],
-        ),
-    ),
-    (
-        4461,
-        Instruction::new(
-            "OpConstantCompositeReplicateEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6024],
-        ),
-    ),
-    (
-        4462,
-        Instruction::new(
-            "OpSpecConstantCompositeReplicateEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6024],
-        ),
-    ),
-    (
-        4463,
-        Instruction::new(
-            "OpCompositeConstructReplicateEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6024],
-        ),
-    ),
+    (4450, Instruction::new("OpSDot", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Value(PACKED_VECTOR_FORMAT))], &[6019])),
+    (4451, Instruction::new("OpUDot", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Value(PACKED_VECTOR_FORMAT))], &[6019])),
+    (4452, Instruction::new("OpSUDot", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Value(PACKED_VECTOR_FORMAT))], &[6019])),
+    (4453, Instruction::new("OpSDotAccSat", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Value(PACKED_VECTOR_FORMAT))], &[6019])),
+    (4454, Instruction::new("OpUDotAccSat", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Value(PACKED_VECTOR_FORMAT))], &[6019])),
+    (4455, Instruction::new("OpSUDotAccSat", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Value(PACKED_VECTOR_FORMAT))], &[6019])),
+    (4456, Instruction::new("OpTypeCooperativeMatrixKHR", &[One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6022])),
+    (4457, Instruction::new("OpCooperativeMatrixLoadKHR", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Id), Optional(Mask(MEMORY_ACCESS))], &[6022])),
+    (4458, Instruction::new("OpCooperativeMatrixStoreKHR", &[One(Id), One(Id), One(Id), Optional(Id), Optional(Mask(MEMORY_ACCESS))], &[6022])),
+    (4459, Instruction::new("OpCooperativeMatrixMulAddKHR", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(COOPERATIVE_MATRIX_OPERANDS))], &[6022])),
+    (4460, Instruction::new("OpCooperativeMatrixLengthKHR", &[One(ResultType), One(Result), One(Id)], &[6022])),
+    (4461, Instruction::new("OpConstantCompositeReplicateEXT", &[One(ResultType), One(Result), One(Id)], &[6024])),
+    (4462, Instruction::new("OpSpecConstantCompositeReplicateEXT", &[One(ResultType), One(Result), One(Id)], &[6024])),
+    (4463, Instruction::new("OpCompositeConstructReplicateEXT", &[One(ResultType), One(Result), One(Id)], &[6024])),
     (4472, Instruction::new("OpTypeRayQueryKHR", &[One(Result)], &[4472])),
-    (
-        4473,
-        Instruction::new(
-            "OpRayQueryInitializeKHR",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
+    (4473, Instruction::new("OpRayQueryInitializeKHR", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4472])),
     (4474, Instruction::new("OpRayQueryTerminateKHR", &[One(Id)], &[4472])),
-    (
-        4475,
-        Instruction::new(
-            "OpRayQueryGenerateIntersectionKHR",
-            &[One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
+    (4475, Instruction::new("OpRayQueryGenerateIntersectionKHR", &[One(Id), One(Id)], &[4472])),
     (4476, Instruction::new("OpRayQueryConfirmIntersectionKHR", &[One(Id)], &[4472])),
-    (
-        4477,
-        Instruction::new(
-            "OpRayQueryProceedKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        4479,
-        Instruction::new(
-            "OpRayQueryGetIntersectionTypeKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        4480,
-        Instruction::new(
-            "OpImageSampleWeightedQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[4484],
-        ),
-    ),
-    (
-        4481,
-        Instruction::new(
-            "OpImageBoxFilterQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[4485],
-        ),
-    ),
-    (
-        4482,
-        Instruction::new(
-            "OpImageBlockMatchSSDQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4486],
-        ),
-    ),
-    (
-        4483,
-        Instruction::new(
-            "OpImageBlockMatchSADQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4486],
-        ),
-    ),
-    (
-        4497,
-        Instruction::new(
-            "OpBitCastArrayQCOM",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4496],
-        ),
-    ),
-    (
-        4500,
-        Instruction::new(
-            "OpImageBlockMatchWindowSSDQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4498],
-        ),
-    ),
-    (
-        4501,
-        Instruction::new(
-            "OpImageBlockMatchWindowSADQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4498],
-        ),
-    ),
-    (
-        4502,
-        Instruction::new(
-            "OpImageBlockMatchGatherSSDQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4498],
-        ),
-    ),
-    (
-        4503,
-        Instruction::new(
-            "OpImageBlockMatchGatherSADQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[4498],
-        ),
-    ),
-    (
-        4540,
-        Instruction::new(
-            "OpCompositeConstructCoopMatQCOM",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4496],
-        ),
-    ),
-    (
-        4541,
-        Instruction::new(
-            "OpCompositeExtractCoopMatQCOM",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4496],
-        ),
-    ),
-    (
-        4542,
-        Instruction::new(
-            "OpExtractSubArrayQCOM",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4496],
-        ),
-    ),
-    (
-        5000,
-        Instruction::new(
-            "OpGroupIAddNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5001,
-        Instruction::new(
-            "OpGroupFAddNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5002,
-        Instruction::new(
-            "OpGroupFMinNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5003,
-        Instruction::new(
-            "OpGroupUMinNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5004,
-        Instruction::new(
-            "OpGroupSMinNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5005,
-        Instruction::new(
-            "OpGroupFMaxNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5006,
-        Instruction::new(
-            "OpGroupUMaxNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5007,
-        Instruction::new(
-            "OpGroupSMaxNonUniformAMD",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[18],
-        ),
-    ),
-    (
-        5011,
-        Instruction::new(
-            "OpFragmentMaskFetchAMD",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5010],
-        ),
-    ),
-    (
-        5012,
-        Instruction::new(
-            "OpFragmentFetchAMD",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5010],
-        ),
-    ),
-    (
-        5056,
-        Instruction::new(
-            "OpReadClockKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5055],
-        ),
-    ),
-    (
-        5074,
-        Instruction::new(
-            "OpAllocateNodePayloadsAMDX",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5067],
-        ),
-    ),
+    (4477, Instruction::new("OpRayQueryProceedKHR", &[One(ResultType), One(Result), One(Id)], &[4472])),
+    (4479, Instruction::new("OpRayQueryGetIntersectionTypeKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (4480, Instruction::new("OpImageSampleWeightedQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[4484])),
+    (4481, Instruction::new("OpImageBoxFilterQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[4485])),
+    (4482, Instruction::new("OpImageBlockMatchSSDQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4486])),
+    (4483, Instruction::new("OpImageBlockMatchSADQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4486])),
+    (4497, Instruction::new("OpBitCastArrayQCOM", &[One(ResultType), One(Result), One(Id)], &[4496])),
+    (4500, Instruction::new("OpImageBlockMatchWindowSSDQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4498])),
+    (4501, Instruction::new("OpImageBlockMatchWindowSADQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4498])),
+    (4502, Instruction::new("OpImageBlockMatchGatherSSDQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4498])),
+    (4503, Instruction::new("OpImageBlockMatchGatherSADQCOM", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[4498])),
+    (4540, Instruction::new("OpCompositeConstructCoopMatQCOM", &[One(ResultType), One(Result), One(Id)], &[4496])),
+    (4541, Instruction::new("OpCompositeExtractCoopMatQCOM", &[One(ResultType), One(Result), One(Id)], &[4496])),
+    (4542, Instruction::new("OpExtractSubArrayQCOM", &[One(ResultType), One(Result), One(Id), One(Id)], &[4496])),
+    (5000, Instruction::new("OpGroupIAddNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5001, Instruction::new("OpGroupFAddNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5002, Instruction::new("OpGroupFMinNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5003, Instruction::new("OpGroupUMinNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5004, Instruction::new("OpGroupSMinNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5005, Instruction::new("OpGroupFMaxNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5006, Instruction::new("OpGroupUMaxNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5007, Instruction::new("OpGroupSMaxNonUniformAMD", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[18])),
+    (5011, Instruction::new("OpFragmentMaskFetchAMD", &[One(ResultType), One(Result), One(Id), One(Id)], &[5010])),
+    (5012, Instruction::new("OpFragmentFetchAMD", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5010])),
+    (5056, Instruction::new("OpReadClockKHR", &[One(ResultType), One(Result), One(Id)], &[5055])),
+    (5074, Instruction::new("OpAllocateNodePayloadsAMDX", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5067])),
     (5075, Instruction::new("OpEnqueueNodePayloadsAMDX", &[One(Id)], &[5067])),
-    (
-        5076,
-        Instruction::new("OpTypeNodePayloadArrayAMDX", &[One(Result), One(Id)], &[5067]),
-    ),
-    (
-        5078,
-        Instruction::new(
-            "OpFinishWritingNodePayloadAMDX",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5067],
-        ),
-    ),
-    (
-        5090,
-        Instruction::new(
-            "OpNodePayloadArrayLengthAMDX",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5067],
-        ),
-    ),
-    (
-        5101,
-        Instruction::new(
-            "OpIsNodePayloadValidAMDX",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5067],
-        ),
-    ),
+    (5076, Instruction::new("OpTypeNodePayloadArrayAMDX", &[One(Result), One(Id)], &[5067])),
+    (5078, Instruction::new("OpFinishWritingNodePayloadAMDX", &[One(ResultType), One(Result), One(Id)], &[5067])),
+    (5090, Instruction::new("OpNodePayloadArrayLengthAMDX", &[One(ResultType), One(Result), One(Id)], &[5067])),
+    (5101, Instruction::new("OpIsNodePayloadValidAMDX", &[One(ResultType), One(Result), One(Id), One(Id)], &[5067])),
     (5103, Instruction::new("OpConstantStringAMDX", &[One(Result), One(Text)], &[5067])),
-    (
-        5104,
-        Instruction::new("OpSpecConstantStringAMDX", &[One(Result), One(Text)], &[5067]),
-    ),
-    (
-        5110,
-        Instruction::new(
-            "OpGroupNonUniformQuadAllKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5087],
-        ),
-    ),
-    (
-        5111,
-        Instruction::new(
-            "OpGroupNonUniformQuadAnyKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5087],
-        ),
-    ),
-    (
-        5115,
-        Instruction::new(
-            "OpTypeBufferEXT",
-            &[One(Result), One(Value(STORAGE_CLASS))],
-            &[5128],
-        ),
-    ),
-    (
-        5119,
-        Instruction::new(
-            "OpBufferPointerEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5128],
-        ),
-    ),
-    (
-        5126,
-        Instruction::new(
-            "OpUntypedImageTexelPointerEXT",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5128],
-        ),
-    ),
-    (
-        5127,
-        Instruction::new(
-            "OpMemberDecorateIdEXT",
-            &[One(Id), One(Literal), One(Value(DECORATION))],
-            &[5128],
-        ),
-    ),
-    (
-        5129,
-        Instruction::new(
-            "OpConstantSizeOfEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5128],
-        ),
-    ),
-    (
-        5249,
-        Instruction::new(
-            "OpHitObjectRecordHitMotionNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5383, 5341],
-        ),
-    ),
-    (
-        5250,
-        Instruction::new(
-            "OpHitObjectRecordHitWithIndexMotionNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5383, 5341],
-        ),
-    ),
-    (
-        5251,
-        Instruction::new(
-            "OpHitObjectRecordMissMotionNV",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5383, 5341],
-        ),
-    ),
-    (
-        5252,
-        Instruction::new(
-            "OpHitObjectGetWorldToObjectNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5253,
-        Instruction::new(
-            "OpHitObjectGetObjectToWorldNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5254,
-        Instruction::new(
-            "OpHitObjectGetObjectRayDirectionNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5255,
-        Instruction::new(
-            "OpHitObjectGetObjectRayOriginNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5256,
-        Instruction::new(
-            "OpHitObjectTraceRayMotionNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5383, 5341],
-        ),
-    ),
-    (
-        5257,
-        Instruction::new(
-            "OpHitObjectGetShaderRecordBufferHandleNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5258,
-        Instruction::new(
-            "OpHitObjectGetShaderBindingTableRecordIndexNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
+    (5104, Instruction::new("OpSpecConstantStringAMDX", &[One(Result), One(Text)], &[5067])),
+    (5110, Instruction::new("OpGroupNonUniformQuadAllKHR", &[One(ResultType), One(Result), One(Id)], &[5087])),
+    (5111, Instruction::new("OpGroupNonUniformQuadAnyKHR", &[One(ResultType), One(Result), One(Id)], &[5087])),
+    (5115, Instruction::new("OpTypeBufferEXT", &[One(Result), One(Value(STORAGE_CLASS))], &[5128])),
+    (5119, Instruction::new("OpBufferPointerEXT", &[One(ResultType), One(Result), One(Id)], &[5128])),
+    (5126, Instruction::new("OpUntypedImageTexelPointerEXT", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5128])),
+    (5127, Instruction::new("OpMemberDecorateIdEXT", &[One(Id), One(Literal), One(Value(DECORATION))], &[5128])),
+    (5129, Instruction::new("OpConstantSizeOfEXT", &[One(ResultType), One(Result), One(Id)], &[5128])),
+    (5249, Instruction::new("OpHitObjectRecordHitMotionNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383, 5341])),
+    (5250, Instruction::new("OpHitObjectRecordHitWithIndexMotionNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383, 5341])),
+    (5251, Instruction::new("OpHitObjectRecordMissMotionNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383, 5341])),
+    (5252, Instruction::new("OpHitObjectGetWorldToObjectNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5253, Instruction::new("OpHitObjectGetObjectToWorldNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5254, Instruction::new("OpHitObjectGetObjectRayDirectionNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5255, Instruction::new("OpHitObjectGetObjectRayOriginNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5256, Instruction::new("OpHitObjectTraceRayMotionNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383, 5341])),
+    (5257, Instruction::new("OpHitObjectGetShaderRecordBufferHandleNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5258, Instruction::new("OpHitObjectGetShaderBindingTableRecordIndexNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
     (5259, Instruction::new("OpHitObjectRecordEmptyNV", &[One(Id)], &[5383])),
-    (
-        5260,
-        Instruction::new(
-            "OpHitObjectTraceRayNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5383],
-        ),
-    ),
-    (
-        5261,
-        Instruction::new(
-            "OpHitObjectRecordHitNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5383],
-        ),
-    ),
-    (
-        5262,
-        Instruction::new(
-            "OpHitObjectRecordHitWithIndexNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5383],
-        ),
-    ),
-    (
-        5263,
-        Instruction::new(
-            "OpHitObjectRecordMissNV",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5383],
-        ),
-    ),
+    (5260, Instruction::new("OpHitObjectTraceRayNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383])),
+    (5261, Instruction::new("OpHitObjectRecordHitNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383])),
+    (5262, Instruction::new("OpHitObjectRecordHitWithIndexNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383])),
+    (5263, Instruction::new("OpHitObjectRecordMissNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5383])),
     (5264, Instruction::new("OpHitObjectExecuteShaderNV", &[One(Id), One(Id)], &[5383])),
-    (
-        5265,
-        Instruction::new(
-            "OpHitObjectGetCurrentTimeNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
+    (5265, Instruction::new("OpHitObjectGetCurrentTimeNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
     (5266, Instruction::new("OpHitObjectGetAttributesNV", &[One(Id), One(Id)], &[5383])),
-    (
-        5267,
-        Instruction::new(
-            "OpHitObjectGetHitKindNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5268,
-        Instruction::new(
-            "OpHitObjectGetPrimitiveIndexNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5269,
-        Instruction::new(
-            "OpHitObjectGetGeometryIndexNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5270,
-        Instruction::new(
-            "OpHitObjectGetInstanceIdNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5271,
-        Instruction::new(
-            "OpHitObjectGetInstanceCustomIndexNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5272,
-        Instruction::new(
-            "OpHitObjectGetWorldRayDirectionNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5273,
-        Instruction::new(
-            "OpHitObjectGetWorldRayOriginNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5274,
-        Instruction::new(
-            "OpHitObjectGetRayTMaxNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5275,
-        Instruction::new(
-            "OpHitObjectGetRayTMinNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5276,
-        Instruction::new(
-            "OpHitObjectIsEmptyNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5277,
-        Instruction::new(
-            "OpHitObjectIsHitNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5278,
-        Instruction::new(
-            "OpHitObjectIsMissNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5383],
-        ),
-    ),
-    (
-        5279,
-        Instruction::new(
-            "OpReorderThreadWithHitObjectNV",
-            &[One(Id), Optional(Id), Optional(Id)],
-            &[5383],
-        ),
-    ),
+    (5267, Instruction::new("OpHitObjectGetHitKindNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5268, Instruction::new("OpHitObjectGetPrimitiveIndexNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5269, Instruction::new("OpHitObjectGetGeometryIndexNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5270, Instruction::new("OpHitObjectGetInstanceIdNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5271, Instruction::new("OpHitObjectGetInstanceCustomIndexNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5272, Instruction::new("OpHitObjectGetWorldRayDirectionNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5273, Instruction::new("OpHitObjectGetWorldRayOriginNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5274, Instruction::new("OpHitObjectGetRayTMaxNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5275, Instruction::new("OpHitObjectGetRayTMinNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5276, Instruction::new("OpHitObjectIsEmptyNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5277, Instruction::new("OpHitObjectIsHitNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5278, Instruction::new("OpHitObjectIsMissNV", &[One(ResultType), One(Result), One(Id)], &[5383])),
+    (5279, Instruction::new("OpReorderThreadWithHitObjectNV", &[One(Id), Optional(Id), Optional(Id)], &[5383])),
     (5280, Instruction::new("OpReorderThreadWithHintNV", &[One(Id), One(Id)], &[5383])),
     (5281, Instruction::new("OpTypeHitObjectNV", &[One(Result)], &[5383])),
-    (
-        5283,
-        Instruction::new(
-            "OpImageSampleFootprintNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(IMAGE_OPERANDS)),
-            ],
-            &[5282],
-        ),
-    ),
-    (
-        5288,
-        Instruction::new(
-            "OpTypeVectorIdEXT",
-            &[One(Result), One(Id), One(Id)],
-            &[5394, 5425],
-        ),
-    ),
-    (
-        5289,
-        Instruction::new(
-            "OpCooperativeVectorMatrixMulNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Id),
-                Optional(Mask(COOPERATIVE_MATRIX_OPERANDS)),
-            ],
-            &[5394],
-        ),
-    ),
-    (
-        5290,
-        Instruction::new(
-            "OpCooperativeVectorOuterProductAccumulateNV",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Id)],
-            &[5435],
-        ),
-    ),
-    (
-        5291,
-        Instruction::new(
-            "OpCooperativeVectorReduceSumAccumulateNV",
-            &[One(Id), One(Id), One(Id)],
-            &[5435],
-        ),
-    ),
-    (
-        5292,
-        Instruction::new(
-            "OpCooperativeVectorMatrixMulAddNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Id),
-                Optional(Mask(COOPERATIVE_MATRIX_OPERANDS)),
-            ],
-            &[5394],
-        ),
-    ),
-    (
-        5293,
-        Instruction::new(
-            "OpCooperativeMatrixConvertNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5431],
-        ),
-    ),
-    (
-        5294,
-        Instruction::new(
-            "OpEmitMeshTasksEXT",
-            &[One(Id), One(Id), One(Id), Optional(Id)],
-            &[5283],
-        ),
-    ),
+    (5283, Instruction::new("OpImageSampleFootprintNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), Optional(Mask(IMAGE_OPERANDS))], &[5282])),
+    (5288, Instruction::new("OpTypeVectorIdEXT", &[One(Result), One(Id), One(Id)], &[5394, 5425])),
+    (5289, Instruction::new("OpCooperativeVectorMatrixMulNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Id), Optional(Mask(COOPERATIVE_MATRIX_OPERANDS))], &[5394])),
+    (5290, Instruction::new("OpCooperativeVectorOuterProductAccumulateNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Id)], &[5435])),
+    (5291, Instruction::new("OpCooperativeVectorReduceSumAccumulateNV", &[One(Id), One(Id), One(Id)], &[5435])),
+    (5292, Instruction::new("OpCooperativeVectorMatrixMulAddNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Id), Optional(Mask(COOPERATIVE_MATRIX_OPERANDS))], &[5394])),
+    (5293, Instruction::new("OpCooperativeMatrixConvertNV", &[One(ResultType), One(Result), One(Id)], &[5431])),
+    (5294, Instruction::new("OpEmitMeshTasksEXT", &[One(Id), One(Id), One(Id), Optional(Id)], &[5283])),
     (5295, Instruction::new("OpSetMeshOutputsEXT", &[One(Id), One(Id)], &[5283])),
-    (
-        5296,
-        Instruction::new(
-            "OpGroupNonUniformPartitionEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5297],
-        ),
-    ),
-    (
-        5299,
-        Instruction::new(
-            "OpWritePackedPrimitiveIndices4x8NV",
-            &[One(Id), One(Id)],
-            &[5266],
-        ),
-    ),
-    (
-        5300,
-        Instruction::new(
-            "OpFetchMicroTriangleVertexPositionNV",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5380],
-        ),
-    ),
-    (
-        5301,
-        Instruction::new(
-            "OpFetchMicroTriangleVertexBarycentricNV",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5380],
-        ),
-    ),
-    (
-        5302,
-        Instruction::new(
-            "OpCooperativeVectorLoadNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                Optional(Mask(MEMORY_ACCESS)),
-            ],
-            &[5394],
-        ),
-    ),
-    (
-        5303,
-        Instruction::new(
-            "OpCooperativeVectorStoreNV",
-            &[One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))],
-            &[5394],
-        ),
-    ),
-    (
-        5304,
-        Instruction::new(
-            "OpHitObjectRecordFromQueryEXT",
-            &[One(Id), One(Id), One(Id), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5305,
-        Instruction::new(
-            "OpHitObjectRecordMissEXT",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5306,
-        Instruction::new(
-            "OpHitObjectRecordMissMotionEXT",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5388, 5341],
-        ),
-    ),
-    (
-        5307,
-        Instruction::new(
-            "OpHitObjectGetIntersectionTriangleVertexPositionsEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5308,
-        Instruction::new(
-            "OpHitObjectGetRayFlagsEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5309,
-        Instruction::new(
-            "OpHitObjectSetShaderBindingTableRecordIndexEXT",
-            &[One(Id), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5310,
-        Instruction::new(
-            "OpHitObjectReorderExecuteShaderEXT",
-            &[One(Id), One(Id), Optional(Id), Optional(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5311,
-        Instruction::new(
-            "OpHitObjectTraceReorderExecuteEXT",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Id),
-                Optional(Id),
-            ],
-            &[5388],
-        ),
-    ),
-    (
-        5312,
-        Instruction::new(
-            "OpHitObjectTraceMotionReorderExecuteEXT",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Id),
-                Optional(Id),
-            ],
-            &[5388, 5341],
-        ),
-    ),
+    (5296, Instruction::new("OpGroupNonUniformPartitionEXT", &[One(ResultType), One(Result), One(Id)], &[5297])),
+    (5299, Instruction::new("OpWritePackedPrimitiveIndices4x8NV", &[One(Id), One(Id)], &[5266])),
+    (5300, Instruction::new("OpFetchMicroTriangleVertexPositionNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5380])),
+    (5301, Instruction::new("OpFetchMicroTriangleVertexBarycentricNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5380])),
+    (5302, Instruction::new("OpCooperativeVectorLoadNV", &[One(ResultType), One(Result), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))], &[5394])),
+    (5303, Instruction::new("OpCooperativeVectorStoreNV", &[One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))], &[5394])),
+    (5304, Instruction::new("OpHitObjectRecordFromQueryEXT", &[One(Id), One(Id), One(Id), One(Id)], &[5388])),
+    (5305, Instruction::new("OpHitObjectRecordMissEXT", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5388])),
+    (5306, Instruction::new("OpHitObjectRecordMissMotionEXT", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5388, 5341])),
+    (5307, Instruction::new("OpHitObjectGetIntersectionTriangleVertexPositionsEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5308, Instruction::new("OpHitObjectGetRayFlagsEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5309, Instruction::new("OpHitObjectSetShaderBindingTableRecordIndexEXT", &[One(Id), One(Id)], &[5388])),
+    (5310, Instruction::new("OpHitObjectReorderExecuteShaderEXT", &[One(Id), One(Id), Optional(Id), Optional(Id)], &[5388])),
+    (5311, Instruction::new("OpHitObjectTraceReorderExecuteEXT", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Id), Optional(Id)], &[5388])),
+    (5312, Instruction::new("OpHitObjectTraceMotionReorderExecuteEXT", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), Optional(Id), Optional(Id)], &[5388, 5341])),
     (5313, Instruction::new("OpTypeHitObjectEXT", &[One(Result)], &[5388])),
     (5314, Instruction::new("OpReorderThreadWithHintEXT", &[One(Id), One(Id)], &[5388])),
-    (
-        5315,
-        Instruction::new(
-            "OpReorderThreadWithHitObjectEXT",
-            &[One(Id), Optional(Id), Optional(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5316,
-        Instruction::new(
-            "OpHitObjectTraceRayEXT",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5388],
-        ),
-    ),
-    (
-        5317,
-        Instruction::new(
-            "OpHitObjectTraceRayMotionEXT",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5388, 5341],
-        ),
-    ),
+    (5315, Instruction::new("OpReorderThreadWithHitObjectEXT", &[One(Id), Optional(Id), Optional(Id)], &[5388])),
+    (5316, Instruction::new("OpHitObjectTraceRayEXT", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5388])),
+    (5317, Instruction::new("OpHitObjectTraceRayMotionEXT", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5388, 5341])),
     (5318, Instruction::new("OpHitObjectRecordEmptyEXT", &[One(Id)], &[5388])),
-    (
-        5319,
-        Instruction::new("OpHitObjectExecuteShaderEXT", &[One(Id), One(Id)], &[5388]),
-    ),
-    (
-        5320,
-        Instruction::new(
-            "OpHitObjectGetCurrentTimeEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388, 5341],
-        ),
-    ),
-    (
-        5321,
-        Instruction::new("OpHitObjectGetAttributesEXT", &[One(Id), One(Id)], &[5388]),
-    ),
-    (
-        5322,
-        Instruction::new(
-            "OpHitObjectGetHitKindEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5323,
-        Instruction::new(
-            "OpHitObjectGetPrimitiveIndexEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5324,
-        Instruction::new(
-            "OpHitObjectGetGeometryIndexEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5325,
-        Instruction::new(
-            "OpHitObjectGetInstanceIdEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5326,
-        Instruction::new(
-            "OpHitObjectGetInstanceCustomIndexEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5327,
-        Instruction::new(
-            "OpHitObjectGetObjectRayOriginEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5328,
-        Instruction::new(
-            "OpHitObjectGetObjectRayDirectionEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5329,
-        Instruction::new(
-            "OpHitObjectGetWorldRayDirectionEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5330,
-        Instruction::new(
-            "OpHitObjectGetWorldRayOriginEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5331,
-        Instruction::new(
-            "OpHitObjectGetObjectToWorldEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5332,
-        Instruction::new(
-            "OpHitObjectGetWorldToObjectEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5333,
-        Instruction::new(
-            "OpHitObjectGetRayTMaxEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5334,
-        Instruction::new(
-            "OpReportIntersectionKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5340, 4479],
-        ),
-    ),
+    (5319, Instruction::new("OpHitObjectExecuteShaderEXT", &[One(Id), One(Id)], &[5388])),
+    (5320, Instruction::new("OpHitObjectGetCurrentTimeEXT", &[One(ResultType), One(Result), One(Id)], &[5388, 5341])),
+    (5321, Instruction::new("OpHitObjectGetAttributesEXT", &[One(Id), One(Id)], &[5388])),
+    (5322, Instruction::new("OpHitObjectGetHitKindEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5323, Instruction::new("OpHitObjectGetPrimitiveIndexEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5324, Instruction::new("OpHitObjectGetGeometryIndexEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5325, Instruction::new("OpHitObjectGetInstanceIdEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5326, Instruction::new("OpHitObjectGetInstanceCustomIndexEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5327, Instruction::new("OpHitObjectGetObjectRayOriginEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5328, Instruction::new("OpHitObjectGetObjectRayDirectionEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5329, Instruction::new("OpHitObjectGetWorldRayDirectionEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5330, Instruction::new("OpHitObjectGetWorldRayOriginEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5331, Instruction::new("OpHitObjectGetObjectToWorldEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5332, Instruction::new("OpHitObjectGetWorldToObjectEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5333, Instruction::new("OpHitObjectGetRayTMaxEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5334, Instruction::new("OpReportIntersectionKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[5340, 4479])),
     (5335, Instruction::new("OpIgnoreIntersectionNV", &[], &[5340])),
     (5336, Instruction::new("OpTerminateRayNV", &[], &[5340])),
-    (
-        5337,
-        Instruction::new(
-            "OpTraceNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5340],
-        ),
-    ),
-    (
-        5338,
-        Instruction::new(
-            "OpTraceMotionNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5341],
-        ),
-    ),
-    (
-        5339,
-        Instruction::new(
-            "OpTraceRayMotionNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5341],
-        ),
-    ),
-    (
-        5340,
-        Instruction::new(
-            "OpRayQueryGetIntersectionTriangleVertexPositionsKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5391],
-        ),
-    ),
-    (
-        5341,
-        Instruction::new(
-            "OpTypeAccelerationStructureKHR",
-            &[One(Result)],
-            &[5340, 4479, 4472, 5380],
-        ),
-    ),
+    (5337, Instruction::new("OpTraceNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5340])),
+    (5338, Instruction::new("OpTraceMotionNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5341])),
+    (5339, Instruction::new("OpTraceRayMotionNV", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5341])),
+    (5340, Instruction::new("OpRayQueryGetIntersectionTriangleVertexPositionsKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[5391])),
+    (5341, Instruction::new("OpTypeAccelerationStructureKHR", &[One(Result)], &[5340, 4479, 4472, 5380])),
     (5344, Instruction::new("OpExecuteCallableNV", &[One(Id), One(Id)], &[5340])),
-    (
-        5345,
-        Instruction::new(
-            "OpRayQueryGetIntersectionClusterIdNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5437],
-        ),
-    ),
-    (
-        5346,
-        Instruction::new(
-            "OpHitObjectGetClusterIdNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5437],
-        ),
-    ),
-    (
-        5347,
-        Instruction::new(
-            "OpHitObjectGetRayTMinEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5348,
-        Instruction::new(
-            "OpHitObjectGetShaderBindingTableRecordIndexEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5349,
-        Instruction::new(
-            "OpHitObjectGetShaderRecordBufferHandleEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5350,
-        Instruction::new(
-            "OpHitObjectIsEmptyEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5351,
-        Instruction::new(
-            "OpHitObjectIsHitEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5352,
-        Instruction::new(
-            "OpHitObjectIsMissEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5388],
-        ),
-    ),
-    (
-        5358,
-        Instruction::new(
-            "OpTypeCooperativeMatrixNV",
-            &[One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5357],
-        ),
-    ),
-    (
-        5359,
-        Instruction::new(
-            "OpCooperativeMatrixLoadNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(MEMORY_ACCESS)),
-            ],
-            &[5357],
-        ),
-    ),
-    (
-        5360,
-        Instruction::new(
-            "OpCooperativeMatrixStoreNV",
-            &[One(Id), One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))],
-            &[5357],
-        ),
-    ),
-    (
-        5361,
-        Instruction::new(
-            "OpCooperativeMatrixMulAddNV",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5357],
-        ),
-    ),
-    (
-        5362,
-        Instruction::new(
-            "OpCooperativeMatrixLengthNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5357],
-        ),
-    ),
+    (5345, Instruction::new("OpRayQueryGetIntersectionClusterIdNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5437])),
+    (5346, Instruction::new("OpHitObjectGetClusterIdNV", &[One(ResultType), One(Result), One(Id)], &[5437])),
+    (5347, Instruction::new("OpHitObjectGetRayTMinEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5348, Instruction::new("OpHitObjectGetShaderBindingTableRecordIndexEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5349, Instruction::new("OpHitObjectGetShaderRecordBufferHandleEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5350, Instruction::new("OpHitObjectIsEmptyEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5351, Instruction::new("OpHitObjectIsHitEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5352, Instruction::new("OpHitObjectIsMissEXT", &[One(ResultType), One(Result), One(Id)], &[5388])),
+    (5358, Instruction::new("OpTypeCooperativeMatrixNV", &[One(Result), One(Id), One(Id), One(Id), One(Id)], &[5357])),
+    (5359, Instruction::new("OpCooperativeMatrixLoadNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))], &[5357])),
+    (5360, Instruction::new("OpCooperativeMatrixStoreNV", &[One(Id), One(Id), One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))], &[5357])),
+    (5361, Instruction::new("OpCooperativeMatrixMulAddNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5357])),
+    (5362, Instruction::new("OpCooperativeMatrixLengthNV", &[One(ResultType), One(Result), One(Id)], &[5357])),
     (5364, Instruction::new("OpBeginInvocationInterlockEXT", &[], &[5363, 5378, 5372])),
     (5365, Instruction::new("OpEndInvocationInterlockEXT", &[], &[5363, 5378, 5372])),
-    (
-        5366,
-        Instruction::new(
-            "OpCooperativeMatrixReduceNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Mask(COOPERATIVE_MATRIX_REDUCE)),
-                One(Id),
-            ],
-            &[5430],
-        ),
-    ),
-    (
-        5367,
-        Instruction::new(
-            "OpCooperativeMatrixLoadTensorNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Mask(MEMORY_ACCESS)),
-                One(Mask(TENSOR_ADDRESSING_OPERANDS)),
-            ],
-            &[5433],
-        ),
-    ),
-    (
-        5368,
-        Instruction::new(
-            "OpCooperativeMatrixStoreTensorNV",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Mask(MEMORY_ACCESS)),
-                One(Mask(TENSOR_ADDRESSING_OPERANDS)),
-            ],
-            &[5433],
-        ),
-    ),
-    (
-        5369,
-        Instruction::new(
-            "OpCooperativeMatrixPerElementOpNV",
-            &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)],
-            &[5432],
-        ),
-    ),
-    (
-        5370,
-        Instruction::new(
-            "OpTypeTensorLayoutNV",
-            &[One(Result), One(Id), One(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5371,
-        Instruction::new(
-            "OpTypeTensorViewNV",
-            &[One(Result), One(Id), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5372,
-        Instruction::new(
-            "OpCreateTensorLayoutNV",
-            &[One(ResultType), One(Result)],
-            &[5439],
-        ),
-    ),
-    (
-        5373,
-        Instruction::new(
-            "OpTensorLayoutSetDimensionNV",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5374,
-        Instruction::new(
-            "OpTensorLayoutSetStrideNV",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5375,
-        Instruction::new(
-            "OpTensorLayoutSliceNV",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5376,
-        Instruction::new(
-            "OpTensorLayoutSetClampValueNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5377,
-        Instruction::new(
-            "OpCreateTensorViewNV",
-            &[One(ResultType), One(Result)],
-            &[5439],
-        ),
-    ),
-    (
-        5378,
-        Instruction::new(
-            "OpTensorViewSetDimensionNV",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5379,
-        Instruction::new(
-            "OpTensorViewSetStrideNV",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
+    (5366, Instruction::new("OpCooperativeMatrixReduceNV", &[One(ResultType), One(Result), One(Id), One(Mask(COOPERATIVE_MATRIX_REDUCE)), One(Id)], &[5430])),
+    (5367, Instruction::new("OpCooperativeMatrixLoadTensorNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Mask(MEMORY_ACCESS)), One(Mask(TENSOR_ADDRESSING_OPERANDS))], &[5433])),
+    (5368, Instruction::new("OpCooperativeMatrixStoreTensorNV", &[One(Id), One(Id), One(Id), One(Mask(MEMORY_ACCESS)), One(Mask(TENSOR_ADDRESSING_OPERANDS))], &[5433])),
+    (5369, Instruction::new("OpCooperativeMatrixPerElementOpNV", &[One(ResultType), One(Result), One(Id), One(Id), Any(Id)], &[5432])),
+    (5370, Instruction::new("OpTypeTensorLayoutNV", &[One(Result), One(Id), One(Id)], &[5439])),
+    (5371, Instruction::new("OpTypeTensorViewNV", &[One(Result), One(Id), One(Id), Any(Id)], &[5439])),
+    (5372, Instruction::new("OpCreateTensorLayoutNV", &[One(ResultType), One(Result)], &[5439])),
+    (5373, Instruction::new("OpTensorLayoutSetDimensionNV", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5439])),
+    (5374, Instruction::new("OpTensorLayoutSetStrideNV", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5439])),
+    (5375, Instruction::new("OpTensorLayoutSliceNV", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5439])),
+    (5376, Instruction::new("OpTensorLayoutSetClampValueNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5439])),
+    (5377, Instruction::new("OpCreateTensorViewNV", &[One(ResultType), One(Result)], &[5439])),
+    (5378, Instruction::new("OpTensorViewSetDimensionNV", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5439])),
+    (5379, Instruction::new("OpTensorViewSetStrideNV", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5439])),
     (5380, Instruction::new("OpDemoteToHelperInvocation", &[], &[5379])),
-    (
-        5381,
-        Instruction::new(
-            "OpIsHelperInvocationEXT",
-            &[One(ResultType), One(Result)],
-            &[5379],
-        ),
-    ),
-    (
-        5382,
-        Instruction::new(
-            "OpTensorViewSetClipNV",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5384,
-        Instruction::new(
-            "OpTensorLayoutSetBlockSizeNV",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5439],
-        ),
-    ),
-    (
-        5390,
-        Instruction::new(
-            "OpCooperativeMatrixTransposeNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5431],
-        ),
-    ),
-    (
-        5391,
-        Instruction::new(
-            "OpConvertUToImageNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5390],
-        ),
-    ),
-    (
-        5392,
-        Instruction::new(
-            "OpConvertUToSamplerNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5390],
-        ),
-    ),
-    (
-        5393,
-        Instruction::new(
-            "OpConvertImageToUNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5390],
-        ),
-    ),
-    (
-        5394,
-        Instruction::new(
-            "OpConvertSamplerToUNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5390],
-        ),
-    ),
-    (
-        5395,
-        Instruction::new(
-            "OpConvertUToSampledImageNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5390],
-        ),
-    ),
-    (
-        5396,
-        Instruction::new(
-            "OpConvertSampledImageToUNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5390],
-        ),
-    ),
+    (5381, Instruction::new("OpIsHelperInvocationEXT", &[One(ResultType), One(Result)], &[5379])),
+    (5382, Instruction::new("OpTensorViewSetClipNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5439])),
+    (5384, Instruction::new("OpTensorLayoutSetBlockSizeNV", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5439])),
+    (5390, Instruction::new("OpCooperativeMatrixTransposeNV", &[One(ResultType), One(Result), One(Id)], &[5431])),
+    (5391, Instruction::new("OpConvertUToImageNV", &[One(ResultType), One(Result), One(Id)], &[5390])),
+    (5392, Instruction::new("OpConvertUToSamplerNV", &[One(ResultType), One(Result), One(Id)], &[5390])),
+    (5393, Instruction::new("OpConvertImageToUNV", &[One(ResultType), One(Result), One(Id)], &[5390])),
+    (5394, Instruction::new("OpConvertSamplerToUNV", &[One(ResultType), One(Result), One(Id)], &[5390])),
+    (5395, Instruction::new("OpConvertUToSampledImageNV", &[One(ResultType), One(Result), One(Id)], &[5390])),
+    (5396, Instruction::new("OpConvertSampledImageToUNV", &[One(ResultType), One(Result), One(Id)], &[5390])),
     (5397, Instruction::new("OpSamplerImageAddressingModeNV", &[One(Literal)], &[5390])),
-    (
-        5398,
-        Instruction::new(
-            "OpRawAccessChainNV",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(RAW_ACCESS_CHAIN_OPERANDS)),
-            ],
-            &[5414],
-        ),
-    ),
-    (
-        5427,
-        Instruction::new(
-            "OpRayQueryGetIntersectionSpherePositionNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5418],
-        ),
-    ),
-    (
-        5428,
-        Instruction::new(
-            "OpRayQueryGetIntersectionSphereRadiusNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5418],
-        ),
-    ),
-    (
-        5429,
-        Instruction::new(
-            "OpRayQueryGetIntersectionLSSPositionsNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5430,
-        Instruction::new(
-            "OpRayQueryGetIntersectionLSSRadiiNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5431,
-        Instruction::new(
-            "OpRayQueryGetIntersectionLSSHitValueNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5432,
-        Instruction::new(
-            "OpHitObjectGetSpherePositionNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5418],
-        ),
-    ),
-    (
-        5433,
-        Instruction::new(
-            "OpHitObjectGetSphereRadiusNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5418],
-        ),
-    ),
-    (
-        5434,
-        Instruction::new(
-            "OpHitObjectGetLSSPositionsNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5435,
-        Instruction::new(
-            "OpHitObjectGetLSSRadiiNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5436,
-        Instruction::new(
-            "OpHitObjectIsSphereHitNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5418],
-        ),
-    ),
-    (
-        5437,
-        Instruction::new(
-            "OpHitObjectIsLSSHitNV",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5438,
-        Instruction::new(
-            "OpRayQueryIsSphereHitNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5418],
-        ),
-    ),
-    (
-        5439,
-        Instruction::new(
-            "OpRayQueryIsLSSHitNV",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5419],
-        ),
-    ),
-    (
-        5571,
-        Instruction::new(
-            "OpSubgroupShuffleINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5568],
-        ),
-    ),
-    (
-        5572,
-        Instruction::new(
-            "OpSubgroupShuffleDownINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5568],
-        ),
-    ),
-    (
-        5573,
-        Instruction::new(
-            "OpSubgroupShuffleUpINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5568],
-        ),
-    ),
-    (
-        5574,
-        Instruction::new(
-            "OpSubgroupShuffleXorINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5568],
-        ),
-    ),
-    (
-        5575,
-        Instruction::new(
-            "OpSubgroupBlockReadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5569],
-        ),
-    ),
+    (5398, Instruction::new("OpRawAccessChainNV", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), Optional(Mask(RAW_ACCESS_CHAIN_OPERANDS))], &[5414])),
+    (5427, Instruction::new("OpRayQueryGetIntersectionSpherePositionNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5418])),
+    (5428, Instruction::new("OpRayQueryGetIntersectionSphereRadiusNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5418])),
+    (5429, Instruction::new("OpRayQueryGetIntersectionLSSPositionsNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5419])),
+    (5430, Instruction::new("OpRayQueryGetIntersectionLSSRadiiNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5419])),
+    (5431, Instruction::new("OpRayQueryGetIntersectionLSSHitValueNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5419])),
+    (5432, Instruction::new("OpHitObjectGetSpherePositionNV", &[One(ResultType), One(Result), One(Id)], &[5418])),
+    (5433, Instruction::new("OpHitObjectGetSphereRadiusNV", &[One(ResultType), One(Result), One(Id)], &[5418])),
+    (5434, Instruction::new("OpHitObjectGetLSSPositionsNV", &[One(ResultType), One(Result), One(Id)], &[5419])),
+    (5435, Instruction::new("OpHitObjectGetLSSRadiiNV", &[One(ResultType), One(Result), One(Id)], &[5419])),
+    (5436, Instruction::new("OpHitObjectIsSphereHitNV", &[One(ResultType), One(Result), One(Id)], &[5418])),
+    (5437, Instruction::new("OpHitObjectIsLSSHitNV", &[One(ResultType), One(Result), One(Id)], &[5419])),
+    (5438, Instruction::new("OpRayQueryIsSphereHitNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5418])),
+    (5439, Instruction::new("OpRayQueryIsLSSHitNV", &[One(ResultType), One(Result), One(Id), One(Id)], &[5419])),
+    (5571, Instruction::new("OpSubgroupShuffleINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5568])),
+    (5572, Instruction::new("OpSubgroupShuffleDownINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5568])),
+    (5573, Instruction::new("OpSubgroupShuffleUpINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5568])),
+    (5574, Instruction::new("OpSubgroupShuffleXorINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5568])),
+    (5575, Instruction::new("OpSubgroupBlockReadINTEL", &[One(ResultType), One(Result), One(Id)], &[5569])),
     (5576, Instruction::new("OpSubgroupBlockWriteINTEL", &[One(Id), One(Id)], &[5569])),
-    (
-        5577,
-        Instruction::new(
-            "OpSubgroupImageBlockReadINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5570],
-        ),
-    ),
-    (
-        5578,
-        Instruction::new(
-            "OpSubgroupImageBlockWriteINTEL",
-            &[One(Id), One(Id), One(Id)],
-            &[5570],
-        ),
-    ),
-    (
-        5580,
-        Instruction::new(
-            "OpSubgroupImageMediaBlockReadINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5579],
-        ),
-    ),
-    (
-        5581,
-        Instruction::new(
-            "OpSubgroupImageMediaBlockWriteINTEL",
-            &[One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5579],
-        ),
-    ),
-    (
-        5585,
-        Instruction::new(
-            "OpUCountLeadingZerosINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5586,
-        Instruction::new(
-            "OpUCountTrailingZerosINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5587,
-        Instruction::new(
-            "OpAbsISubINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5588,
-        Instruction::new(
-            "OpAbsUSubINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5589,
-        Instruction::new(
-            "OpIAddSatINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5590,
-        Instruction::new(
-            "OpUAddSatINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5591,
-        Instruction::new(
-            "OpIAverageINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5592,
-        Instruction::new(
-            "OpUAverageINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5593,
-        Instruction::new(
-            "OpIAverageRoundedINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5594,
-        Instruction::new(
-            "OpUAverageRoundedINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5595,
-        Instruction::new(
-            "OpISubSatINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5596,
-        Instruction::new(
-            "OpUSubSatINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5597,
-        Instruction::new(
-            "OpIMul32x16INTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5598,
-        Instruction::new(
-            "OpUMul32x16INTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5584],
-        ),
-    ),
-    (
-        5600,
-        Instruction::new(
-            "OpConstantFunctionPointerINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5603],
-        ),
-    ),
-    (
-        5601,
-        Instruction::new(
-            "OpFunctionPointerCallINTEL",
-            &[One(ResultType), One(Result), Any(Id)],
-            &[5603],
-        ),
-    ),
+    (5577, Instruction::new("OpSubgroupImageBlockReadINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5570])),
+    (5578, Instruction::new("OpSubgroupImageBlockWriteINTEL", &[One(Id), One(Id), One(Id)], &[5570])),
+    (5580, Instruction::new("OpSubgroupImageMediaBlockReadINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5579])),
+    (5581, Instruction::new("OpSubgroupImageMediaBlockWriteINTEL", &[One(Id), One(Id), One(Id), One(Id), One(Id)], &[5579])),
+    (5585, Instruction::new("OpUCountLeadingZerosINTEL", &[One(ResultType), One(Result), One(Id)], &[5584])),
+    (5586, Instruction::new("OpUCountTrailingZerosINTEL", &[One(ResultType), One(Result), One(Id)], &[5584])),
+    (5587, Instruction::new("OpAbsISubINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5588, Instruction::new("OpAbsUSubINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5589, Instruction::new("OpIAddSatINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5590, Instruction::new("OpUAddSatINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5591, Instruction::new("OpIAverageINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5592, Instruction::new("OpUAverageINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5593, Instruction::new("OpIAverageRoundedINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5594, Instruction::new("OpUAverageRoundedINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5595, Instruction::new("OpISubSatINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5596, Instruction::new("OpUSubSatINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5597, Instruction::new("OpIMul32x16INTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5598, Instruction::new("OpUMul32x16INTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5584])),
+    (5600, Instruction::new("OpConstantFunctionPointerINTEL", &[One(ResultType), One(Result), One(Id)], &[5603])),
+    (5601, Instruction::new("OpFunctionPointerCallINTEL", &[One(ResultType), One(Result), Any(Id)], &[5603])),
     (5609, Instruction::new("OpAsmTargetINTEL", &[One(Result), One(Text)], &[5606])),
-    (
-        5610,
-        Instruction::new(
-            "OpAsmINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Text), One(Text)],
-            &[5606],
-        ),
-    ),
-    (
-        5611,
-        Instruction::new(
-            "OpAsmCallINTEL",
-            &[One(ResultType), One(Result), One(Id), Any(Id)],
-            &[5606],
-        ),
-    ),
-    (
-        5614,
-        Instruction::new(
-            "OpAtomicFMinEXT",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5616, 5612, 5613, 5404],
-        ),
-    ),
-    (
-        5615,
-        Instruction::new(
-            "OpAtomicFMaxEXT",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5616, 5612, 5613, 5404],
-        ),
-    ),
+    (5610, Instruction::new("OpAsmINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Text), One(Text)], &[5606])),
+    (5611, Instruction::new("OpAsmCallINTEL", &[One(ResultType), One(Result), One(Id), Any(Id)], &[5606])),
+    (5614, Instruction::new("OpAtomicFMinEXT", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5616, 5612, 5613, 5404])),
+    (5615, Instruction::new("OpAtomicFMaxEXT", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5616, 5612, 5613, 5404])),
     (5630, Instruction::new("OpAssumeTrueKHR", &[One(Id)], &[5629])),
-    (
-        5631,
-        Instruction::new(
-            "OpExpectKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5629],
-        ),
-    ),
-    (
-        5632,
-        Instruction::new("OpDecorateString", &[One(Id), One(Value(DECORATION))], &[]),
-    ),
-    (
-        5633,
-        Instruction::new(
-            "OpMemberDecorateString",
-            &[One(Id), One(Literal), One(Value(DECORATION))],
-            &[],
-        ),
-    ),
-    (
-        5699,
-        Instruction::new(
-            "OpVmeImageINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
+    (5631, Instruction::new("OpExpectKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[5629])),
+    (5632, Instruction::new("OpDecorateString", &[One(Id), One(Value(DECORATION))], &[])),
+    (5633, Instruction::new("OpMemberDecorateString", &[One(Id), One(Literal), One(Value(DECORATION))], &[])),
+    (5699, Instruction::new("OpVmeImageINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
     (5700, Instruction::new("OpTypeVmeImageINTEL", &[One(Result), One(Id)], &[5696])),
     (5701, Instruction::new("OpTypeAvcImePayloadINTEL", &[One(Result)], &[5696])),
     (5702, Instruction::new("OpTypeAvcRefPayloadINTEL", &[One(Result)], &[5696])),
@@ -5982,2475 +1796,243 @@ pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[
     (5704, Instruction::new("OpTypeAvcMcePayloadINTEL", &[One(Result)], &[5696])),
     (5705, Instruction::new("OpTypeAvcMceResultINTEL", &[One(Result)], &[5696])),
     (5706, Instruction::new("OpTypeAvcImeResultINTEL", &[One(Result)], &[5696])),
-    (
-        5707,
-        Instruction::new(
-            "OpTypeAvcImeResultSingleReferenceStreamoutINTEL",
-            &[One(Result)],
-            &[5696],
-        ),
-    ),
-    (
-        5708,
-        Instruction::new(
-            "OpTypeAvcImeResultDualReferenceStreamoutINTEL",
-            &[One(Result)],
-            &[5696],
-        ),
-    ),
-    (
-        5709,
-        Instruction::new(
-            "OpTypeAvcImeSingleReferenceStreaminINTEL",
-            &[One(Result)],
-            &[5696],
-        ),
-    ),
-    (
-        5710,
-        Instruction::new(
-            "OpTypeAvcImeDualReferenceStreaminINTEL",
-            &[One(Result)],
-            &[5696],
-        ),
-    ),
+    (5707, Instruction::new("OpTypeAvcImeResultSingleReferenceStreamoutINTEL", &[One(Result)], &[5696])),
+    (5708, Instruction::new("OpTypeAvcImeResultDualReferenceStreamoutINTEL", &[One(Result)], &[5696])),
+    (5709, Instruction::new("OpTypeAvcImeSingleReferenceStreaminINTEL", &[One(Result)], &[5696])),
+    (5710, Instruction::new("OpTypeAvcImeDualReferenceStreaminINTEL", &[One(Result)], &[5696])),
     (5711, Instruction::new("OpTypeAvcRefResultINTEL", &[One(Result)], &[5696])),
     (5712, Instruction::new("OpTypeAvcSicResultINTEL", &[One(Result)], &[5696])),
-    (
-        5713,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultInterBaseMultiReferencePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5714,
-        Instruction::new(
-            "OpSubgroupAvcMceSetInterBaseMultiReferencePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5715,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultInterShapePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5716,
-        Instruction::new(
-            "OpSubgroupAvcMceSetInterShapePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5717,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultInterDirectionPenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5718,
-        Instruction::new(
-            "OpSubgroupAvcMceSetInterDirectionPenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5719,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultIntraLumaShapePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5720,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultInterMotionVectorCostTableINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5721,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultHighPenaltyCostTableINTEL",
-            &[One(ResultType), One(Result)],
-            &[5696],
-        ),
-    ),
-    (
-        5722,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultMediumPenaltyCostTableINTEL",
-            &[One(ResultType), One(Result)],
-            &[5696],
-        ),
-    ),
-    (
-        5723,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultLowPenaltyCostTableINTEL",
-            &[One(ResultType), One(Result)],
-            &[5696],
-        ),
-    ),
-    (
-        5724,
-        Instruction::new(
-            "OpSubgroupAvcMceSetMotionVectorCostFunctionINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5725,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultIntraLumaModePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5726,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultNonDcLumaIntraPenaltyINTEL",
-            &[One(ResultType), One(Result)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5727,
-        Instruction::new(
-            "OpSubgroupAvcMceGetDefaultIntraChromaModeBasePenaltyINTEL",
-            &[One(ResultType), One(Result)],
-            &[5696, 5698],
-        ),
-    ),
-    (
-        5728,
-        Instruction::new(
-            "OpSubgroupAvcMceSetAcOnlyHaarINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5729,
-        Instruction::new(
-            "OpSubgroupAvcMceSetSourceInterlacedFieldPolarityINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5730,
-        Instruction::new(
-            "OpSubgroupAvcMceSetSingleReferenceInterlacedFieldPolarityINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5731,
-        Instruction::new(
-            "OpSubgroupAvcMceSetDualReferenceInterlacedFieldPolaritiesINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5732,
-        Instruction::new(
-            "OpSubgroupAvcMceConvertToImePayloadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5733,
-        Instruction::new(
-            "OpSubgroupAvcMceConvertToImeResultINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5734,
-        Instruction::new(
-            "OpSubgroupAvcMceConvertToRefPayloadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5735,
-        Instruction::new(
-            "OpSubgroupAvcMceConvertToRefResultINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5736,
-        Instruction::new(
-            "OpSubgroupAvcMceConvertToSicPayloadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5737,
-        Instruction::new(
-            "OpSubgroupAvcMceConvertToSicResultINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5738,
-        Instruction::new(
-            "OpSubgroupAvcMceGetMotionVectorsINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5739,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterDistortionsINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5740,
-        Instruction::new(
-            "OpSubgroupAvcMceGetBestInterDistortionsINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5741,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterMajorShapeINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5742,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterMinorShapeINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5743,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterDirectionsINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5744,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterMotionVectorCountINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5745,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterReferenceIdsINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5746,
-        Instruction::new(
-            "OpSubgroupAvcMceGetInterReferenceInterlacedFieldPolaritiesINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5747,
-        Instruction::new(
-            "OpSubgroupAvcImeInitializeINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5748,
-        Instruction::new(
-            "OpSubgroupAvcImeSetSingleReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5749,
-        Instruction::new(
-            "OpSubgroupAvcImeSetDualReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5750,
-        Instruction::new(
-            "OpSubgroupAvcImeRefWindowSizeINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5751,
-        Instruction::new(
-            "OpSubgroupAvcImeAdjustRefOffsetINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5752,
-        Instruction::new(
-            "OpSubgroupAvcImeConvertToMcePayloadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5753,
-        Instruction::new(
-            "OpSubgroupAvcImeSetMaxMotionVectorCountINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5754,
-        Instruction::new(
-            "OpSubgroupAvcImeSetUnidirectionalMixDisableINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5755,
-        Instruction::new(
-            "OpSubgroupAvcImeSetEarlySearchTerminationThresholdINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5756,
-        Instruction::new(
-            "OpSubgroupAvcImeSetWeightedSadINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5757,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithSingleReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5758,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithDualReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5759,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithSingleReferenceStreaminINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5760,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithDualReferenceStreaminINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5761,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithSingleReferenceStreamoutINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5762,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithDualReferenceStreamoutINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5763,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithSingleReferenceStreaminoutINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5764,
-        Instruction::new(
-            "OpSubgroupAvcImeEvaluateWithDualReferenceStreaminoutINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5765,
-        Instruction::new(
-            "OpSubgroupAvcImeConvertToMceResultINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5766,
-        Instruction::new(
-            "OpSubgroupAvcImeGetSingleReferenceStreaminINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5767,
-        Instruction::new(
-            "OpSubgroupAvcImeGetDualReferenceStreaminINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5768,
-        Instruction::new(
-            "OpSubgroupAvcImeStripSingleReferenceStreamoutINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5769,
-        Instruction::new(
-            "OpSubgroupAvcImeStripDualReferenceStreamoutINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5770,
-        Instruction::new(
-            "OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeMotionVectorsINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5771,
-        Instruction::new(
-            "OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeDistortionsINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5772,
-        Instruction::new(
-            "OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeReferenceIdsINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5773,
-        Instruction::new(
-            "OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeMotionVectorsINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5774,
-        Instruction::new(
-            "OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeDistortionsINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5775,
-        Instruction::new(
-            "OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeReferenceIdsINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5776,
-        Instruction::new(
-            "OpSubgroupAvcImeGetBorderReachedINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5777,
-        Instruction::new(
-            "OpSubgroupAvcImeGetTruncatedSearchIndicationINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5778,
-        Instruction::new(
-            "OpSubgroupAvcImeGetUnidirectionalEarlySearchTerminationINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5779,
-        Instruction::new(
-            "OpSubgroupAvcImeGetWeightingPatternMinimumMotionVectorINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5780,
-        Instruction::new(
-            "OpSubgroupAvcImeGetWeightingPatternMinimumDistortionINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5781,
-        Instruction::new(
-            "OpSubgroupAvcFmeInitializeINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5696],
-        ),
-    ),
-    (
-        5782,
-        Instruction::new(
-            "OpSubgroupAvcBmeInitializeINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5696],
-        ),
-    ),
-    (
-        5783,
-        Instruction::new(
-            "OpSubgroupAvcRefConvertToMcePayloadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5784,
-        Instruction::new(
-            "OpSubgroupAvcRefSetBidirectionalMixDisableINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5785,
-        Instruction::new(
-            "OpSubgroupAvcRefSetBilinearFilterEnableINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5786,
-        Instruction::new(
-            "OpSubgroupAvcRefEvaluateWithSingleReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5787,
-        Instruction::new(
-            "OpSubgroupAvcRefEvaluateWithDualReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5788,
-        Instruction::new(
-            "OpSubgroupAvcRefEvaluateWithMultiReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5789,
-        Instruction::new(
-            "OpSubgroupAvcRefEvaluateWithMultiReferenceInterlacedINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5790,
-        Instruction::new(
-            "OpSubgroupAvcRefConvertToMceResultINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5791,
-        Instruction::new(
-            "OpSubgroupAvcSicInitializeINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5792,
-        Instruction::new(
-            "OpSubgroupAvcSicConfigureSkcINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5696],
-        ),
-    ),
-    (
-        5793,
-        Instruction::new(
-            "OpSubgroupAvcSicConfigureIpeLumaINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5794,
-        Instruction::new(
-            "OpSubgroupAvcSicConfigureIpeLumaChromaINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[5696, 5698],
-        ),
-    ),
-    (
-        5795,
-        Instruction::new(
-            "OpSubgroupAvcSicGetMotionVectorMaskINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5796,
-        Instruction::new(
-            "OpSubgroupAvcSicConvertToMcePayloadINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5797,
-        Instruction::new(
-            "OpSubgroupAvcSicSetIntraLumaShapePenaltyINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5798,
-        Instruction::new(
-            "OpSubgroupAvcSicSetIntraLumaModeCostFunctionINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5799,
-        Instruction::new(
-            "OpSubgroupAvcSicSetIntraChromaModeCostFunctionINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696, 5698],
-        ),
-    ),
-    (
-        5800,
-        Instruction::new(
-            "OpSubgroupAvcSicSetBilinearFilterEnableINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5801,
-        Instruction::new(
-            "OpSubgroupAvcSicSetSkcForwardTransformEnableINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5802,
-        Instruction::new(
-            "OpSubgroupAvcSicSetBlockBasedRawSkipSadINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5803,
-        Instruction::new(
-            "OpSubgroupAvcSicEvaluateIpeINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5804,
-        Instruction::new(
-            "OpSubgroupAvcSicEvaluateWithSingleReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5805,
-        Instruction::new(
-            "OpSubgroupAvcSicEvaluateWithDualReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5806,
-        Instruction::new(
-            "OpSubgroupAvcSicEvaluateWithMultiReferenceINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5807,
-        Instruction::new(
-            "OpSubgroupAvcSicEvaluateWithMultiReferenceInterlacedINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5808,
-        Instruction::new(
-            "OpSubgroupAvcSicConvertToMceResultINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5809,
-        Instruction::new(
-            "OpSubgroupAvcSicGetIpeLumaShapeINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5810,
-        Instruction::new(
-            "OpSubgroupAvcSicGetBestIpeLumaDistortionINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5811,
-        Instruction::new(
-            "OpSubgroupAvcSicGetBestIpeChromaDistortionINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5812,
-        Instruction::new(
-            "OpSubgroupAvcSicGetPackedIpeLumaModesINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5813,
-        Instruction::new(
-            "OpSubgroupAvcSicGetIpeChromaModeINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696, 5698],
-        ),
-    ),
-    (
-        5814,
-        Instruction::new(
-            "OpSubgroupAvcSicGetPackedSkcLumaCountThresholdINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5815,
-        Instruction::new(
-            "OpSubgroupAvcSicGetPackedSkcLumaSumThresholdINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696, 5697],
-        ),
-    ),
-    (
-        5816,
-        Instruction::new(
-            "OpSubgroupAvcSicGetInterRawSadsINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5696],
-        ),
-    ),
-    (
-        5818,
-        Instruction::new(
-            "OpVariableLengthArrayINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5817],
-        ),
-    ),
-    (
-        5819,
-        Instruction::new("OpSaveMemoryINTEL", &[One(ResultType), One(Result)], &[5817]),
-    ),
+    (5713, Instruction::new("OpSubgroupAvcMceGetDefaultInterBaseMultiReferencePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5714, Instruction::new("OpSubgroupAvcMceSetInterBaseMultiReferencePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5715, Instruction::new("OpSubgroupAvcMceGetDefaultInterShapePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5716, Instruction::new("OpSubgroupAvcMceSetInterShapePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5717, Instruction::new("OpSubgroupAvcMceGetDefaultInterDirectionPenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5718, Instruction::new("OpSubgroupAvcMceSetInterDirectionPenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5719, Instruction::new("OpSubgroupAvcMceGetDefaultIntraLumaShapePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696, 5697])),
+    (5720, Instruction::new("OpSubgroupAvcMceGetDefaultInterMotionVectorCostTableINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5721, Instruction::new("OpSubgroupAvcMceGetDefaultHighPenaltyCostTableINTEL", &[One(ResultType), One(Result)], &[5696])),
+    (5722, Instruction::new("OpSubgroupAvcMceGetDefaultMediumPenaltyCostTableINTEL", &[One(ResultType), One(Result)], &[5696])),
+    (5723, Instruction::new("OpSubgroupAvcMceGetDefaultLowPenaltyCostTableINTEL", &[One(ResultType), One(Result)], &[5696])),
+    (5724, Instruction::new("OpSubgroupAvcMceSetMotionVectorCostFunctionINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5725, Instruction::new("OpSubgroupAvcMceGetDefaultIntraLumaModePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696, 5697])),
+    (5726, Instruction::new("OpSubgroupAvcMceGetDefaultNonDcLumaIntraPenaltyINTEL", &[One(ResultType), One(Result)], &[5696, 5697])),
+    (5727, Instruction::new("OpSubgroupAvcMceGetDefaultIntraChromaModeBasePenaltyINTEL", &[One(ResultType), One(Result)], &[5696, 5698])),
+    (5728, Instruction::new("OpSubgroupAvcMceSetAcOnlyHaarINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5729, Instruction::new("OpSubgroupAvcMceSetSourceInterlacedFieldPolarityINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5730, Instruction::new("OpSubgroupAvcMceSetSingleReferenceInterlacedFieldPolarityINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5731, Instruction::new("OpSubgroupAvcMceSetDualReferenceInterlacedFieldPolaritiesINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5732, Instruction::new("OpSubgroupAvcMceConvertToImePayloadINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5733, Instruction::new("OpSubgroupAvcMceConvertToImeResultINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5734, Instruction::new("OpSubgroupAvcMceConvertToRefPayloadINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5735, Instruction::new("OpSubgroupAvcMceConvertToRefResultINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5736, Instruction::new("OpSubgroupAvcMceConvertToSicPayloadINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5737, Instruction::new("OpSubgroupAvcMceConvertToSicResultINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5738, Instruction::new("OpSubgroupAvcMceGetMotionVectorsINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5739, Instruction::new("OpSubgroupAvcMceGetInterDistortionsINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5740, Instruction::new("OpSubgroupAvcMceGetBestInterDistortionsINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5741, Instruction::new("OpSubgroupAvcMceGetInterMajorShapeINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5742, Instruction::new("OpSubgroupAvcMceGetInterMinorShapeINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5743, Instruction::new("OpSubgroupAvcMceGetInterDirectionsINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5744, Instruction::new("OpSubgroupAvcMceGetInterMotionVectorCountINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5745, Instruction::new("OpSubgroupAvcMceGetInterReferenceIdsINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5746, Instruction::new("OpSubgroupAvcMceGetInterReferenceInterlacedFieldPolaritiesINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5747, Instruction::new("OpSubgroupAvcImeInitializeINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5748, Instruction::new("OpSubgroupAvcImeSetSingleReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5749, Instruction::new("OpSubgroupAvcImeSetDualReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5750, Instruction::new("OpSubgroupAvcImeRefWindowSizeINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5751, Instruction::new("OpSubgroupAvcImeAdjustRefOffsetINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5752, Instruction::new("OpSubgroupAvcImeConvertToMcePayloadINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5753, Instruction::new("OpSubgroupAvcImeSetMaxMotionVectorCountINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5754, Instruction::new("OpSubgroupAvcImeSetUnidirectionalMixDisableINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5755, Instruction::new("OpSubgroupAvcImeSetEarlySearchTerminationThresholdINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5756, Instruction::new("OpSubgroupAvcImeSetWeightedSadINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5757, Instruction::new("OpSubgroupAvcImeEvaluateWithSingleReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5758, Instruction::new("OpSubgroupAvcImeEvaluateWithDualReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5759, Instruction::new("OpSubgroupAvcImeEvaluateWithSingleReferenceStreaminINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5760, Instruction::new("OpSubgroupAvcImeEvaluateWithDualReferenceStreaminINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5761, Instruction::new("OpSubgroupAvcImeEvaluateWithSingleReferenceStreamoutINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5762, Instruction::new("OpSubgroupAvcImeEvaluateWithDualReferenceStreamoutINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5763, Instruction::new("OpSubgroupAvcImeEvaluateWithSingleReferenceStreaminoutINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5764, Instruction::new("OpSubgroupAvcImeEvaluateWithDualReferenceStreaminoutINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5765, Instruction::new("OpSubgroupAvcImeConvertToMceResultINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5766, Instruction::new("OpSubgroupAvcImeGetSingleReferenceStreaminINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5767, Instruction::new("OpSubgroupAvcImeGetDualReferenceStreaminINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5768, Instruction::new("OpSubgroupAvcImeStripSingleReferenceStreamoutINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5769, Instruction::new("OpSubgroupAvcImeStripDualReferenceStreamoutINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5770, Instruction::new("OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeMotionVectorsINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5771, Instruction::new("OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeDistortionsINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5772, Instruction::new("OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeReferenceIdsINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5773, Instruction::new("OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeMotionVectorsINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5774, Instruction::new("OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeDistortionsINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5775, Instruction::new("OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeReferenceIdsINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5776, Instruction::new("OpSubgroupAvcImeGetBorderReachedINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5777, Instruction::new("OpSubgroupAvcImeGetTruncatedSearchIndicationINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5778, Instruction::new("OpSubgroupAvcImeGetUnidirectionalEarlySearchTerminationINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5779, Instruction::new("OpSubgroupAvcImeGetWeightingPatternMinimumMotionVectorINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5780, Instruction::new("OpSubgroupAvcImeGetWeightingPatternMinimumDistortionINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5781, Instruction::new("OpSubgroupAvcFmeInitializeINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5782, Instruction::new("OpSubgroupAvcBmeInitializeINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5783, Instruction::new("OpSubgroupAvcRefConvertToMcePayloadINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5784, Instruction::new("OpSubgroupAvcRefSetBidirectionalMixDisableINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5785, Instruction::new("OpSubgroupAvcRefSetBilinearFilterEnableINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5786, Instruction::new("OpSubgroupAvcRefEvaluateWithSingleReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5787, Instruction::new("OpSubgroupAvcRefEvaluateWithDualReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5788, Instruction::new("OpSubgroupAvcRefEvaluateWithMultiReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5789, Instruction::new("OpSubgroupAvcRefEvaluateWithMultiReferenceInterlacedINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5790, Instruction::new("OpSubgroupAvcRefConvertToMceResultINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5791, Instruction::new("OpSubgroupAvcSicInitializeINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5792, Instruction::new("OpSubgroupAvcSicConfigureSkcINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5793, Instruction::new("OpSubgroupAvcSicConfigureIpeLumaINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696, 5697])),
+    (5794, Instruction::new("OpSubgroupAvcSicConfigureIpeLumaChromaINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[5696, 5698])),
+    (5795, Instruction::new("OpSubgroupAvcSicGetMotionVectorMaskINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5796, Instruction::new("OpSubgroupAvcSicConvertToMcePayloadINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5797, Instruction::new("OpSubgroupAvcSicSetIntraLumaShapePenaltyINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5798, Instruction::new("OpSubgroupAvcSicSetIntraLumaModeCostFunctionINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696, 5697])),
+    (5799, Instruction::new("OpSubgroupAvcSicSetIntraChromaModeCostFunctionINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696, 5698])),
+    (5800, Instruction::new("OpSubgroupAvcSicSetBilinearFilterEnableINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5801, Instruction::new("OpSubgroupAvcSicSetSkcForwardTransformEnableINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5802, Instruction::new("OpSubgroupAvcSicSetBlockBasedRawSkipSadINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696])),
+    (5803, Instruction::new("OpSubgroupAvcSicEvaluateIpeINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[5696, 5697])),
+    (5804, Instruction::new("OpSubgroupAvcSicEvaluateWithSingleReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5805, Instruction::new("OpSubgroupAvcSicEvaluateWithDualReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5806, Instruction::new("OpSubgroupAvcSicEvaluateWithMultiReferenceINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id)], &[5696])),
+    (5807, Instruction::new("OpSubgroupAvcSicEvaluateWithMultiReferenceInterlacedINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[5696])),
+    (5808, Instruction::new("OpSubgroupAvcSicConvertToMceResultINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5809, Instruction::new("OpSubgroupAvcSicGetIpeLumaShapeINTEL", &[One(ResultType), One(Result), One(Id)], &[5696, 5697])),
+    (5810, Instruction::new("OpSubgroupAvcSicGetBestIpeLumaDistortionINTEL", &[One(ResultType), One(Result), One(Id)], &[5696, 5697])),
+    (5811, Instruction::new("OpSubgroupAvcSicGetBestIpeChromaDistortionINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5812, Instruction::new("OpSubgroupAvcSicGetPackedIpeLumaModesINTEL", &[One(ResultType), One(Result), One(Id)], &[5696, 5697])),
+    (5813, Instruction::new("OpSubgroupAvcSicGetIpeChromaModeINTEL", &[One(ResultType), One(Result), One(Id)], &[5696, 5698])),
+    (5814, Instruction::new("OpSubgroupAvcSicGetPackedSkcLumaCountThresholdINTEL", &[One(ResultType), One(Result), One(Id)], &[5696, 5697])),
+    (5815, Instruction::new("OpSubgroupAvcSicGetPackedSkcLumaSumThresholdINTEL", &[One(ResultType), One(Result), One(Id)], &[5696, 5697])),
+    (5816, Instruction::new("OpSubgroupAvcSicGetInterRawSadsINTEL", &[One(ResultType), One(Result), One(Id)], &[5696])),
+    (5818, Instruction::new("OpVariableLengthArrayINTEL", &[One(ResultType), One(Result), One(Id)], &[5817])),
+    (5819, Instruction::new("OpSaveMemoryINTEL", &[One(ResultType), One(Result)], &[5817])),
     (5820, Instruction::new("OpRestoreMemoryINTEL", &[One(Id)], &[5817])),
-    (
-        5840,
-        Instruction::new(
-            "OpArbitraryFloatSinCosPiALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5841,
-        Instruction::new(
-            "OpArbitraryFloatCastALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5842,
-        Instruction::new(
-            "OpArbitraryFloatCastFromIntALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5843,
-        Instruction::new(
-            "OpArbitraryFloatCastToIntALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5846,
-        Instruction::new(
-            "OpArbitraryFloatAddALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5847,
-        Instruction::new(
-            "OpArbitraryFloatSubALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5848,
-        Instruction::new(
-            "OpArbitraryFloatMulALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5849,
-        Instruction::new(
-            "OpArbitraryFloatDivALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5850,
-        Instruction::new(
-            "OpArbitraryFloatGTALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5851,
-        Instruction::new(
-            "OpArbitraryFloatGEALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5852,
-        Instruction::new(
-            "OpArbitraryFloatLTALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5853,
-        Instruction::new(
-            "OpArbitraryFloatLEALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5854,
-        Instruction::new(
-            "OpArbitraryFloatEQALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5855,
-        Instruction::new(
-            "OpArbitraryFloatRecipALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5856,
-        Instruction::new(
-            "OpArbitraryFloatRSqrtALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5857,
-        Instruction::new(
-            "OpArbitraryFloatCbrtALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5858,
-        Instruction::new(
-            "OpArbitraryFloatHypotALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5859,
-        Instruction::new(
-            "OpArbitraryFloatSqrtALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5860,
-        Instruction::new(
-            "OpArbitraryFloatLogINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5861,
-        Instruction::new(
-            "OpArbitraryFloatLog2INTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5862,
-        Instruction::new(
-            "OpArbitraryFloatLog10INTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5863,
-        Instruction::new(
-            "OpArbitraryFloatLog1pINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5864,
-        Instruction::new(
-            "OpArbitraryFloatExpINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5865,
-        Instruction::new(
-            "OpArbitraryFloatExp2INTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5866,
-        Instruction::new(
-            "OpArbitraryFloatExp10INTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5867,
-        Instruction::new(
-            "OpArbitraryFloatExpm1INTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5868,
-        Instruction::new(
-            "OpArbitraryFloatSinINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5869,
-        Instruction::new(
-            "OpArbitraryFloatCosINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5870,
-        Instruction::new(
-            "OpArbitraryFloatSinCosINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5871,
-        Instruction::new(
-            "OpArbitraryFloatSinPiINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5872,
-        Instruction::new(
-            "OpArbitraryFloatCosPiINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5873,
-        Instruction::new(
-            "OpArbitraryFloatASinINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5874,
-        Instruction::new(
-            "OpArbitraryFloatASinPiINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5875,
-        Instruction::new(
-            "OpArbitraryFloatACosINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5876,
-        Instruction::new(
-            "OpArbitraryFloatACosPiINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5877,
-        Instruction::new(
-            "OpArbitraryFloatATanINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5878,
-        Instruction::new(
-            "OpArbitraryFloatATanPiINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5879,
-        Instruction::new(
-            "OpArbitraryFloatATan2INTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5880,
-        Instruction::new(
-            "OpArbitraryFloatPowINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5881,
-        Instruction::new(
-            "OpArbitraryFloatPowRINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
-    (
-        5882,
-        Instruction::new(
-            "OpArbitraryFloatPowNINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5845],
-        ),
-    ),
+    (5840, Instruction::new("OpArbitraryFloatSinCosPiALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5841, Instruction::new("OpArbitraryFloatCastALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5842, Instruction::new("OpArbitraryFloatCastFromIntALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5843, Instruction::new("OpArbitraryFloatCastToIntALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5846, Instruction::new("OpArbitraryFloatAddALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5847, Instruction::new("OpArbitraryFloatSubALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5848, Instruction::new("OpArbitraryFloatMulALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5849, Instruction::new("OpArbitraryFloatDivALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5850, Instruction::new("OpArbitraryFloatGTALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal)], &[5845])),
+    (5851, Instruction::new("OpArbitraryFloatGEALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal)], &[5845])),
+    (5852, Instruction::new("OpArbitraryFloatLTALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal)], &[5845])),
+    (5853, Instruction::new("OpArbitraryFloatLEALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal)], &[5845])),
+    (5854, Instruction::new("OpArbitraryFloatEQALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal)], &[5845])),
+    (5855, Instruction::new("OpArbitraryFloatRecipALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5856, Instruction::new("OpArbitraryFloatRSqrtALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5857, Instruction::new("OpArbitraryFloatCbrtALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5858, Instruction::new("OpArbitraryFloatHypotALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5859, Instruction::new("OpArbitraryFloatSqrtALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5860, Instruction::new("OpArbitraryFloatLogINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5861, Instruction::new("OpArbitraryFloatLog2INTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5862, Instruction::new("OpArbitraryFloatLog10INTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5863, Instruction::new("OpArbitraryFloatLog1pINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5864, Instruction::new("OpArbitraryFloatExpINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5865, Instruction::new("OpArbitraryFloatExp2INTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5866, Instruction::new("OpArbitraryFloatExp10INTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5867, Instruction::new("OpArbitraryFloatExpm1INTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5868, Instruction::new("OpArbitraryFloatSinINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5869, Instruction::new("OpArbitraryFloatCosINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5870, Instruction::new("OpArbitraryFloatSinCosINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5871, Instruction::new("OpArbitraryFloatSinPiINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5872, Instruction::new("OpArbitraryFloatCosPiINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5873, Instruction::new("OpArbitraryFloatASinINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5874, Instruction::new("OpArbitraryFloatASinPiINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5875, Instruction::new("OpArbitraryFloatACosINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5876, Instruction::new("OpArbitraryFloatACosPiINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5877, Instruction::new("OpArbitraryFloatATanINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5878, Instruction::new("OpArbitraryFloatATanPiINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5879, Instruction::new("OpArbitraryFloatATan2INTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5880, Instruction::new("OpArbitraryFloatPowINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5881, Instruction::new("OpArbitraryFloatPowRINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
+    (5882, Instruction::new("OpArbitraryFloatPowNINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5845])),
     (5887, Instruction::new("OpLoopControlINTEL", &[Any(Literal)], &[5886])),
-    (
-        5911,
-        Instruction::new("OpAliasDomainDeclINTEL", &[One(Result), Optional(Id)], &[5910]),
-    ),
-    (
-        5912,
-        Instruction::new(
-            "OpAliasScopeDeclINTEL",
-            &[One(Result), One(Id), Optional(Id)],
-            &[5910],
-        ),
-    ),
-    (
-        5913,
-        Instruction::new("OpAliasScopeListDeclINTEL", &[One(Result), Any(Id)], &[5910]),
-    ),
-    (
-        5923,
-        Instruction::new(
-            "OpFixedSqrtALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5924,
-        Instruction::new(
-            "OpFixedRecipALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5925,
-        Instruction::new(
-            "OpFixedRsqrtALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5926,
-        Instruction::new(
-            "OpFixedSinALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5927,
-        Instruction::new(
-            "OpFixedCosALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5928,
-        Instruction::new(
-            "OpFixedSinCosALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5929,
-        Instruction::new(
-            "OpFixedSinPiALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5930,
-        Instruction::new(
-            "OpFixedCosPiALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5931,
-        Instruction::new(
-            "OpFixedSinCosPiALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5932,
-        Instruction::new(
-            "OpFixedLogALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5933,
-        Instruction::new(
-            "OpFixedExpALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[5922],
-        ),
-    ),
-    (
-        5934,
-        Instruction::new(
-            "OpPtrCastToCrossWorkgroupALTERA",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5935],
-        ),
-    ),
-    (
-        5938,
-        Instruction::new(
-            "OpCrossWorkgroupCastToPtrALTERA",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5935],
-        ),
-    ),
-    (
-        5946,
-        Instruction::new(
-            "OpReadPipeBlockingALTERA",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5945],
-        ),
-    ),
-    (
-        5947,
-        Instruction::new(
-            "OpWritePipeBlockingALTERA",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[5945],
-        ),
-    ),
-    (
-        5949,
-        Instruction::new(
-            "OpFPGARegALTERA",
-            &[One(ResultType), One(Result), One(Id)],
-            &[5948],
-        ),
-    ),
-    (
-        6016,
-        Instruction::new(
-            "OpRayQueryGetRayTMinKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6017,
-        Instruction::new(
-            "OpRayQueryGetRayFlagsKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6018,
-        Instruction::new(
-            "OpRayQueryGetIntersectionTKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6019,
-        Instruction::new(
-            "OpRayQueryGetIntersectionInstanceCustomIndexKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6020,
-        Instruction::new(
-            "OpRayQueryGetIntersectionInstanceIdKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6021,
-        Instruction::new(
-            "OpRayQueryGetIntersectionInstanceShaderBindingTableRecordOffsetKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6022,
-        Instruction::new(
-            "OpRayQueryGetIntersectionGeometryIndexKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6023,
-        Instruction::new(
-            "OpRayQueryGetIntersectionPrimitiveIndexKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6024,
-        Instruction::new(
-            "OpRayQueryGetIntersectionBarycentricsKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6025,
-        Instruction::new(
-            "OpRayQueryGetIntersectionFrontFaceKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6026,
-        Instruction::new(
-            "OpRayQueryGetIntersectionCandidateAABBOpaqueKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6027,
-        Instruction::new(
-            "OpRayQueryGetIntersectionObjectRayDirectionKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6028,
-        Instruction::new(
-            "OpRayQueryGetIntersectionObjectRayOriginKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6029,
-        Instruction::new(
-            "OpRayQueryGetWorldRayDirectionKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6030,
-        Instruction::new(
-            "OpRayQueryGetWorldRayOriginKHR",
-            &[One(ResultType), One(Result), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6031,
-        Instruction::new(
-            "OpRayQueryGetIntersectionObjectToWorldKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6032,
-        Instruction::new(
-            "OpRayQueryGetIntersectionWorldToObjectKHR",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[4472],
-        ),
-    ),
-    (
-        6035,
-        Instruction::new(
-            "OpAtomicFAddEXT",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[6095, 6033, 6034, 5404],
-        ),
-    ),
-    (
-        6086,
-        Instruction::new(
-            "OpTypeBufferSurfaceINTEL",
-            &[One(Result), One(Value(ACCESS_QUALIFIER))],
-            &[5617],
-        ),
-    ),
+    (5911, Instruction::new("OpAliasDomainDeclINTEL", &[One(Result), Optional(Id)], &[5910])),
+    (5912, Instruction::new("OpAliasScopeDeclINTEL", &[One(Result), One(Id), Optional(Id)], &[5910])),
+    (5913, Instruction::new("OpAliasScopeListDeclINTEL", &[One(Result), Any(Id)], &[5910])),
+    (5923, Instruction::new("OpFixedSqrtALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5924, Instruction::new("OpFixedRecipALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5925, Instruction::new("OpFixedRsqrtALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5926, Instruction::new("OpFixedSinALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5927, Instruction::new("OpFixedCosALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5928, Instruction::new("OpFixedSinCosALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5929, Instruction::new("OpFixedSinPiALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5930, Instruction::new("OpFixedCosPiALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5931, Instruction::new("OpFixedSinCosPiALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5932, Instruction::new("OpFixedLogALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5933, Instruction::new("OpFixedExpALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal), One(Literal)], &[5922])),
+    (5934, Instruction::new("OpPtrCastToCrossWorkgroupALTERA", &[One(ResultType), One(Result), One(Id)], &[5935])),
+    (5938, Instruction::new("OpCrossWorkgroupCastToPtrALTERA", &[One(ResultType), One(Result), One(Id)], &[5935])),
+    (5946, Instruction::new("OpReadPipeBlockingALTERA", &[One(ResultType), One(Result), One(Id), One(Id)], &[5945])),
+    (5947, Instruction::new("OpWritePipeBlockingALTERA", &[One(ResultType), One(Result), One(Id), One(Id)], &[5945])),
+    (5949, Instruction::new("OpFPGARegALTERA", &[One(ResultType), One(Result), One(Id)], &[5948])),
+    (6016, Instruction::new("OpRayQueryGetRayTMinKHR", &[One(ResultType), One(Result), One(Id)], &[4472])),
+    (6017, Instruction::new("OpRayQueryGetRayFlagsKHR", &[One(ResultType), One(Result), One(Id)], &[4472])),
+    (6018, Instruction::new("OpRayQueryGetIntersectionTKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6019, Instruction::new("OpRayQueryGetIntersectionInstanceCustomIndexKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6020, Instruction::new("OpRayQueryGetIntersectionInstanceIdKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6021, Instruction::new("OpRayQueryGetIntersectionInstanceShaderBindingTableRecordOffsetKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6022, Instruction::new("OpRayQueryGetIntersectionGeometryIndexKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6023, Instruction::new("OpRayQueryGetIntersectionPrimitiveIndexKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6024, Instruction::new("OpRayQueryGetIntersectionBarycentricsKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6025, Instruction::new("OpRayQueryGetIntersectionFrontFaceKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6026, Instruction::new("OpRayQueryGetIntersectionCandidateAABBOpaqueKHR", &[One(ResultType), One(Result), One(Id)], &[4472])),
+    (6027, Instruction::new("OpRayQueryGetIntersectionObjectRayDirectionKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6028, Instruction::new("OpRayQueryGetIntersectionObjectRayOriginKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6029, Instruction::new("OpRayQueryGetWorldRayDirectionKHR", &[One(ResultType), One(Result), One(Id)], &[4472])),
+    (6030, Instruction::new("OpRayQueryGetWorldRayOriginKHR", &[One(ResultType), One(Result), One(Id)], &[4472])),
+    (6031, Instruction::new("OpRayQueryGetIntersectionObjectToWorldKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6032, Instruction::new("OpRayQueryGetIntersectionWorldToObjectKHR", &[One(ResultType), One(Result), One(Id), One(Id)], &[4472])),
+    (6035, Instruction::new("OpAtomicFAddEXT", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[6095, 6033, 6034, 5404])),
+    (6086, Instruction::new("OpTypeBufferSurfaceINTEL", &[One(Result), One(Value(ACCESS_QUALIFIER))], &[5617])),
     (6090, Instruction::new("OpTypeStructContinuedINTEL", &[Any(Id)], &[6089])),
     (6091, Instruction::new("OpConstantCompositeContinuedINTEL", &[Any(Id)], &[6089])),
-    (
-        6092,
-        Instruction::new("OpSpecConstantCompositeContinuedINTEL", &[Any(Id)], &[6089]),
-    ),
-    (
-        6096,
-        Instruction::new(
-            "OpCompositeConstructContinuedINTEL",
-            &[One(ResultType), One(Result), Any(Id)],
-            &[6089],
-        ),
-    ),
-    (
-        6116,
-        Instruction::new(
-            "OpConvertFToBF16INTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6115],
-        ),
-    ),
-    (
-        6117,
-        Instruction::new(
-            "OpConvertBF16ToFINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6115],
-        ),
-    ),
-    (
-        6142,
-        Instruction::new(
-            "OpControlBarrierArriveINTEL",
-            &[One(Id), One(Id), One(Id)],
-            &[6141],
-        ),
-    ),
-    (
-        6143,
-        Instruction::new(
-            "OpControlBarrierWaitINTEL",
-            &[One(Id), One(Id), One(Id)],
-            &[6141],
-        ),
-    ),
-    (
-        6145,
-        Instruction::new(
-            "OpArithmeticFenceEXT",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6144],
-        ),
-    ),
-    (
-        6163,
-        Instruction::new(
-            "OpTaskSequenceCreateALTERA",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[6162],
-        ),
-    ),
+    (6092, Instruction::new("OpSpecConstantCompositeContinuedINTEL", &[Any(Id)], &[6089])),
+    (6096, Instruction::new("OpCompositeConstructContinuedINTEL", &[One(ResultType), One(Result), Any(Id)], &[6089])),
+    (6116, Instruction::new("OpConvertFToBF16INTEL", &[One(ResultType), One(Result), One(Id)], &[6115])),
+    (6117, Instruction::new("OpConvertBF16ToFINTEL", &[One(ResultType), One(Result), One(Id)], &[6115])),
+    (6142, Instruction::new("OpControlBarrierArriveINTEL", &[One(Id), One(Id), One(Id)], &[6141])),
+    (6143, Instruction::new("OpControlBarrierWaitINTEL", &[One(Id), One(Id), One(Id)], &[6141])),
+    (6145, Instruction::new("OpArithmeticFenceEXT", &[One(ResultType), One(Result), One(Id)], &[6144])),
+    (6163, Instruction::new("OpTaskSequenceCreateALTERA", &[One(ResultType), One(Result), One(Id), One(Literal), One(Literal), One(Literal), One(Literal)], &[6162])),
     (6164, Instruction::new("OpTaskSequenceAsyncALTERA", &[One(Id), Any(Id)], &[6162])),
-    (
-        6165,
-        Instruction::new(
-            "OpTaskSequenceGetALTERA",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6162],
-        ),
-    ),
+    (6165, Instruction::new("OpTaskSequenceGetALTERA", &[One(ResultType), One(Result), One(Id)], &[6162])),
     (6166, Instruction::new("OpTaskSequenceReleaseALTERA", &[One(Id)], &[6162])),
     (6199, Instruction::new("OpTypeTaskSequenceALTERA", &[One(Result)], &[6162])),
-    (
-        6221,
-        Instruction::new(
-            "OpSubgroupBlockPrefetchINTEL",
-            &[One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))],
-            &[6220],
-        ),
-    ),
-    (
-        6231,
-        Instruction::new(
-            "OpSubgroup2DBlockLoadINTEL",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6228],
-        ),
-    ),
-    (
-        6232,
-        Instruction::new(
-            "OpSubgroup2DBlockLoadTransformINTEL",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6229],
-        ),
-    ),
-    (
-        6233,
-        Instruction::new(
-            "OpSubgroup2DBlockLoadTransposeINTEL",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6230],
-        ),
-    ),
-    (
-        6234,
-        Instruction::new(
-            "OpSubgroup2DBlockPrefetchINTEL",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6228],
-        ),
-    ),
-    (
-        6235,
-        Instruction::new(
-            "OpSubgroup2DBlockStoreINTEL",
-            &[
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-            ],
-            &[6228],
-        ),
-    ),
-    (
-        6237,
-        Instruction::new(
-            "OpSubgroupMatrixMultiplyAccumulateINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Id),
-                One(Id),
-                One(Id),
-                Optional(Mask(MATRIX_MULTIPLY_ACCUMULATE_OPERANDS)),
-            ],
-            &[6236],
-        ),
-    ),
-    (
-        6242,
-        Instruction::new(
-            "OpBitwiseFunctionINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)],
-            &[6241],
-        ),
-    ),
-    (
-        6244,
-        Instruction::new(
-            "OpUntypedVariableLengthArrayINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Id)],
-            &[6243],
-        ),
-    ),
-    (
-        6248,
-        Instruction::new("OpConditionalExtensionINTEL", &[One(Id), One(Text)], &[6245]),
-    ),
-    (
-        6249,
-        Instruction::new(
-            "OpConditionalEntryPointINTEL",
-            &[One(Id), One(Value(EXECUTION_MODEL)), One(Id), One(Text), Any(Id)],
-            &[6245],
-        ),
-    ),
-    (
-        6250,
-        Instruction::new(
-            "OpConditionalCapabilityINTEL",
-            &[One(Id), One(Value(CAPABILITY))],
-            &[6245],
-        ),
-    ),
-    (
-        6251,
-        Instruction::new(
-            "OpSpecConstantTargetINTEL",
-            &[One(ResultType), One(Result), One(Literal), Any(Literal)],
-            &[6246],
-        ),
-    ),
-    (
-        6252,
-        Instruction::new(
-            "OpSpecConstantArchitectureINTEL",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-                One(Literal),
-            ],
-            &[6246],
-        ),
-    ),
-    (
-        6253,
-        Instruction::new(
-            "OpSpecConstantCapabilitiesINTEL",
-            &[One(ResultType), One(Result), Any(Value(CAPABILITY))],
-            &[6246],
-        ),
-    ),
-    (
-        6254,
-        Instruction::new(
-            "OpConditionalCopyObjectINTEL",
-            &[One(ResultType), One(Result), Any(Id)],
-            &[6245],
-        ),
-    ),
-    (
-        6401,
-        Instruction::new(
-            "OpGroupIMulKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6402,
-        Instruction::new(
-            "OpGroupFMulKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6403,
-        Instruction::new(
-            "OpGroupBitwiseAndKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6404,
-        Instruction::new(
-            "OpGroupBitwiseOrKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6405,
-        Instruction::new(
-            "OpGroupBitwiseXorKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6406,
-        Instruction::new(
-            "OpGroupLogicalAndKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6407,
-        Instruction::new(
-            "OpGroupLogicalOrKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6408,
-        Instruction::new(
-            "OpGroupLogicalXorKHR",
-            &[
-                One(ResultType),
-                One(Result),
-                One(Id),
-                One(Value(GROUP_OPERATION)),
-                One(Id),
-            ],
-            &[6400],
-        ),
-    ),
-    (
-        6426,
-        Instruction::new(
-            "OpRoundFToTF32INTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6425],
-        ),
-    ),
-    (
-        6428,
-        Instruction::new(
-            "OpMaskedGatherINTEL",
-            &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Id)],
-            &[6427],
-        ),
-    ),
-    (
-        6429,
-        Instruction::new(
-            "OpMaskedScatterINTEL",
-            &[One(Id), One(Id), One(Literal), One(Id)],
-            &[6427],
-        ),
-    ),
-    (
-        6529,
-        Instruction::new(
-            "OpConvertHandleToImageINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6528],
-        ),
-    ),
-    (
-        6530,
-        Instruction::new(
-            "OpConvertHandleToSamplerINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6528],
-        ),
-    ),
-    (
-        6531,
-        Instruction::new(
-            "OpConvertHandleToSampledImageINTEL",
-            &[One(ResultType), One(Result), One(Id)],
-            &[6528],
-        ),
-    ),
+    (6221, Instruction::new("OpSubgroupBlockPrefetchINTEL", &[One(Id), One(Id), Optional(Mask(MEMORY_ACCESS))], &[6220])),
+    (6231, Instruction::new("OpSubgroup2DBlockLoadINTEL", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6228])),
+    (6232, Instruction::new("OpSubgroup2DBlockLoadTransformINTEL", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6229])),
+    (6233, Instruction::new("OpSubgroup2DBlockLoadTransposeINTEL", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6230])),
+    (6234, Instruction::new("OpSubgroup2DBlockPrefetchINTEL", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6228])),
+    (6235, Instruction::new("OpSubgroup2DBlockStoreINTEL", &[One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id), One(Id)], &[6228])),
+    (6237, Instruction::new("OpSubgroupMatrixMultiplyAccumulateINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id), Optional(Mask(MATRIX_MULTIPLY_ACCUMULATE_OPERANDS))], &[6236])),
+    (6242, Instruction::new("OpBitwiseFunctionINTEL", &[One(ResultType), One(Result), One(Id), One(Id), One(Id), One(Id)], &[6241])),
+    (6244, Instruction::new("OpUntypedVariableLengthArrayINTEL", &[One(ResultType), One(Result), One(Id), One(Id)], &[6243])),
+    (6248, Instruction::new("OpConditionalExtensionINTEL", &[One(Id), One(Text)], &[6245])),
+    (6249, Instruction::new("OpConditionalEntryPointINTEL", &[One(Id), One(Value(EXECUTION_MODEL)), One(Id), One(Text), Any(Id)], &[6245])),
+    (6250, Instruction::new("OpConditionalCapabilityINTEL", &[One(Id), One(Value(CAPABILITY))], &[6245])),
+    (6251, Instruction::new("OpSpecConstantTargetINTEL", &[One(ResultType), One(Result), One(Literal), Any(Literal)], &[6246])),
+    (6252, Instruction::new("OpSpecConstantArchitectureINTEL", &[One(ResultType), One(Result), One(Literal), One(Literal), One(Literal), One(Literal)], &[6246])),
+    (6253, Instruction::new("OpSpecConstantCapabilitiesINTEL", &[One(ResultType), One(Result), Any(Value(CAPABILITY))], &[6246])),
+    (6254, Instruction::new("OpConditionalCopyObjectINTEL", &[One(ResultType), One(Result), Any(Id)], &[6245])),
+    (6401, Instruction::new("OpGroupIMulKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6402, Instruction::new("OpGroupFMulKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6403, Instruction::new("OpGroupBitwiseAndKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6404, Instruction::new("OpGroupBitwiseOrKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6405, Instruction::new("OpGroupBitwiseXorKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6406, Instruction::new("OpGroupLogicalAndKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6407, Instruction::new("OpGroupLogicalOrKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6408, Instruction::new("OpGroupLogicalXorKHR", &[One(ResultType), One(Result), One(Id), One(Value(GROUP_OPERATION)), One(Id)], &[6400])),
+    (6426, Instruction::new("OpRoundFToTF32INTEL", &[One(ResultType), One(Result), One(Id)], &[6425])),
+    (6428, Instruction::new("OpMaskedGatherINTEL", &[One(ResultType), One(Result), One(Id), One(Literal), One(Id), One(Id)], &[6427])),
+    (6429, Instruction::new("OpMaskedScatterINTEL", &[One(Id), One(Id), One(Literal), One(Id)], &[6427])),
+    (6529, Instruction::new("OpConvertHandleToImageINTEL", &[One(ResultType), One(Result), One(Id)], &[6528])),
+    (6530, Instruction::new("OpConvertHandleToSamplerINTEL", &[One(ResultType), One(Result), One(Id)], &[6528])),
+    (6531, Instruction::new("OpConvertHandleToSampledImageINTEL", &[One(ResultType), One(Result), One(Id)], &[6528])),
 ];
 /// How many operands each instruction of `GLSL.std.450` has, ascending.
 pub(crate) static GLSL_STD_450: &[(u32, usize)] = &[
@@ -8547,116 +2129,24 @@ pub(crate) static DEBUG_INFO: &[(u32, &[Operand])] = &[
     (6, &[One(Id), One(Literal)]),
     (7, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id)]),
     (8, &[One(Id), Any(Id)]),
-    (
-        9,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Any(IdAndId),
-        ],
-    ),
-    (
-        10,
-        &[
-            One(Id),
-            One(Literal),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Any(Id),
-        ],
-    ),
-    (
-        11,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Optional(Id),
-        ],
-    ),
+    (9, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal), Any(IdAndId)]),
+    (10, &[One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal), Any(Id)]),
+    (11, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Id), One(Literal), Optional(Id)]),
     (12, &[One(Id), One(Id), One(Id), One(Id), One(Literal)]),
     (13, &[One(Id), One(Id)]),
     (14, &[One(Id), Any(Id)]),
     (15, &[One(Id), One(Id), One(Id), One(Id), One(Literal), One(Literal)]),
     (16, &[One(Id), One(Id), One(Id), One(Literal), One(Literal)]),
     (17, &[One(Id), One(Id), One(Literal), One(Literal), Any(Id)]),
-    (
-        18,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Optional(Id),
-        ],
-    ),
-    (
-        19,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-        ],
-    ),
-    (
-        20,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            Optional(Id),
-        ],
-    ),
+    (18, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Id), One(Literal), Optional(Id)]),
+    (19, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal)]),
+    (20, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal), One(Literal), One(Id), Optional(Id)]),
     (21, &[One(Id), One(Literal), One(Literal), One(Id), Optional(Id)]),
     (22, &[One(Id), One(Literal), One(Id)]),
     (23, &[One(Id), Optional(Id)]),
     (24, &[]),
     (25, &[One(Literal), One(Id), Optional(Id)]),
-    (
-        26,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            Optional(Literal),
-        ],
-    ),
+    (26, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), Optional(Literal)]),
     (27, &[One(Id), One(Id)]),
     (28, &[One(Id), One(Id), One(Id)]),
     (29, &[One(Id), One(Id), Any(Id)]),
@@ -8676,118 +2166,24 @@ pub(crate) static OPENCL_DEBUG_INFO_100: &[(u32, &[Operand])] = &[
     (6, &[One(Id), One(Literal)]),
     (7, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id)]),
     (8, &[One(Literal), One(Id), Any(Id)]),
-    (
-        9,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Any(IdAndId),
-        ],
-    ),
-    (
-        10,
-        &[
-            One(Id),
-            One(Literal),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Any(Id),
-        ],
-    ),
-    (
-        11,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Optional(Id),
-        ],
-    ),
+    (9, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal), Any(IdAndId)]),
+    (10, &[One(Id), One(Literal), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Id), One(Literal), Any(Id)]),
+    (11, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Id), One(Literal), Optional(Id)]),
     (12, &[One(Id), One(Id), One(Id), One(Id), One(Literal)]),
     (13, &[One(Id), One(Id)]),
     (14, &[One(Id), Any(Id)]),
     (15, &[One(Id), One(Id), One(Id), One(Id), One(Literal), One(Literal)]),
     (16, &[One(Id), One(Id), One(Id), One(Literal), One(Literal)]),
     (17, &[One(Id), One(Id), One(Literal), One(Literal), Any(Id)]),
-    (
-        18,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            Optional(Id),
-        ],
-    ),
-    (
-        19,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-        ],
-    ),
-    (
-        20,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            Optional(Id),
-        ],
-    ),
+    (18, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Id), One(Literal), Optional(Id)]),
+    (19, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal)]),
+    (20, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Id), One(Literal), One(Literal), One(Id), Optional(Id)]),
     (21, &[One(Id), One(Literal), One(Literal), One(Id), Optional(Id)]),
     (22, &[One(Id), One(Literal), One(Id)]),
     (23, &[One(Id), Optional(Id)]),
     (24, &[]),
     (25, &[One(Literal), One(Id), Optional(Id)]),
-    (
-        26,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Literal),
-            One(Id),
-            One(Literal),
-            Optional(Literal),
-        ],
-    ),
+    (26, &[One(Id), One(Id), One(Id), One(Literal), One(Literal), One(Id), One(Literal), Optional(Literal)]),
     (27, &[One(Id), One(Id)]),
     (28, &[One(Id), One(Id), One(Id)]),
     (29, &[One(Id), One(Id), One(Id), Any(Id)]),
@@ -8795,1900 +2191,143 @@ pub(crate) static OPENCL_DEBUG_INFO_100: &[(u32, &[Operand])] = &[
     (31, &[Any(Id)]),
     (32, &[One(Id), One(Literal), One(Id), Optional(Id)]),
     (33, &[One(Id), One(Literal), One(Id)]),
-    (
-        34,
-        &[One(Id), One(Literal), One(Id), One(Id), One(Literal), One(Literal), One(Id)],
-    ),
+    (34, &[One(Id), One(Literal), One(Id), One(Id), One(Literal), One(Literal), One(Id)]),
     (35, &[One(Id), Optional(Id)]),
-    (
-        36,
-        &[
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-            One(Id),
-            One(Id),
-            One(Id),
-            One(Literal),
-        ],
-    ),
+    (36, &[One(Id), One(Id), One(Id), One(Literal), One(Id), One(Id), One(Id), One(Literal)]),
 ];
 /// What enables each capability that a module may declare, ascending: nothing that is served enables the others.
 pub(crate) static CAPABILITIES: &[(u32, Capability)] = &[
-    (
-        0,
-        Capability {
-            name: "Matrix",
-            declares: &[],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        1,
-        Capability {
-            name: "Shader",
-            declares: &[0],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        2,
-        Capability {
-            name: "Geometry",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 4,
-                },
-            ],
-        },
-    ),
-    (
-        3,
-        Capability {
-            name: "Tessellation",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 5,
-                },
-            ],
-        },
-    ),
-    (
-        9,
-        Capability {
-            name: "Float16",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 7,
-                },
-                Enable::Feature {
-                    s_type: 1000082000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        10,
-        Capability {
-            name: "Float64",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 39,
-                },
-            ],
-        },
-    ),
-    (
-        11,
-        Capability {
-            name: "Int64",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 40,
-                },
-            ],
-        },
-    ),
-    (
-        12,
-        Capability {
-            name: "Int64Atomics",
-            declares: &[11],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 5,
-                },
-                Enable::Feature {
-                    s_type: 1000180000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 51,
-                    index: 6,
-                },
-                Enable::Feature {
-                    s_type: 1000180000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000234000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        22,
-        Capability {
-            name: "Int16",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 41,
-                },
-            ],
-        },
-    ),
-    (
-        23,
-        Capability {
-            name: "TessellationPointSize",
-            declares: &[3],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 27,
-                },
-            ],
-        },
-    ),
-    (
-        24,
-        Capability {
-            name: "GeometryPointSize",
-            declares: &[2],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 27,
-                },
-            ],
-        },
-    ),
-    (
-        25,
-        Capability {
-            name: "ImageGatherExtended",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 28,
-                },
-            ],
-        },
-    ),
-    (
-        27,
-        Capability {
-            name: "StorageImageMultisample",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 30,
-                },
-            ],
-        },
-    ),
-    (
-        28,
-        Capability {
-            name: "UniformBufferArrayDynamicIndexing",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 33,
-                },
-            ],
-        },
-    ),
-    (
-        29,
-        Capability {
-            name: "SampledImageArrayDynamicIndexing",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 34,
-                },
-            ],
-        },
-    ),
-    (
-        30,
-        Capability {
-            name: "StorageBufferArrayDynamicIndexing",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 35,
-                },
-            ],
-        },
-    ),
-    (
-        31,
-        Capability {
-            name: "StorageImageArrayDynamicIndexing",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 36,
-                },
-            ],
-        },
-    ),
-    (
-        32,
-        Capability {
-            name: "ClipDistance",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 37,
-                },
-            ],
-        },
-    ),
-    (
-        33,
-        Capability {
-            name: "CullDistance",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 38,
-                },
-            ],
-        },
-    ),
-    (
-        34,
-        Capability {
-            name: "ImageCubeArray",
-            declares: &[45],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        35,
-        Capability {
-            name: "SampleRateShading",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 6,
-                },
-            ],
-        },
-    ),
-    (
-        39,
-        Capability {
-            name: "Int8",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 8,
-                },
-                Enable::Feature {
-                    s_type: 1000082000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        40,
-        Capability {
-            name: "InputAttachment",
-            declares: &[1],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        41,
-        Capability {
-            name: "SparseResidency",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 42,
-                },
-            ],
-        },
-    ),
-    (
-        42,
-        Capability {
-            name: "MinLod",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 43,
-                },
-            ],
-        },
-    ),
-    (
-        43,
-        Capability {
-            name: "Sampled1D",
-            declares: &[],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        44,
-        Capability {
-            name: "Image1D",
-            declares: &[43],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        45,
-        Capability {
-            name: "SampledCubeArray",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        46,
-        Capability {
-            name: "SampledBuffer",
-            declares: &[],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        47,
-        Capability {
-            name: "ImageBuffer",
-            declares: &[46],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        48,
-        Capability {
-            name: "ImageMSArray",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 30,
-                },
-            ],
-        },
-    ),
-    (
-        49,
-        Capability {
-            name: "StorageImageExtendedFormats",
-            declares: &[1],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        50,
-        Capability {
-            name: "ImageQuery",
-            declares: &[1],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        51,
-        Capability {
-            name: "DerivativeControl",
-            declares: &[1],
-            enabled_by: &[Enable::Version(0)],
-        },
-    ),
-    (
-        52,
-        Capability {
-            name: "InterpolationFunction",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 6,
-                },
-            ],
-        },
-    ),
-    (
-        53,
-        Capability {
-            name: "TransformFeedback",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000028000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        54,
-        Capability {
-            name: "GeometryStreams",
-            declares: &[2],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000028000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        55,
-        Capability {
-            name: "StorageImageReadWithoutFormat",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 31,
-                },
-                Enable::Version(3),
-                Enable::Extension("VK_KHR_format_feature_flags2"),
-            ],
-        },
-    ),
-    (
-        56,
-        Capability {
-            name: "StorageImageWriteWithoutFormat",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 32,
-                },
-                Enable::Version(3),
-                Enable::Extension("VK_KHR_format_feature_flags2"),
-            ],
-        },
-    ),
-    (
-        57,
-        Capability {
-            name: "MultiViewport",
-            declares: &[2],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000059000,
-                    index: 18,
-                },
-            ],
-        },
-    ),
-    (
-        61,
-        Capability {
-            name: "GroupNonUniform",
-            declares: &[],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        62,
-        Capability {
-            name: "GroupNonUniformVote",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        63,
-        Capability {
-            name: "GroupNonUniformArithmetic",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        64,
-        Capability {
-            name: "GroupNonUniformBallot",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        65,
-        Capability {
-            name: "GroupNonUniformShuffle",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        66,
-        Capability {
-            name: "GroupNonUniformShuffleRelative",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        67,
-        Capability {
-            name: "GroupNonUniformClustered",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        68,
-        Capability {
-            name: "GroupNonUniformQuad",
-            declares: &[61],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        69,
-        Capability {
-            name: "ShaderLayer",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 45,
-                },
-            ],
-        },
-    ),
-    (
-        70,
-        Capability {
-            name: "ShaderViewportIndex",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 44,
-                },
-            ],
-        },
-    ),
-    (
-        4212,
-        Capability {
-            name: "Float8EXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000567000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4213,
-        Capability {
-            name: "Float8CooperativeMatrixEXT",
-            declares: &[4212, 6022],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000567000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        4422,
-        Capability {
-            name: "FragmentShadingRateKHR",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000226003,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000226003,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000226003,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        4423,
-        Capability {
-            name: "SubgroupBallotKHR",
-            declares: &[],
-            enabled_by: &[Enable::Extension("VK_EXT_shader_subgroup_ballot")],
-        },
-    ),
-    (
-        4427,
-        Capability {
-            name: "DrawParameters",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 11,
-                },
-                Enable::Feature {
-                    s_type: 1000063000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000063000,
-                    index: 0,
-                },
-                Enable::Extension("VK_KHR_shader_draw_parameters"),
-            ],
-        },
-    ),
-    (
-        4428,
-        Capability {
-            name: "WorkgroupMemoryExplicitLayoutKHR",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000336000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4429,
-        Capability {
-            name: "WorkgroupMemoryExplicitLayout8BitAccessKHR",
-            declares: &[4428],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000336000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        4430,
-        Capability {
-            name: "WorkgroupMemoryExplicitLayout16BitAccessKHR",
-            declares: &[4428],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000336000,
-                    index: 3,
-                },
-            ],
-        },
-    ),
-    (
-        4431,
-        Capability {
-            name: "SubgroupVoteKHR",
-            declares: &[],
-            enabled_by: &[Enable::Extension("VK_EXT_shader_subgroup_vote")],
-        },
-    ),
-    (
-        4433,
-        Capability {
-            name: "StorageBuffer16BitAccess",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4434,
-        Capability {
-            name: "UniformAndStorageBuffer16BitAccess",
-            declares: &[4433],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 49,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4435,
-        Capability {
-            name: "StoragePushConstant16",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 2,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 2,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        4436,
-        Capability {
-            name: "StorageInputOutput16",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 3,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 3,
-                },
-                Enable::Feature {
-                    s_type: 1000083000,
-                    index: 3,
-                },
-            ],
-        },
-    ),
-    (
-        4437,
-        Capability {
-            name: "DeviceGroup",
-            declares: &[],
-            enabled_by: &[Enable::Version(1), Enable::Extension("VK_KHR_device_group")],
-        },
-    ),
-    (
-        4439,
-        Capability {
-            name: "MultiView",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 4,
-                },
-                Enable::Feature {
-                    s_type: 1000053001,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000053001,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4441,
-        Capability {
-            name: "VariablePointersStorageBuffer",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 7,
-                },
-                Enable::Feature {
-                    s_type: 1000120000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000120000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4442,
-        Capability {
-            name: "VariablePointers",
-            declares: &[4441],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 49,
-                    index: 8,
-                },
-                Enable::Feature {
-                    s_type: 1000120000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000120000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        4447,
-        Capability {
-            name: "SampleMaskPostDepthCoverage",
-            declares: &[],
-            enabled_by: &[Enable::Extension("VK_EXT_post_depth_coverage")],
-        },
-    ),
-    (
-        4448,
-        Capability {
-            name: "StorageBuffer8BitAccess",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 2,
-                },
-                Enable::Feature {
-                    s_type: 1000177000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4449,
-        Capability {
-            name: "UniformAndStorageBuffer8BitAccess",
-            declares: &[4448],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 3,
-                },
-                Enable::Feature {
-                    s_type: 1000177000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 51,
-                    index: 2,
-                },
-                Enable::Feature {
-                    s_type: 1000177000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        4450,
-        Capability {
-            name: "StoragePushConstant8",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 4,
-                },
-                Enable::Feature {
-                    s_type: 1000177000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        4464,
-        Capability {
-            name: "DenormPreserve",
-            declares: &[],
-            enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
-        },
-    ),
-    (
-        4465,
-        Capability {
-            name: "DenormFlushToZero",
-            declares: &[],
-            enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
-        },
-    ),
-    (
-        4466,
-        Capability {
-            name: "SignedZeroInfNanPreserve",
-            declares: &[],
-            enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
-        },
-    ),
-    (
-        4467,
-        Capability {
-            name: "RoundingModeRTE",
-            declares: &[],
-            enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
-        },
-    ),
-    (
-        4468,
-        Capability {
-            name: "RoundingModeRTZ",
-            declares: &[],
-            enabled_by: &[Enable::Property, Enable::Property, Enable::Property],
-        },
-    ),
-    (
-        4473,
-        Capability {
-            name: "UntypedPointersKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000387000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5013,
-        Capability {
-            name: "StencilExportEXT",
-            declares: &[1],
-            enabled_by: &[Enable::Extension("VK_EXT_shader_stencil_export")],
-        },
-    ),
-    (
-        5016,
-        Capability {
-            name: "Int64ImageEXT",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000234000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5055,
-        Capability {
-            name: "ShaderClockKHR",
-            declares: &[],
-            enabled_by: &[Enable::Extension("VK_KHR_shader_clock")],
-        },
-    ),
-    (
-        5087,
-        Capability {
-            name: "QuadControlKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000235000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5116,
-        Capability {
-            name: "BFloat16TypeKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000141000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5117,
-        Capability {
-            name: "BFloat16DotProductKHR",
-            declares: &[5116],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000141000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        5118,
-        Capability {
-            name: "BFloat16CooperativeMatrixKHR",
-            declares: &[5116, 6022],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000141000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        5254,
-        Capability {
-            name: "ShaderViewportIndexLayerEXT",
-            declares: &[57],
-            enabled_by: &[Enable::Extension("VK_EXT_shader_viewport_index_layer")],
-        },
-    ),
-    (
-        5265,
-        Capability {
-            name: "FragmentFullyCoveredEXT",
-            declares: &[1],
-            enabled_by: &[Enable::Extension("VK_EXT_conservative_rasterization")],
-        },
-    ),
-    (
-        5283,
-        Capability {
-            name: "MeshShadingEXT",
-            declares: &[1],
-            enabled_by: &[Enable::Extension("VK_EXT_mesh_shader")],
-        },
-    ),
-    (
-        5284,
-        Capability {
-            name: "FragmentBarycentricKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000203000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000203000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5288,
-        Capability {
-            name: "ComputeDerivativeGroupQuadsKHR",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000201000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000201000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5297,
-        Capability {
-            name: "GroupNonUniformPartitionedEXT",
-            declares: &[],
-            enabled_by: &[Enable::Property],
-        },
-    ),
-    (
-        5301,
-        Capability {
-            name: "ShaderNonUniform",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Version(2),
-                Enable::Extension("VK_EXT_descriptor_indexing"),
-            ],
-        },
-    ),
-    (
-        5302,
-        Capability {
-            name: "RuntimeDescriptorArray",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 29,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 19,
-                },
-            ],
-        },
-    ),
-    (
-        5303,
-        Capability {
-            name: "InputAttachmentArrayDynamicIndexing",
-            declares: &[40],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 10,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5304,
-        Capability {
-            name: "UniformTexelBufferArrayDynamicIndexing",
-            declares: &[46],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 11,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        5305,
-        Capability {
-            name: "StorageTexelBufferArrayDynamicIndexing",
-            declares: &[47],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 12,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        5306,
-        Capability {
-            name: "UniformBufferArrayNonUniformIndexing",
-            declares: &[5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 13,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 3,
-                },
-            ],
-        },
-    ),
-    (
-        5307,
-        Capability {
-            name: "SampledImageArrayNonUniformIndexing",
-            declares: &[5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 14,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 4,
-                },
-            ],
-        },
-    ),
-    (
-        5308,
-        Capability {
-            name: "StorageBufferArrayNonUniformIndexing",
-            declares: &[5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 15,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 5,
-                },
-            ],
-        },
-    ),
-    (
-        5309,
-        Capability {
-            name: "StorageImageArrayNonUniformIndexing",
-            declares: &[5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 16,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 6,
-                },
-            ],
-        },
-    ),
-    (
-        5310,
-        Capability {
-            name: "InputAttachmentArrayNonUniformIndexing",
-            declares: &[40, 5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 17,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 7,
-                },
-            ],
-        },
-    ),
-    (
-        5311,
-        Capability {
-            name: "UniformTexelBufferArrayNonUniformIndexing",
-            declares: &[46, 5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 18,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 8,
-                },
-            ],
-        },
-    ),
-    (
-        5312,
-        Capability {
-            name: "StorageTexelBufferArrayNonUniformIndexing",
-            declares: &[47, 5301],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 19,
-                },
-                Enable::Feature {
-                    s_type: 1000161001,
-                    index: 9,
-                },
-            ],
-        },
-    ),
-    (
-        5345,
-        Capability {
-            name: "VulkanMemoryModel",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 41,
-                },
-                Enable::Feature {
-                    s_type: 1000211000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5346,
-        Capability {
-            name: "VulkanMemoryModelDeviceScope",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 42,
-                },
-                Enable::Feature {
-                    s_type: 1000211000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        5347,
-        Capability {
-            name: "PhysicalStorageBufferAddresses",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 51,
-                    index: 38,
-                },
-                Enable::Feature {
-                    s_type: 1000244000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000257000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000244000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5350,
-        Capability {
-            name: "ComputeDerivativeGroupLinearKHR",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000201000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000201000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        5363,
-        Capability {
-            name: "FragmentShaderSampleInterlockEXT",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000251000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5372,
-        Capability {
-            name: "FragmentShaderShadingRateInterlockEXT",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000251000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        5373,
-        Capability {
-            name: "ShaderSMBuiltinsNV",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000154000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5378,
-        Capability {
-            name: "FragmentShaderPixelInterlockEXT",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000251000,
-                    index: 1,
-                },
-            ],
-        },
-    ),
-    (
-        5379,
-        Capability {
-            name: "DemoteToHelperInvocation",
-            declares: &[1],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 53,
-                    index: 5,
-                },
-                Enable::Feature {
-                    s_type: 1000276000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000276000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        5430,
-        Capability {
-            name: "CooperativeMatrixReductionsNV",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000593000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        5431,
-        Capability {
-            name: "CooperativeMatrixConversionsNV",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000593000,
-                    index: 3,
-                },
-            ],
-        },
-    ),
-    (
-        5432,
-        Capability {
-            name: "CooperativeMatrixPerElementOperationsNV",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000593000,
-                    index: 4,
-                },
-            ],
-        },
-    ),
-    (
-        5433,
-        Capability {
-            name: "CooperativeMatrixTensorAddressingNV",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000593000,
-                    index: 5,
-                },
-            ],
-        },
-    ),
-    (
-        5434,
-        Capability {
-            name: "CooperativeMatrixBlockLoadsNV",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000593000,
-                    index: 6,
-                },
-            ],
-        },
-    ),
-    (
-        5439,
-        Capability {
-            name: "TensorAddressingNV",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000593000,
-                    index: 5,
-                },
-            ],
-        },
-    ),
-    (
-        5612,
-        Capability {
-            name: "AtomicFloat32MinMaxEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 3,
-                },
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 8,
-                },
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 10,
-                },
-            ],
-        },
-    ),
-    (
-        5613,
-        Capability {
-            name: "AtomicFloat64MinMaxEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 4,
-                },
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 9,
-                },
-            ],
-        },
-    ),
-    (
-        5616,
-        Capability {
-            name: "AtomicFloat16MinMaxEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 2,
-                },
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 7,
-                },
-            ],
-        },
-    ),
-    (
-        5629,
-        Capability {
-            name: "ExpectAssumeKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 55,
-                    index: 4,
-                },
-                Enable::Feature {
-                    s_type: 1000544000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000544000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6016,
-        Capability {
-            name: "DotProductInputAll",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 53,
-                    index: 13,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6017,
-        Capability {
-            name: "DotProductInput4x8Bit",
-            declares: &[39],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 53,
-                    index: 13,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6018,
-        Capability {
-            name: "DotProductInput4x8BitPacked",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 53,
-                    index: 13,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6019,
-        Capability {
-            name: "DotProduct",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 53,
-                    index: 13,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000280000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6022,
-        Capability {
-            name: "CooperativeMatrixKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000506000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6024,
-        Capability {
-            name: "ReplicatedCompositesEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000564000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6026,
-        Capability {
-            name: "GroupNonUniformRotateKHR",
-            declares: &[61],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 55,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000416000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000416000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6029,
-        Capability {
-            name: "FloatControls2",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 55,
-                    index: 3,
-                },
-                Enable::Feature {
-                    s_type: 1000528000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000528000,
-                    index: 0,
-                },
-            ],
-        },
-    ),
-    (
-        6030,
-        Capability {
-            name: "FMAKHR",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000579000,
-                    index: 0,
-                },
-                Enable::Feature {
-                    s_type: 1000579000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000579000,
-                    index: 2,
-                },
-            ],
-        },
-    ),
-    (
-        6033,
-        Capability {
-            name: "AtomicFloat32AddEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000260000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000260000,
-                    index: 5,
-                },
-                Enable::Feature {
-                    s_type: 1000260000,
-                    index: 9,
-                },
-            ],
-        },
-    ),
-    (
-        6034,
-        Capability {
-            name: "AtomicFloat64AddEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000260000,
-                    index: 3,
-                },
-                Enable::Feature {
-                    s_type: 1000260000,
-                    index: 7,
-                },
-            ],
-        },
-    ),
-    (
-        6095,
-        Capability {
-            name: "AtomicFloat16AddEXT",
-            declares: &[],
-            enabled_by: &[
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 1,
-                },
-                Enable::Feature {
-                    s_type: 1000273000,
-                    index: 6,
-                },
-            ],
-        },
-    ),
+    (0, Capability { name: "Matrix", declares: &[], enabled_by: &[Enable::Version(0)] }),
+    (1, Capability { name: "Shader", declares: &[0], enabled_by: &[Enable::Version(0)] }),
+    (2, Capability { name: "Geometry", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 4 }] }),
+    (3, Capability { name: "Tessellation", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 5 }] }),
+    (9, Capability { name: "Float16", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 7 }, Enable::Feature { s_type: 1000082000, index: 0 }] }),
+    (10, Capability { name: "Float64", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 39 }] }),
+    (11, Capability { name: "Int64", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 40 }] }),
+    (12, Capability { name: "Int64Atomics", declares: &[11], enabled_by: &[Enable::Feature { s_type: 51, index: 5 }, Enable::Feature { s_type: 1000180000, index: 0 }, Enable::Feature { s_type: 51, index: 6 }, Enable::Feature { s_type: 1000180000, index: 1 }, Enable::Feature { s_type: 1000234000, index: 0 }] }),
+    (22, Capability { name: "Int16", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 41 }] }),
+    (23, Capability { name: "TessellationPointSize", declares: &[3], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 27 }] }),
+    (24, Capability { name: "GeometryPointSize", declares: &[2], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 27 }] }),
+    (25, Capability { name: "ImageGatherExtended", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 28 }] }),
+    (27, Capability { name: "StorageImageMultisample", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 30 }] }),
+    (28, Capability { name: "UniformBufferArrayDynamicIndexing", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 33 }] }),
+    (29, Capability { name: "SampledImageArrayDynamicIndexing", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 34 }] }),
+    (30, Capability { name: "StorageBufferArrayDynamicIndexing", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 35 }] }),
+    (31, Capability { name: "StorageImageArrayDynamicIndexing", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 36 }] }),
+    (32, Capability { name: "ClipDistance", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 37 }] }),
+    (33, Capability { name: "CullDistance", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 38 }] }),
+    (34, Capability { name: "ImageCubeArray", declares: &[45], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 2 }] }),
+    (35, Capability { name: "SampleRateShading", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 6 }] }),
+    (39, Capability { name: "Int8", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 8 }, Enable::Feature { s_type: 1000082000, index: 1 }] }),
+    (40, Capability { name: "InputAttachment", declares: &[1], enabled_by: &[Enable::Version(0)] }),
+    (41, Capability { name: "SparseResidency", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 42 }] }),
+    (42, Capability { name: "MinLod", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 43 }] }),
+    (43, Capability { name: "Sampled1D", declares: &[], enabled_by: &[Enable::Version(0)] }),
+    (44, Capability { name: "Image1D", declares: &[43], enabled_by: &[Enable::Version(0)] }),
+    (45, Capability { name: "SampledCubeArray", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 2 }] }),
+    (46, Capability { name: "SampledBuffer", declares: &[], enabled_by: &[Enable::Version(0)] }),
+    (47, Capability { name: "ImageBuffer", declares: &[46], enabled_by: &[Enable::Version(0)] }),
+    (48, Capability { name: "ImageMSArray", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 30 }] }),
+    (49, Capability { name: "StorageImageExtendedFormats", declares: &[1], enabled_by: &[Enable::Version(0)] }),
+    (50, Capability { name: "ImageQuery", declares: &[1], enabled_by: &[Enable::Version(0)] }),
+    (51, Capability { name: "DerivativeControl", declares: &[1], enabled_by: &[Enable::Version(0)] }),
+    (52, Capability { name: "InterpolationFunction", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 6 }] }),
+    (53, Capability { name: "TransformFeedback", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000028000, index: 0 }] }),
+    (54, Capability { name: "GeometryStreams", declares: &[2], enabled_by: &[Enable::Feature { s_type: 1000028000, index: 1 }] }),
+    (55, Capability { name: "StorageImageReadWithoutFormat", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 31 }, Enable::Version(3), Enable::Extension("VK_KHR_format_feature_flags2")] }),
+    (56, Capability { name: "StorageImageWriteWithoutFormat", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 32 }, Enable::Version(3), Enable::Extension("VK_KHR_format_feature_flags2")] }),
+    (57, Capability { name: "MultiViewport", declares: &[2], enabled_by: &[Enable::Feature { s_type: 1000059000, index: 18 }] }),
+    (61, Capability { name: "GroupNonUniform", declares: &[], enabled_by: &[Enable::Property] }),
+    (62, Capability { name: "GroupNonUniformVote", declares: &[61], enabled_by: &[Enable::Property] }),
+    (63, Capability { name: "GroupNonUniformArithmetic", declares: &[61], enabled_by: &[Enable::Property] }),
+    (64, Capability { name: "GroupNonUniformBallot", declares: &[61], enabled_by: &[Enable::Property] }),
+    (65, Capability { name: "GroupNonUniformShuffle", declares: &[61], enabled_by: &[Enable::Property] }),
+    (66, Capability { name: "GroupNonUniformShuffleRelative", declares: &[61], enabled_by: &[Enable::Property] }),
+    (67, Capability { name: "GroupNonUniformClustered", declares: &[61], enabled_by: &[Enable::Property] }),
+    (68, Capability { name: "GroupNonUniformQuad", declares: &[61], enabled_by: &[Enable::Property] }),
+    (69, Capability { name: "ShaderLayer", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 45 }] }),
+    (70, Capability { name: "ShaderViewportIndex", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 44 }] }),
+    (4212, Capability { name: "Float8EXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000567000, index: 0 }] }),
+    (4213, Capability { name: "Float8CooperativeMatrixEXT", declares: &[4212, 6022], enabled_by: &[Enable::Feature { s_type: 1000567000, index: 1 }] }),
+    (4422, Capability { name: "FragmentShadingRateKHR", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000226003, index: 0 }, Enable::Feature { s_type: 1000226003, index: 1 }, Enable::Feature { s_type: 1000226003, index: 2 }] }),
+    (4423, Capability { name: "SubgroupBallotKHR", declares: &[], enabled_by: &[Enable::Extension("VK_EXT_shader_subgroup_ballot")] }),
+    (4427, Capability { name: "DrawParameters", declares: &[1], enabled_by: &[Enable::Feature { s_type: 49, index: 11 }, Enable::Feature { s_type: 1000063000, index: 0 }, Enable::Feature { s_type: 1000063000, index: 0 }, Enable::Extension("VK_KHR_shader_draw_parameters")] }),
+    (4428, Capability { name: "WorkgroupMemoryExplicitLayoutKHR", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000336000, index: 0 }] }),
+    (4429, Capability { name: "WorkgroupMemoryExplicitLayout8BitAccessKHR", declares: &[4428], enabled_by: &[Enable::Feature { s_type: 1000336000, index: 2 }] }),
+    (4430, Capability { name: "WorkgroupMemoryExplicitLayout16BitAccessKHR", declares: &[4428], enabled_by: &[Enable::Feature { s_type: 1000336000, index: 3 }] }),
+    (4431, Capability { name: "SubgroupVoteKHR", declares: &[], enabled_by: &[Enable::Extension("VK_EXT_shader_subgroup_vote")] }),
+    (4433, Capability { name: "StorageBuffer16BitAccess", declares: &[], enabled_by: &[Enable::Feature { s_type: 49, index: 0 }, Enable::Feature { s_type: 1000083000, index: 0 }, Enable::Feature { s_type: 1000083000, index: 0 }] }),
+    (4434, Capability { name: "UniformAndStorageBuffer16BitAccess", declares: &[4433], enabled_by: &[Enable::Feature { s_type: 49, index: 1 }, Enable::Feature { s_type: 1000083000, index: 1 }, Enable::Feature { s_type: 1000083000, index: 1 }, Enable::Feature { s_type: 49, index: 0 }, Enable::Feature { s_type: 1000083000, index: 0 }, Enable::Feature { s_type: 1000083000, index: 0 }] }),
+    (4435, Capability { name: "StoragePushConstant16", declares: &[], enabled_by: &[Enable::Feature { s_type: 49, index: 2 }, Enable::Feature { s_type: 1000083000, index: 2 }, Enable::Feature { s_type: 1000083000, index: 2 }] }),
+    (4436, Capability { name: "StorageInputOutput16", declares: &[], enabled_by: &[Enable::Feature { s_type: 49, index: 3 }, Enable::Feature { s_type: 1000083000, index: 3 }, Enable::Feature { s_type: 1000083000, index: 3 }] }),
+    (4437, Capability { name: "DeviceGroup", declares: &[], enabled_by: &[Enable::Version(1), Enable::Extension("VK_KHR_device_group")] }),
+    (4439, Capability { name: "MultiView", declares: &[1], enabled_by: &[Enable::Feature { s_type: 49, index: 4 }, Enable::Feature { s_type: 1000053001, index: 0 }, Enable::Feature { s_type: 1000053001, index: 0 }] }),
+    (4441, Capability { name: "VariablePointersStorageBuffer", declares: &[1], enabled_by: &[Enable::Feature { s_type: 49, index: 7 }, Enable::Feature { s_type: 1000120000, index: 0 }, Enable::Feature { s_type: 1000120000, index: 0 }] }),
+    (4442, Capability { name: "VariablePointers", declares: &[4441], enabled_by: &[Enable::Feature { s_type: 49, index: 8 }, Enable::Feature { s_type: 1000120000, index: 1 }, Enable::Feature { s_type: 1000120000, index: 1 }] }),
+    (4447, Capability { name: "SampleMaskPostDepthCoverage", declares: &[], enabled_by: &[Enable::Extension("VK_EXT_post_depth_coverage")] }),
+    (4448, Capability { name: "StorageBuffer8BitAccess", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 2 }, Enable::Feature { s_type: 1000177000, index: 0 }] }),
+    (4449, Capability { name: "UniformAndStorageBuffer8BitAccess", declares: &[4448], enabled_by: &[Enable::Feature { s_type: 51, index: 3 }, Enable::Feature { s_type: 1000177000, index: 1 }, Enable::Feature { s_type: 51, index: 2 }, Enable::Feature { s_type: 1000177000, index: 0 }] }),
+    (4450, Capability { name: "StoragePushConstant8", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 4 }, Enable::Feature { s_type: 1000177000, index: 2 }] }),
+    (4464, Capability { name: "DenormPreserve", declares: &[], enabled_by: &[Enable::Property, Enable::Property, Enable::Property] }),
+    (4465, Capability { name: "DenormFlushToZero", declares: &[], enabled_by: &[Enable::Property, Enable::Property, Enable::Property] }),
+    (4466, Capability { name: "SignedZeroInfNanPreserve", declares: &[], enabled_by: &[Enable::Property, Enable::Property, Enable::Property] }),
+    (4467, Capability { name: "RoundingModeRTE", declares: &[], enabled_by: &[Enable::Property, Enable::Property, Enable::Property] }),
+    (4468, Capability { name: "RoundingModeRTZ", declares: &[], enabled_by: &[Enable::Property, Enable::Property, Enable::Property] }),
+    (4473, Capability { name: "UntypedPointersKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000387000, index: 0 }] }),
+    (5013, Capability { name: "StencilExportEXT", declares: &[1], enabled_by: &[Enable::Extension("VK_EXT_shader_stencil_export")] }),
+    (5016, Capability { name: "Int64ImageEXT", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000234000, index: 0 }] }),
+    (5055, Capability { name: "ShaderClockKHR", declares: &[], enabled_by: &[Enable::Extension("VK_KHR_shader_clock")] }),
+    (5087, Capability { name: "QuadControlKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000235000, index: 0 }] }),
+    (5116, Capability { name: "BFloat16TypeKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000141000, index: 0 }] }),
+    (5117, Capability { name: "BFloat16DotProductKHR", declares: &[5116], enabled_by: &[Enable::Feature { s_type: 1000141000, index: 1 }] }),
+    (5118, Capability { name: "BFloat16CooperativeMatrixKHR", declares: &[5116, 6022], enabled_by: &[Enable::Feature { s_type: 1000141000, index: 2 }] }),
+    (5254, Capability { name: "ShaderViewportIndexLayerEXT", declares: &[57], enabled_by: &[Enable::Extension("VK_EXT_shader_viewport_index_layer")] }),
+    (5265, Capability { name: "FragmentFullyCoveredEXT", declares: &[1], enabled_by: &[Enable::Extension("VK_EXT_conservative_rasterization")] }),
+    (5283, Capability { name: "MeshShadingEXT", declares: &[1], enabled_by: &[Enable::Extension("VK_EXT_mesh_shader")] }),
+    (5284, Capability { name: "FragmentBarycentricKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000203000, index: 0 }, Enable::Feature { s_type: 1000203000, index: 0 }] }),
+    (5288, Capability { name: "ComputeDerivativeGroupQuadsKHR", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000201000, index: 0 }, Enable::Feature { s_type: 1000201000, index: 0 }] }),
+    (5297, Capability { name: "GroupNonUniformPartitionedEXT", declares: &[], enabled_by: &[Enable::Property] }),
+    (5301, Capability { name: "ShaderNonUniform", declares: &[1], enabled_by: &[Enable::Version(2), Enable::Extension("VK_EXT_descriptor_indexing")] }),
+    (5302, Capability { name: "RuntimeDescriptorArray", declares: &[1], enabled_by: &[Enable::Feature { s_type: 51, index: 29 }, Enable::Feature { s_type: 1000161001, index: 19 }] }),
+    (5303, Capability { name: "InputAttachmentArrayDynamicIndexing", declares: &[40], enabled_by: &[Enable::Feature { s_type: 51, index: 10 }, Enable::Feature { s_type: 1000161001, index: 0 }] }),
+    (5304, Capability { name: "UniformTexelBufferArrayDynamicIndexing", declares: &[46], enabled_by: &[Enable::Feature { s_type: 51, index: 11 }, Enable::Feature { s_type: 1000161001, index: 1 }] }),
+    (5305, Capability { name: "StorageTexelBufferArrayDynamicIndexing", declares: &[47], enabled_by: &[Enable::Feature { s_type: 51, index: 12 }, Enable::Feature { s_type: 1000161001, index: 2 }] }),
+    (5306, Capability { name: "UniformBufferArrayNonUniformIndexing", declares: &[5301], enabled_by: &[Enable::Feature { s_type: 51, index: 13 }, Enable::Feature { s_type: 1000161001, index: 3 }] }),
+    (5307, Capability { name: "SampledImageArrayNonUniformIndexing", declares: &[5301], enabled_by: &[Enable::Feature { s_type: 51, index: 14 }, Enable::Feature { s_type: 1000161001, index: 4 }] }),
+    (5308, Capability { name: "StorageBufferArrayNonUniformIndexing", declares: &[5301], enabled_by: &[Enable::Feature { s_type: 51, index: 15 }, Enable::Feature { s_type: 1000161001, index: 5 }] }),
+    (5309, Capability { name: "StorageImageArrayNonUniformIndexing", declares: &[5301], enabled_by: &[Enable::Feature { s_type: 51, index: 16 }, Enable::Feature { s_type: 1000161001, index: 6 }] }),
+    (5310, Capability { name: "InputAttachmentArrayNonUniformIndexing", declares: &[40, 5301], enabled_by: &[Enable::Feature { s_type: 51, index: 17 }, Enable::Feature { s_type: 1000161001, index: 7 }] }),
+    (5311, Capability { name: "UniformTexelBufferArrayNonUniformIndexing", declares: &[46, 5301], enabled_by: &[Enable::Feature { s_type: 51, index: 18 }, Enable::Feature { s_type: 1000161001, index: 8 }] }),
+    (5312, Capability { name: "StorageTexelBufferArrayNonUniformIndexing", declares: &[47, 5301], enabled_by: &[Enable::Feature { s_type: 51, index: 19 }, Enable::Feature { s_type: 1000161001, index: 9 }] }),
+    (5345, Capability { name: "VulkanMemoryModel", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 41 }, Enable::Feature { s_type: 1000211000, index: 0 }] }),
+    (5346, Capability { name: "VulkanMemoryModelDeviceScope", declares: &[], enabled_by: &[Enable::Feature { s_type: 51, index: 42 }, Enable::Feature { s_type: 1000211000, index: 1 }] }),
+    (5347, Capability { name: "PhysicalStorageBufferAddresses", declares: &[1], enabled_by: &[Enable::Feature { s_type: 51, index: 38 }, Enable::Feature { s_type: 1000244000, index: 0 }, Enable::Feature { s_type: 1000257000, index: 0 }, Enable::Feature { s_type: 1000244000, index: 0 }] }),
+    (5350, Capability { name: "ComputeDerivativeGroupLinearKHR", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000201000, index: 1 }, Enable::Feature { s_type: 1000201000, index: 1 }] }),
+    (5363, Capability { name: "FragmentShaderSampleInterlockEXT", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000251000, index: 0 }] }),
+    (5372, Capability { name: "FragmentShaderShadingRateInterlockEXT", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000251000, index: 2 }] }),
+    (5373, Capability { name: "ShaderSMBuiltinsNV", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000154000, index: 0 }] }),
+    (5378, Capability { name: "FragmentShaderPixelInterlockEXT", declares: &[1], enabled_by: &[Enable::Feature { s_type: 1000251000, index: 1 }] }),
+    (5379, Capability { name: "DemoteToHelperInvocation", declares: &[1], enabled_by: &[Enable::Feature { s_type: 53, index: 5 }, Enable::Feature { s_type: 1000276000, index: 0 }, Enable::Feature { s_type: 1000276000, index: 0 }] }),
+    (5430, Capability { name: "CooperativeMatrixReductionsNV", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000593000, index: 2 }] }),
+    (5431, Capability { name: "CooperativeMatrixConversionsNV", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000593000, index: 3 }] }),
+    (5432, Capability { name: "CooperativeMatrixPerElementOperationsNV", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000593000, index: 4 }] }),
+    (5433, Capability { name: "CooperativeMatrixTensorAddressingNV", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000593000, index: 5 }] }),
+    (5434, Capability { name: "CooperativeMatrixBlockLoadsNV", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000593000, index: 6 }] }),
+    (5439, Capability { name: "TensorAddressingNV", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000593000, index: 5 }] }),
+    (5612, Capability { name: "AtomicFloat32MinMaxEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000273000, index: 3 }, Enable::Feature { s_type: 1000273000, index: 8 }, Enable::Feature { s_type: 1000273000, index: 10 }] }),
+    (5613, Capability { name: "AtomicFloat64MinMaxEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000273000, index: 4 }, Enable::Feature { s_type: 1000273000, index: 9 }] }),
+    (5616, Capability { name: "AtomicFloat16MinMaxEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000273000, index: 2 }, Enable::Feature { s_type: 1000273000, index: 7 }] }),
+    (5629, Capability { name: "ExpectAssumeKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 55, index: 4 }, Enable::Feature { s_type: 1000544000, index: 0 }, Enable::Feature { s_type: 1000544000, index: 0 }] }),
+    (6016, Capability { name: "DotProductInputAll", declares: &[], enabled_by: &[Enable::Feature { s_type: 53, index: 13 }, Enable::Feature { s_type: 1000280000, index: 0 }, Enable::Feature { s_type: 1000280000, index: 0 }] }),
+    (6017, Capability { name: "DotProductInput4x8Bit", declares: &[39], enabled_by: &[Enable::Feature { s_type: 53, index: 13 }, Enable::Feature { s_type: 1000280000, index: 0 }, Enable::Feature { s_type: 1000280000, index: 0 }] }),
+    (6018, Capability { name: "DotProductInput4x8BitPacked", declares: &[], enabled_by: &[Enable::Feature { s_type: 53, index: 13 }, Enable::Feature { s_type: 1000280000, index: 0 }, Enable::Feature { s_type: 1000280000, index: 0 }] }),
+    (6019, Capability { name: "DotProduct", declares: &[], enabled_by: &[Enable::Feature { s_type: 53, index: 13 }, Enable::Feature { s_type: 1000280000, index: 0 }, Enable::Feature { s_type: 1000280000, index: 0 }] }),
+    (6022, Capability { name: "CooperativeMatrixKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000506000, index: 0 }] }),
+    (6024, Capability { name: "ReplicatedCompositesEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000564000, index: 0 }] }),
+    (6026, Capability { name: "GroupNonUniformRotateKHR", declares: &[61], enabled_by: &[Enable::Feature { s_type: 55, index: 1 }, Enable::Feature { s_type: 1000416000, index: 0 }, Enable::Feature { s_type: 1000416000, index: 0 }] }),
+    (6029, Capability { name: "FloatControls2", declares: &[], enabled_by: &[Enable::Feature { s_type: 55, index: 3 }, Enable::Feature { s_type: 1000528000, index: 0 }, Enable::Feature { s_type: 1000528000, index: 0 }] }),
+    (6030, Capability { name: "FMAKHR", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000579000, index: 0 }, Enable::Feature { s_type: 1000579000, index: 1 }, Enable::Feature { s_type: 1000579000, index: 2 }] }),
+    (6033, Capability { name: "AtomicFloat32AddEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000260000, index: 1 }, Enable::Feature { s_type: 1000260000, index: 5 }, Enable::Feature { s_type: 1000260000, index: 9 }] }),
+    (6034, Capability { name: "AtomicFloat64AddEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000260000, index: 3 }, Enable::Feature { s_type: 1000260000, index: 7 }] }),
+    (6095, Capability { name: "AtomicFloat16AddEXT", declares: &[], enabled_by: &[Enable::Feature { s_type: 1000273000, index: 1 }, Enable::Feature { s_type: 1000273000, index: 6 }] }),
 ];

@@ -76,6 +76,7 @@ mod prelude {
     pub(super) use crate::cursor::{Reader, Writer};
     pub(super) use crate::error::{DecodeError, DecodeErrorKind};
     pub(super) use crate::venus::chain::Chain;
+    pub(super) use crate::venus::plain::plain_structures;
     pub(super) use crate::venus::wire::{
         Decode, DecodePartial, Encode, EncodePartial, Null, OutStructure, Structure,
         length,

@@ -12,7 +12,7 @@ mod structs;
 mod sys;
 mod tables;
 
-use super::output::{Output, file};
+use super::output::{Output, Rows, file, file_with};
 use crate::ir::Protocol;
 use anyhow::Result;
 use quote::{format_ident, quote};
@@ -25,11 +25,14 @@ pub fn driver(protocol: &Protocol) -> Result<Vec<Output>> {
 
         pub(crate) use table::{DeviceTable, InstanceTable};
     };
+    let mut rows = Rows::default();
+    let layouts = sys::emit(protocol, &mut rows);
     Ok(vec![
-        file(
+        file_with(
+            &rows,
             "sys",
             "C layouts of the structs and unions the host's driver reads and writes.",
-            sys::emit(protocol),
+            layouts,
         )?,
         file("table", "Function pointers of the host's driver, by level.", tables::emit(protocol))?,
         file("mod", "The host's driver as the registry declares it.", root)?,
@@ -47,7 +50,8 @@ pub fn lowering(protocol: &Protocol) -> Result<Vec<Output>> {
     let mut outputs = vec![file("chain", "pNext chains: which struct is lowered and raised how.", chain)?];
     let mut names = vec![];
     for module in modules(protocol) {
-        let structs = structs::emit(protocol, module);
+        let mut rows = Rows::default();
+        let structs = structs::emit(protocol, module, &mut rows);
         if structs.is_empty() {
             continue;
         }
@@ -55,7 +59,7 @@ pub fn lowering(protocol: &Protocol) -> Result<Vec<Output>> {
             use crate::lowering::prelude::*;
             #structs
         };
-        outputs.push(file(module, &format!("Lowering and raising: `{module}`."), body)?);
+        outputs.push(file_with(&rows, module, &format!("Lowering and raising: `{module}`."), body)?);
         names.push(format_ident!("{module}"));
     }
     let root = quote! {

@@ -1,20 +1,31 @@
 //! `Lower` and `Raise` of structs and unions, and the two chain functions.
 
+use crate::emit::output::Rows;
 use crate::emit::spelling::field;
 use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union, UnionMember};
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
 /// Flags of which the host knows some that no guest names; what a guest says is translated by hand
 /// (`vulkan::lowering::handle_types`).
 const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 
-/// Implementations for the structs of one module; unions go with `types`.
-pub(super) fn emit(protocol: &Protocol, module: &str) -> TokenStream {
-    let structs = protocol.structs_of(module).map(|s| structure(protocol, s));
+/// Implementations for the structs of one module, those of numbers alone as rows of a macro; unions go with `types`.
+pub(super) fn emit(protocol: &Protocol, module: &str, rows: &mut Rows) -> TokenStream {
+    let is_same =
+        |m: &Member| !is_family(m) && matches!(m.ty, Type::Scalar(scalar) if scalar != Scalar::Size);
+    let (same, others): (Vec<_>, Vec<_>) =
+        protocol.structs_of(module).partition(|s| s.is_plain() && s.members.iter().all(is_same));
+    let same = rows.blocks(same.into_iter().map(|s| {
+        let (name, s_type) = (format_ident!("{}", s.names.rust), s.s_type.as_ref().map_or(0, |t| t.value));
+        let s_type = Literal::i32_unsuffixed(s_type);
+        (quote!(#name = #s_type), s.members.iter().map(|m| field(&m.rust)).map(|m| quote!(#m)).collect())
+    }));
+    let same = (!same.is_empty()).then(|| quote!(plain_structures! { #same }));
+    let structs = others.into_iter().map(|s| structure(protocol, s));
     let unions: Vec<_> =
         if module == "types" { protocol.unions.values().map(union_type).collect() } else { vec![] };
-    quote!(#(#structs)* #(#unions)*)
+    quote!(#same #(#structs)* #(#unions)*)
 }
 
 fn structure(protocol: &Protocol, s: &Struct) -> TokenStream {
