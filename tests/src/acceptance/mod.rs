@@ -23,8 +23,8 @@ use anyhow::{Context, Result, ensure};
 use crate::prerequisites;
 use built::Built;
 pub use report::Report;
-use stages::Work;
 pub use stages::{Extent, Stage, stages};
+use stages::{Lane, Work};
 pub use tally::Tally;
 use watch::{Job, Outcome, watch};
 
@@ -35,14 +35,15 @@ const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 /// Runs stages of an extent until one fails: those that are named, or all if none is. Prints what runs, how long it took, and which
 /// tests failed; the report of all stages stays in the target folder.
 ///
-/// Tests wait much of their time. So the stages that mostly compile run beside them, one after the other, once that is made which both need.
+/// Tests wait much of their time. So the stages that mostly compile run beside them, in lanes of their own, after the common build. Beside other programs
+/// a run with more threads gets more of the processors.
 ///
 /// # Errors
 /// A stage could not be started at all, or the report cannot be written.
 pub fn run(extent: Extent, names: &[String]) -> Result<Report> {
     let stages = selected(extent, names)?;
     prerequisites::provide(stages.iter().flat_map(|stage| stage.tools).copied().flatten())?;
-    let [first, then, beside] = lanes(stages);
+    let (first, lanes) = lanes(stages);
     let run = Run {
         extent,
         report: Mutex::new(Report::begin(extent)?),
@@ -51,8 +52,10 @@ pub fn run(extent: Extent, names: &[String]) -> Result<Report> {
     };
     run.lane(&first)?;
     thread::scope(|scope| {
-        let beside = scope.spawn(|| run.lane(&beside));
-        run.lane(&then).and(beside.join().expect("it does not panic"))
+        let lanes: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| run.lane(lane))).collect();
+        // All of them are waited for, also if one cannot go on.
+        let ended: Vec<_> = lanes.into_iter().map(|lane| lane.join().expect("it does not panic")).collect();
+        ended.into_iter().collect::<Result<()>>()
     })?;
     let mut report = run.report.into_inner().expect("it does not panic");
     report.end(names.is_empty())?;
@@ -100,21 +103,12 @@ impl Run {
     }
 }
 
-/// The stages up to the one that compiles what others run, and behind it those that follow each other and those that run beside them.
-fn lanes(stages: Vec<Stage>) -> [Vec<Stage>; 3] {
+/// The stages up to the one that compiles what others run, and the lanes behind it.
+fn lanes(mut stages: Vec<Stage>) -> (Vec<Stage>, [Vec<Stage>; 3]) {
     let built = stages.iter().position(Stage::is_build).map_or(0, |at| at + 1);
-    let (mut first, mut then, mut beside) = (Vec::new(), Vec::new(), Vec::new());
-    for (at, stage) in stages.into_iter().enumerate() {
-        let lane = if at < built {
-            &mut first
-        } else if stage.is_beside {
-            &mut beside
-        } else {
-            &mut then
-        };
-        lane.push(stage);
-    }
-    [first, then, beside]
+    let mut rest = stages.split_off(built);
+    let lanes = [Lane::Tests, Lane::Checks, Lane::Makes];
+    (stages, lanes.map(|lane| rest.extract_if(.., |stage| stage.lane == lane).collect()))
 }
 
 /// The stages that are named, and the one that compiles what they run; all if none is named.
@@ -190,11 +184,16 @@ mod tests {
     #[test]
     fn what_others_run_is_made_first() {
         let names = |lane: &Vec<Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>();
-        let [first, then, beside] = lanes(stages(Extent::All));
+        let (first, [tests, checks, makes]) = lanes(stages(Extent::All));
         assert_eq!(names(&first), ["fmt", "build"]);
-        assert_eq!(names(&beside), ["driver", "clippy", "doc", "package", "instructions"]);
-        assert_eq!(first.len() + then.len() + beside.len(), stages(Extent::All).len());
-        let [first, then, beside] = lanes(selected(Extent::Gate, &["clippy".to_owned()]).unwrap());
-        assert_eq!((names(&first), names(&then), names(&beside)), (vec![], vec![], vec!["clippy"]));
+        assert_eq!(names(&checks), ["clippy", "doc"]);
+        assert_eq!(names(&makes), ["driver", "package", "instructions"]);
+        let all = [first, tests, checks, makes].iter().map(Vec::len).sum::<usize>();
+        assert_eq!(all, stages(Extent::All).len());
+        let (first, lanes) = lanes(selected(Extent::Gate, &["clippy".to_owned()]).unwrap());
+        assert_eq!(
+            (names(&first), lanes.iter().map(names).collect::<Vec<_>>()),
+            (vec![], vec![vec![], vec!["clippy"], vec![]])
+        );
     }
 }

@@ -27,8 +27,18 @@ pub struct Stage {
     /// longer is warned of.
     pub(super) budget: Duration,
     pub(super) needs_gpu: bool,
-    /// The stage compiles more than it waits, and runs beside those that wait.
-    pub(super) is_beside: bool,
+    pub(super) lane: Lane,
+}
+
+/// The lanes of stages, which run side by side after the stage `build`. In each, one stage follows the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Tests, which wait much of their time.
+    Tests,
+    /// Checks of the sources by compilers.
+    Checks,
+    /// Things that are made and then tried: the guest's driver, the package, and programs that are counted.
+    Makes,
 }
 
 /// The work of a stage.
@@ -65,7 +75,7 @@ const DOC_CHECK: &str = "--config=build.rustdoc='.ci/rustdoc-check'";
 /// The arguments of the stage `clippy`, as `cargo clippy` passes them on to its compiler in the environment.
 const LINTS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
 
-/// All stages of an extent. Those beside the others have an order of their own.
+/// All stages of an extent, those of each lane in their order.
 #[must_use]
 pub fn stages(extent: Extent) -> Vec<Stage> {
     let cargo =
@@ -87,9 +97,11 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         // The stage `patched` installs what this makes; it takes some seconds where the machine has it.
         Stage::new("driver", 400, Work::Script("guest-driver-patches/build", "--path"))
             .needing(&[tools::SYSTEMS])
-            .beside(),
-        cargo("clippy", 200, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).beside(),
-        Stage::new("doc", 120, Work::Cargo { arguments: DOC, prepare: compile_as_clippy }).beside(),
+            .within(Lane::Makes),
+        cargo("clippy", 200, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+            .within(Lane::Checks),
+        Stage::new("doc", 120, Work::Cargo { arguments: DOC, prepare: compile_as_clippy })
+            .within(Lane::Checks),
         program("codegen", 20, "codegen", &["--check"]).needing(&[&[tools::PIP]]),
         program("features", 5, "features-doc", &["--check"]),
         tests("unit", 90, 2, 2, TestProgram::is_of_units),
@@ -101,8 +113,8 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]),
         // The last of them has the most programs at once: where other work wants the processors as well, a single machine would get few of them.
         tests("bridge", 300, 1, 3, |test| test.is("bridge")).needing(&[tools::CLIENTS]),
-        tests("package", 600, 1, 2, |test| test.is("package")).needing(package).beside(),
-        program("instructions", 300, "instructions", &[]).needing(&[&[tools::VALGRIND]]).beside(),
+        tests("package", 600, 1, 2, |test| test.is("package")).needing(package).within(Lane::Makes),
+        program("instructions", 300, "instructions", &[]).needing(&[&[tools::VALGRIND]]).within(Lane::Makes),
         Stage { needs_gpu: true, ..tests("gpu", 120, 1, 1, |test| test.is("gpu_smoke")) },
     ];
     if extent == Extent::All {
@@ -128,12 +140,12 @@ impl Stage {
             tools: &[],
             budget: Duration::from_secs(seconds),
             needs_gpu: false,
-            is_beside: false,
+            lane: Lane::Tests,
         }
     }
 
-    fn beside(self) -> Self {
-        Self { is_beside: true, ..self }
+    fn within(self, lane: Lane) -> Self {
+        Self { lane, ..self }
     }
 
     fn needing(self, tools: &'static [&'static [Tool]]) -> Self {
