@@ -373,7 +373,7 @@ impl Effects for World {
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {
         if let Some(limit) = limit {
-            let message = format_args!("limit {limit} reached: context {ctx_id} gets no more memory");
+            let message = format_args!("limit {limit} reached: an allocation of context {ctx_id} fails");
             self.warn_of(ctx_id, limit, message);
         }
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);

@@ -112,7 +112,7 @@ impl World {
             match self.unmap(offset, size) {
                 Ok(()) | Err(SessionError::Stopped) => {}
                 Err(error) => log::error!(
-                    "cannot unmap memory, which had to wait while the frontend had stopped the device: {error}"
+                    "cannot unmap memory after the frontend has started the device again: {error}"
                 ),
             }
         }

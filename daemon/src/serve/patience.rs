@@ -56,8 +56,8 @@ impl World {
             };
             if patience.is_over(Instant::now(), !session.is_stopped()) {
                 log::error!(
-                    "limit frontend-timeout ({}) reached: the frontend does not answer a request to map or unmap: ending the session; raise it if the \
-                     frontend is that slow",
+                    "limit frontend-timeout ({}) reached: the frontend has not answered a request to map or unmap memory, and its session is \
+                     ended; raise the limit for a slow frontend",
                     Span(patience.limit)
                 );
                 session.close();
@@ -122,7 +122,7 @@ impl World {
             FromBroker::SwapOut { ctx_id } => self.swaps_wanted.push(ctx_id),
             FromBroker::Place { placement } => {
                 if let Err(error) = self.workers.place(placement) {
-                    log::error!("the broker places contexts where they cannot be: {error}");
+                    log::error!("cannot follow the broker's placement of contexts on GPUs: {error}");
                 }
             }
             FromBroker::Room(order) => self.room.limit(order),
