@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
     env_logger::Builder::new().filter_level(log::LevelFilter::Warn).init();
     seal_child(&options, DriverFamily::Software)?;
     if arguments.get(1).is_some_and(|role| role == "probe") {
-        channel.send(&vulkan::probe(), None)?;
+        channel.send(&vulkan::probe().map_err(|error| error.to_string()), None)?;
         return Ok(());
     }
     let (ToWorker::Setup(setup), _) = channel.receive()? else { bail!("no set-up") };

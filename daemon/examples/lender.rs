@@ -40,7 +40,7 @@ fn main() -> Result<()> {
 fn probe() -> ProbeReport {
     let device = rustix::fs::fstat(File::open("/dev/zero").map_err(|error| error.to_string())?);
     let device = device.map_err(|error| error.to_string())?.st_rdev;
-    let mut gpus = vulkan::probe()?;
+    let mut gpus = vulkan::probe().map_err(|error| error.to_string())?;
     for trial in gpus.iter_mut().filter_map(|gpu| gpu.memfd.as_mut().ok()) {
         trial.driver_mapped = DriverMapped { types: 1, device };
     }

@@ -1,8 +1,8 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
 use config::{
-    CacheKey, DriverMapped, GpuChoice, Likeness, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap, Protection,
-    Queues,
+    AtFault, CacheKey, DriverMapped, GpuChoice, Likeness, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
+    Protection, Queues,
 };
 use daemon::ipc::{
     Fence, FromBroker, GpuChange, HeldMemory, InForce, MapInfo, Placement, ResourceKind, RestartStage,
@@ -311,7 +311,7 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::BlobExported { resource_id, map_info: MapInfo::WriteCombined, memory: None },
         ToDevice::BlobRefused { resource_id, reason: reason() },
         ToDevice::FenceSignalled(fence),
-        ToDevice::Lost { reason: reason() },
+        ToDevice::Lost { at_fault: Some(AtFault::Host), reason: reason() },
         ToDevice::ShaderRefused { reason: reason() },
         ToDevice::Overdue { command: reason(), is_blocked: true },
         ToDevice::Hung { limit: Duration::from_millis(2500) },

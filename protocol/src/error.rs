@@ -71,7 +71,7 @@ pub enum DecodeErrorKind {
     #[error("too much room for results")]
     OutBudget,
     /// The arena's limit is reached.
-    #[error("limit reached: decoded values exceed arena_bytes")]
+    #[error("decoded values exceed limit arena_bytes")]
     ArenaFull,
 }
 

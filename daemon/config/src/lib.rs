@@ -1,11 +1,13 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 //!
-//! `limits` has the bounds, `amount` the spelling of sizes and times, `gpu` the choice of GPUs and the rights of guests on them, `memory` the
+//! `limits` has the bounds, `amount` the spelling of sizes and times, `fault` who is at fault when a
+//! context is lost, `gpu` the choice of GPUs and the rights of guests on them, `memory` the
 //! messages about memory between device process and worker, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
 
 #![forbid(unsafe_code)]
 
 mod amount;
+mod fault;
 mod gpu;
 mod key;
 mod limits;
@@ -13,6 +15,7 @@ mod memory;
 mod passage;
 
 pub use amount::{Amount, size, time};
+pub use fault::AtFault;
 pub use gpu::{
     DriverMapped, GpuChoice, GpuInfo, GpuKind, GpuNames, Likeness, MemoryBackEnd, MemoryTrial, Protection,
     Queues, Robustness, hexadecimal, meant,

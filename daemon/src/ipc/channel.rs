@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_read_makes_try_send_answer_full() {
         let (a, _b) = Channel::pair().unwrap();
-        let message = ToDevice::Lost { reason: "x".repeat(30_000) };
+        let message = ToDevice::Lost { at_fault: None, reason: "x".repeat(30_000) };
         let full = (0..1000).find_map(|_| a.try_send(&message, None).err());
         assert!(matches!(full, Some(SendError::Full)));
     }

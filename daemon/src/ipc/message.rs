@@ -1,8 +1,8 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
 use config::{
-    CacheKey, ContextLimits, DepositId, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, MemoryName, Passage,
-    PerHeap, Wanted,
+    AtFault, CacheKey, ContextLimits, DepositId, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, MemoryName,
+    Passage, PerHeap, Wanted,
 };
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use waiting::Heuristic;
 
 /// The version of the messages between a device process and its workers, and of the pages and files that they share. It rises with each change of these: a
 /// device process of another program goes on with workers of the same version only.
-pub const WORKER_MESSAGES: u32 = 2;
+pub const WORKER_MESSAGES: u32 = 3;
 
 /// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
@@ -382,6 +382,8 @@ pub enum ToDevice {
     },
     /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
     Lost {
+        /// The party at fault; none if the reason already names it.
+        at_fault: Option<AtFault>,
         /// For the log, in words of ours.
         reason: String,
     },

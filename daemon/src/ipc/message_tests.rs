@@ -2,7 +2,7 @@
 
 use super::form_tests::{form, variants};
 use super::message::{Fence, HandOver, MapInfo, ResourceKind, ToDevice, ToWorker, WORKER_MESSAGES};
-use config::{DepositId, Heap, MemoryCount, MemoryId, MemoryName, PerHeap, Wanted};
+use config::{AtFault, DepositId, Heap, MemoryCount, MemoryId, MemoryName, PerHeap, Wanted};
 use protocol::ids::{BlobId, FenceId, ResourceId, RingIdx};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn messages_of_workers_that_change_have_another_version() {
     assert_eq!(variants::<ToWorker>(), 20);
     let bytes = "01ac020600 01ac020601010103 01ac020602 02ac02 0307020809010102 04ac020a0b01 050c01030d \
          060c 070c04050405 0803 09 0a 0b0001 0c 0d0001 0e 0f 100c 110c 120e 13";
-    assert_eq!((WORKER_MESSAGES, form(&to_worker).as_str()), (2, bytes));
+    assert_eq!((WORKER_MESSAGES, form(&to_worker).as_str()), (3, bytes));
 
     let to_device = [
         ToDevice::Ready,
@@ -78,7 +78,7 @@ fn messages_of_workers_that_change_have_another_version() {
         ToDevice::Stays { reason: "r".into(), for_now: true },
         ToDevice::TakesOver { pieces: vec![PIECE] },
         ToDevice::TakenOver { pieces: vec![PIECE], credit: PerHeap { device: 22, host: 23 } },
-        ToDevice::Lost { reason: "r".into() },
+        ToDevice::Lost { at_fault: Some(AtFault::Driver), reason: "r".into() },
         ToDevice::Hung { limit: Duration::from_millis(24) },
         ToDevice::CatchUpWanted { request: 12 },
         ToDevice::ClosingWanted { request: 12 },
@@ -89,8 +89,8 @@ fn messages_of_workers_that_change_have_another_version() {
     assert_eq!(variants::<ToDevice>(), 31);
     let bytes = "00 01ac02010103 020f 03ac020172 040102 0510ac0211 0610 070c0012 070c010112 070c02001213 \
          080c 090c 0a03 0b14 0c14 0d0115 0e016c 0f0172 10 11016301 12 1301 14 15017201 160103 \
-         1701031617 180172 1918 1a0c 1b0c 1c19001a 1d017201 1e";
-    assert_eq!((WORKER_MESSAGES, form(&to_device).as_str()), (2, bytes));
+         1701031617 1801010172 1918 1a0c 1b0c 1c19001a 1d017201 1e";
+    assert_eq!((WORKER_MESSAGES, form(&to_device).as_str()), (3, bytes));
 
     let handed_over = [
         HandOver::File { memory: MemoryName::Piece(PIECE) },
@@ -105,5 +105,5 @@ fn messages_of_workers_that_change_have_another_version() {
     ];
     assert_eq!(variants::<HandOver>(), 7);
     let bytes = "000003 0001 000214 01020809 021b1c 031d 04 05 06";
-    assert_eq!((WORKER_MESSAGES, form(&handed_over).as_str()), (2, bytes));
+    assert_eq!((WORKER_MESSAGES, form(&handed_over).as_str()), (3, bytes));
 }

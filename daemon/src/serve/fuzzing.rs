@@ -16,8 +16,8 @@ use crate::transport::Vring;
 use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
 use config::{
-    CacheKey, ContextLimits, DepositId, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId,
-    MemoryTrial, PerHeap, Protection, Queues, Wanted,
+    AtFault, CacheKey, ContextLimits, DepositId, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd,
+    MemoryId, MemoryTrial, PerHeap, Protection, Queues, Wanted,
 };
 use outside::HostMemory;
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
@@ -176,13 +176,18 @@ pub(super) fn options(launcher: Launcher) -> Options {
     }
 }
 
+fn at_fault(u: &mut Unstructured<'_>) -> Result<Option<AtFault>> {
+    let all = [AtFault::Guest, AtFault::Driver, AtFault::Host, AtFault::Predecessor, AtFault::Daemon];
+    u.choose(&[None].into_iter().chain(all.map(Some)).collect::<Vec<_>>()).copied()
+}
+
 fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
     let resource_id = ResourceId(u.int_in_range(0..=5)?);
     let number =
         |u: &mut Unstructured<'_>| if u.ratio(1, 8)? { u.arbitrary() } else { u.int_in_range(0..=4) };
     Ok(match u.int_in_range(0..=31u8)? {
         30 => ToDevice::Undrawn,
-        0 => ToDevice::Lost { reason: u.arbitrary()? },
+        0 => ToDevice::Lost { at_fault: at_fault(u)?, reason: u.arbitrary()? },
         1 if u.arbitrary()? => ToDevice::Hung { limit: Duration::from_millis(u.arbitrary::<u32>()?.into()) },
         1 => ToDevice::Ready,
         2 => ToDevice::ShaderRefused { reason: u.arbitrary()? },

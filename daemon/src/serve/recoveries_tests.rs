@@ -8,7 +8,7 @@ use super::restarts_tests::{
 };
 use super::workers::Whose;
 use crate::ipc::{Channel, FromBroker, HandOver, ToBroker, ToDevice, ToWorker};
-use config::{CHECKPOINT_AFTER, DepositId, MemoryName, PerHeap, Wanted};
+use config::{AtFault, CHECKPOINT_AFTER, DepositId, MemoryName, PerHeap, Wanted};
 use protocol::ids::ResourceId;
 use protocol::virtio_gpu::Command;
 use std::sync::Arc;
@@ -421,7 +421,10 @@ fn a_context_that_is_ended_stays_ended() {
     let mut rig = rig();
     rig.writes_checkpoint(OLD);
     rig.submit(1, Some(7));
-    rig.say(OLD, &ToDevice::Lost { reason: "the stream makes no sense".into() });
+    rig.say(
+        OLD,
+        &ToDevice::Lost { at_fault: Some(AtFault::Guest), reason: "the stream makes no sense".into() },
+    );
     assert!(!rig.is_running() && rig.open() == 0);
     let mut rig = self::rig();
     rig.writes_checkpoint(OLD);
@@ -433,7 +436,12 @@ fn a_context_that_is_ended_stays_ended() {
 fn a_successor_that_cannot_go_on_costs_the_context_and_nothing_stays_counted() {
     let ends: [&dyn Fn(&mut Rig); 4] = [
         &|rig| rig.dies(NEW, |rig| !rig.is_running()),
-        &|rig| rig.say(NEW, &ToDevice::Lost { reason: "no snapshot".into() }),
+        &|rig| {
+            rig.say(
+                NEW,
+                &ToDevice::Lost { at_fault: Some(AtFault::Predecessor), reason: "no snapshot".into() },
+            )
+        },
         &|rig| rig.say(NEW, &taken_over()),
         &|rig| rig.turn_at(Instant::now() + 2 * START_PATIENCE),
     ];

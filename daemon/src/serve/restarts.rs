@@ -364,8 +364,9 @@ impl Server {
             | ToDevice::Overdue { .. } => {
                 self.worker_says(ctx_id, message, None);
             }
-            ToDevice::Lost { reason } => {
-                let why = format!("the successor cannot take it over: {reason}");
+            ToDevice::Lost { at_fault, reason } => {
+                let at_fault = at_fault.map(|party| format!("{}: ", party.words())).unwrap_or_default();
+                let why = format!("the successor cannot take it over: {at_fault}{reason}");
                 self.fail(ctx_id, Failure::until_mended(why));
             }
             ToDevice::FenceSignalled(_)

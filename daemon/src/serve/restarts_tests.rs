@@ -11,7 +11,7 @@ use crate::ipc::{
 use crate::sandbox::Launcher;
 use crate::transport::Vring;
 use crate::transport::fuzzing::{pending, unused_vring};
-use config::{GpuChoice, Heap, MemoryId, Passage, PerHeap, Wanted};
+use config::{AtFault, GpuChoice, Heap, MemoryId, Passage, PerHeap, Wanted};
 use protocol::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags};
 use readiness::{Events, Reported};
@@ -524,7 +524,7 @@ fn a_successor_that_says_what_it_must_not_costs_the_context_nothing() {
         ToDevice::BudgetWanted { request: 1 },
         ToDevice::MemoryWantedNoMore { request: 1 },
         ToDevice::CatchUpWanted { request: 1 },
-        ToDevice::Lost { reason: "cannot".into() },
+        ToDevice::Lost { at_fault: Some(AtFault::Predecessor), reason: "cannot".into() },
     ];
     for message in wrong {
         let mut rig = rig();
@@ -559,7 +559,7 @@ fn what_cannot_be_restarted_is_refused() {
     rig.server.restart(CONTEXT, None, Asker::Test);
     assert_eq!(rig.counts(), (0, 2), "it is being restarted already");
     rig.turn();
-    rig.say(OLD, &ToDevice::Lost { reason: "test".into() });
+    rig.say(OLD, &ToDevice::Lost { at_fault: Some(AtFault::Guest), reason: "test".into() });
     rig.server.restart(CONTEXT, None, Asker::Test);
     assert_eq!((rig.counts(), rig.is_running()), ((0, 4), false));
 }

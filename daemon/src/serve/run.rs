@@ -17,6 +17,7 @@ use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::aftermath::Aftermath;
+use super::logging::fault;
 use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
@@ -310,7 +311,7 @@ impl Server {
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
             log::error!(
-                "the frontend has shrunk guest memory, or left it without room: its session is ended"
+                "the frontend has shrunk guest memory, or the host has no memory for a page of it: the session of the frontend is ended"
             );
             session.close();
         }
@@ -690,7 +691,8 @@ impl Server {
                 closer.close(deposits.take_back(ctx_id, id));
             }
             ToDevice::LimitReached { limit } => {
-                let message = format_args!("limit {} reached: context {ctx_id} gets no more", Quoted(&limit));
+                let message =
+                    format_args!("limit {} reached: a request of context {ctx_id} fails", Quoted(&limit));
                 self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
@@ -713,7 +715,7 @@ impl Server {
             ToDevice::PreludeBuilt { .. } | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
                 self.lose(ctx_id, "an answer to nothing that was asked");
             }
-            ToDevice::Lost { reason } => self.lose(ctx_id, &Quoted(&reason).to_string()),
+            ToDevice::Lost { at_fault, reason } => self.lose(ctx_id, &fault::told(at_fault, &reason)),
             ToDevice::Hung { limit } => {
                 self.world.kill_hung(ctx_id, self.world.hangs.reached(limit));
                 self.settle();
@@ -723,15 +725,14 @@ impl Server {
 
     /// No program that keeps to valid usage has a command refused for this.
     fn overdue(&mut self, ctx_id: ContextId, command: &str, is_blocked: bool) {
-        let (waited, what) =
-            ("waited for 1 s for a submission that uses what it is about", "command of a context");
+        let (waited, what) = ("waited for 1 s for a submission that uses its object", "command of a context");
         let command = Quoted(command);
         match is_blocked {
             true => self.world.warn_of(ctx_id, what, format_args!(
-                "{command} of context {ctx_id} is refused: it {waited}, and which itself waits for a semaphore or for the scheduler"
+                "{command} of context {ctx_id} is refused: it {waited}; that submission is itself waiting for a semaphore or for the scheduler"
             )),
             false => self.world.warn_of(ctx_id, what, format_args!(
-                "{command} of context {ctx_id} has {waited}, and goes on waiting while that runs"
+                "{command} of context {ctx_id} has {waited}, and waits on until that submission has ended"
             )),
         }
     }
@@ -906,7 +907,7 @@ impl Server {
         self.end_request.frontend_is_gone();
         if !readiness::has_ended(other, LEAVES_WITHIN) {
             log::error!(
-                "the device process that serves the VM from now on does not go on within {}",
+                "the device process that is to serve the VM from now on has not begun within {}",
                 Span(LEAVES_WITHIN)
             );
         }

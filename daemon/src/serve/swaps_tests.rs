@@ -3,7 +3,7 @@
 use super::handover::{Asker, GpuMoves, HAND_OVERS_MAX, Purpose, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig, rig_with, signalled, submitted, taken_over};
 use crate::ipc::{HandOver, ToDevice, ToWorker, Unmovable};
-use config::{Heap, Wanted};
+use config::{AtFault, Heap, Wanted};
 use outside::HostMemory;
 use protocol::ids::ContextId;
 use std::fs::File;
@@ -245,7 +245,8 @@ enum Order {
 #[test]
 fn an_idle_context_whose_contents_cannot_be_copied_is_tried_again_whichever_worker_says_so_first() {
     let after = Duration::from_millis(100);
-    let lost = ToDevice::Lost { reason: "the host has no memory to spare".into() };
+    let lost =
+        ToDevice::Lost { at_fault: Some(AtFault::Host), reason: "the host has no memory to spare".into() };
     let stays = ToDevice::Stays { reason: "the other worker is gone".into(), for_now: true };
     for order in [Order::Successor, Order::Worker, Order::WorkerAheadOfWhatItWrites] {
         let mut rig = rig_with(|options| options.vm.swap_after = Some(after));
@@ -279,7 +280,7 @@ fn a_context_that_cannot_be_swapped_in_is_lost_and_says_why() {
     rig.is_swapped_out();
     rig.submit(1, Some(7));
     rig.turn();
-    rig.say(THIRD, &ToDevice::Lost { reason: "no driver".into() });
+    rig.say(THIRD, &ToDevice::Lost { at_fault: Some(AtFault::Driver), reason: "no driver".into() });
     assert!(!rig.is_running());
     assert_eq!(rig.open(), 0, "its fence is answered");
 }

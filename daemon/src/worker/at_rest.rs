@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use vulkan::ContextLost;
 use vulkan::snapshot::NotMovable;
+use vulkan::{ContextLost, HostError, InheritedError, Limit};
 
 /// An executor between two commands, to be gone on with by another.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl AtRest {
     /// There is no such reply stream.
     pub(super) fn begin(&self, resources: &Resources) -> Result<Begin, ContextLost> {
         let begun = self.begun.map(usize::try_from).transpose();
-        let begun = begun.map_err(|_| ContextLost::new("a stream of an impossible length"))?;
+        let begun = begun.map_err(|_| InheritedError::Broken("a stream of an impossible length"))?;
         Ok(Begin { reply: ReplyStream::at(self.reply, resources)?, begun })
     }
 }
@@ -109,7 +109,7 @@ impl Left {
                     let too_much = "its worker waits for a ring, and much was submitted since";
                     room = left.ok_or_else(|| NotMovable::for_now(too_much))?;
                     let bytes = payload(*size, inline, letter.fd.as_ref(), bytes_max);
-                    let bytes = bytes.map_err(|lost| NotMovable::for_now(lost.reason()))?;
+                    let bytes = bytes.map_err(|lost| NotMovable::for_now(lost.to_string()))?;
                     all.push(Self::Submission { bytes: bytes.into_owned(), fence: *fence });
                 }
                 ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
@@ -168,18 +168,18 @@ pub(super) fn payload<'b>(
     if inline.len() == size {
         return Ok(Cow::Borrowed(inline));
     }
-    let file = file.ok_or_else(|| ContextLost::new("submission without its payload"))?;
+    let file = file.ok_or_else(|| ContextLost::daemon("a submission without its payload"))?;
     if size > limit {
-        return Err(ContextLost::new(format!("limit reached: command_bytes ({limit})")));
+        return Err(Limit::CommandBytes(limit).into());
     }
     let mut payload = vec![0; size];
     let mut done = 0;
     while let Some(rest) = payload.get_mut(done..).filter(|rest| !rest.is_empty()) {
         match pread(file, rest, done as u64) {
-            Ok(0) => return Err(ContextLost::new("payload cannot be read: its file is too short")),
+            Ok(0) => return Err(ContextLost::daemon("a payload whose file is too short")),
             Ok(read) => done += read,
             Err(Errno::INTR) => {}
-            Err(error) => return Err(ContextLost::new(format!("payload cannot be read: {error}"))),
+            Err(error) => return Err(HostError::refused("payload cannot be read", error).into()),
         }
     }
     Ok(Cow::Owned(payload))

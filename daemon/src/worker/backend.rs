@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use vulkan::snapshot::step::{CacheData, Step};
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved};
-use vulkan::{Cancel, ContextLost, Exported, Look, MemoryFile, Renderer, StateQuery, WatchdogWake};
+use vulkan::{
+    Cancel, ContextLost, Exported, Look, MemoryFile, NotExported, Renderer, StateQuery, WatchdogWake,
+};
 
 /// An arena that grew beyond this for one command is given back.
 pub(super) const ARENA_KEPT: usize = 1 << 20;
@@ -37,7 +39,7 @@ pub(super) trait Backend: Send + Sync + 'static {
     fn record(&self, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost>;
 
     /// Makes the pages of a memory object available to others.
-    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;
+    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, NotExported>;
 
     /// A blob of memory that is lent ([`Exported::lent`]) is gone, or of memory that nobody else holds.
     fn blob_gone(&self, memory: MemoryId);
@@ -166,7 +168,7 @@ impl Backend for Renderer {
         Renderer::record(self, bytes, arena, cancel)
     }
 
-    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, NotExported> {
         Renderer::export(self, memory, size, mappable)
     }
 

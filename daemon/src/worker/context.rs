@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vulkan::snapshot::NotMovable;
-use vulkan::{Budget, Cancel, ContextLost};
+use vulkan::{Budget, Cancel, Cause, ContextLost, HostError, Limit, StreamError};
 
 /// One guest context.
 pub(super) struct Context<B> {
@@ -91,7 +91,7 @@ impl<B: Backend> Context<B> {
             limits: setup.limits,
             resources,
             fences: Arc::new(Fences::new(Arc::clone(&channel))),
-            copies: Budget::new("command_bytes", setup.limits.command_bytes),
+            copies: Budget::new(Limit::CommandBytes, setup.limits.command_bytes),
             monitor: Monitor::default(),
             cancel: Cancel::default(),
             hand_overs: AwaitedHandOvers::default(),
@@ -153,7 +153,7 @@ impl<B: Backend> Context<B> {
     /// The ring of this id.
     pub(super) fn ring(&self, id: u64) -> Result<Arc<Ring>, ContextLost> {
         let rings = self.rings.lock();
-        rings.get(&id).map(|entry| Arc::clone(&entry.ring)).ok_or_else(|| ContextLost::new("no such ring"))
+        rings.get(&id).map(|entry| Arc::clone(&entry.ring)).ok_or_else(|| StreamError::NoRing.into())
     }
 
     /// Adds a ring, which `start` makes with its thread.
@@ -164,22 +164,22 @@ impl<B: Backend> Context<B> {
     ) -> Result<(), ContextLost> {
         let mut rings = self.rings.lock();
         if self.has_ended() {
-            return Err(ContextLost::new("context has ended"));
+            return Err(Cause::Ended.into());
         }
         if rings.contains_key(&id) {
-            return Err(ContextLost::new("ring exists already"));
+            return Err(ContextLost::rule("ring exists already"));
         }
         if rings.len() >= self.limits.rings {
-            return Err(ContextLost::new(format!("limit max-rings ({}) reached", self.limits.rings)));
+            return Err(Limit::Rings(self.limits.rings).into());
         }
-        let entry = start().map_err(|error| ContextLost::new(format!("no thread for a ring: {error}")))?;
+        let entry = start().map_err(|error| HostError::refused("no thread for a ring", error))?;
         rings.insert(id, entry);
         Ok(())
     }
 
     /// Ends a ring and hands out its thread, to be joined: until then the ring's memory is in use.
     pub(super) fn remove_ring(&self, id: u64) -> Result<JoinHandle<()>, ContextLost> {
-        let entry = self.rings.lock().remove(&id).ok_or_else(|| ContextLost::new("no such ring"))?;
+        let entry = self.rings.lock().remove(&id).ok_or(StreamError::NoRing)?;
         entry.ring.end();
         self.monitor.forget(&entry.ring);
         Ok(entry.thread)
@@ -250,7 +250,7 @@ impl<B: Backend> Context<B> {
         if self.end_rings(|ring| ring.set_fatal()) {
             // The device process logs it, once and within limits.
             log::debug!(ctx_id = self.id.0; "context lost: {lost}");
-            self.answer(&ToDevice::Lost { reason: lost.reason().to_owned() }, None);
+            self.answer(&ToDevice::Lost { at_fault: lost.at_fault(), reason: lost.to_string() }, None);
             self.fences.release();
         }
     }

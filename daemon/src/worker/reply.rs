@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use shm::Mapping;
 use shm::journal::Stream;
 use std::sync::Arc;
-use vulkan::ContextLost;
+use vulkan::{ContextLost, HostError, InheritedError, StreamError};
 
 /// The reply stream of one executor. Replies are encoded into private memory and then copied into the window at once, never
 /// past its end.
@@ -51,7 +51,7 @@ impl ReplyStream {
         size: u64,
     ) -> Result<(), ContextLost> {
         if !mapping.contains(offset, size) {
-            return Err(ContextLost::new("reply stream outside its resource"));
+            return Err(outside());
         }
         self.window = Some(Window { resource, mapping, offset, size, position: 0 });
         self.changes = self.changes.wrapping_add(1);
@@ -106,7 +106,7 @@ impl ReplyStream {
     pub(super) fn seek(&mut self, position: u64) -> Result<(), ContextLost> {
         match &mut self.window {
             Some(window) if position <= window.size => window.position = position,
-            _ => return Err(ContextLost::new("seek outside the reply stream")),
+            _ => return Err(StreamError::Outside("seek", "the reply stream").into()),
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl ReplyStream {
     ) -> Result<(), ContextLost> {
         let room = self.room();
         let Some(window) = &mut self.window else {
-            return Err(ContextLost::new("reply wanted without a reply stream"));
+            return Err(ContextLost::rule("reply wanted without a reply stream"));
         };
         if self.private.len() < room {
             // Pages fresh from the system are zero already and cost nothing until they are used.
@@ -131,9 +131,9 @@ impl ReplyStream {
         }
         let mut writer = Writer::window(&mut self.private[..room]);
         command(&mut writer)?;
-        let written = writer.finish().map_err(|error| ContextLost::new(format!("reply: {error}")))?;
-        let outside = |_| ContextLost::new("reply stream outside its resource");
-        window.mapping.copy_in(window.offset + window.position, &self.private[..written]).map_err(outside)?;
+        let written = writer.finish()?;
+        let copied = window.mapping.copy_in(window.offset + window.position, &self.private[..written]);
+        copied.map_err(|_| outside())?;
         window.position += written as u64;
         if written > PRIVATE_KEPT {
             self.private = Vec::new();
@@ -142,12 +142,17 @@ impl ReplyStream {
     }
 }
 
+fn outside() -> ContextLost {
+    ContextLost::from(StreamError::Outside("reply stream", "its resource"))
+}
+
 /// Memory of `size` bytes for replies that nobody reads.
 fn unread(size: u64) -> Result<Arc<Mapping>, ContextLost> {
     if size > UNREAD_MAX {
-        return Err(ContextLost::new("a large reply stream that nobody reads"));
+        return Err(InheritedError::Broken("a large reply stream whose resource is gone").into());
     }
-    let failed = |error: &dyn std::fmt::Display| ContextLost::new(format!("no memory for replies: {error}"));
+    let failed =
+        |error: &dyn std::fmt::Display| ContextLost::from(HostError::refused("no memory for replies", error));
     let bytes = size.max(4096);
     let file = shm::create("replies", bytes).map_err(|error| failed(&error))?;
     Ok(Arc::new(Mapping::new(&file, bytes).map_err(|error| failed(&error))?))

@@ -15,7 +15,9 @@ use shm::{MapError, Mapping};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vulkan::{Cancel, ContextLost, Interrupted, MemoryFile, ResourceMemory, ResourceTable, Stop};
+use vulkan::{
+    Cancel, ContextLost, Interrupted, MemoryFile, ResourceMemory, ResourceTable, Stop, StreamError,
+};
 
 /// Resource ids and the memory behind them.
 #[derive(Debug, Default)]
@@ -175,8 +177,8 @@ impl ResourceTable for Resources {
 fn shared(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextLost> {
     match attached.map(|attached| &attached.what) {
         Some(Memory::Shared(mapping)) => Ok(Arc::clone(mapping)),
-        Some(_) => Err(ContextLost::new(format!("resource {id} is no shared memory"))),
-        None => Err(ContextLost::new(format!("resource {id} is not attached"))),
+        Some(_) => Err(StreamError::NotShared(ResourceId(id)).into()),
+        None => Err(StreamError::NotAttached(ResourceId(id)).into()),
     }
 }
 

@@ -11,7 +11,7 @@ use shm::{Activity, Mapping, OutOfBounds, Word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vulkan::{Cancel, ContextLost, Stop};
+use vulkan::{Cancel, ContextLost, Stop, StreamError};
 use waiting::pace::Pace;
 use waiting::{processors, spin, tunables};
 
@@ -276,7 +276,7 @@ impl Ring {
     /// `vkWriteRingExtraMESA`: stores a word into the extra region.
     pub(super) fn write_extra(&self, offset: u64, value: u32) -> Result<(), ContextLost> {
         let word = self.layout.extra_word(offset).and_then(|at| self.mapping.word(at as u64).ok());
-        let word = word.ok_or_else(|| ContextLost::new("write outside the extra region of a ring"))?;
+        let word = word.ok_or(StreamError::Outside("write", "the extra region of a ring"))?;
         word.store(value, Ordering::Release);
         Ok(())
     }
@@ -409,9 +409,9 @@ impl Ring {
                     Err(lost) if lost.is_interruption() => return Ok(()),
                     executed => executed?,
                 };
-                rest = rest
-                    .get(length.max(1)..)
-                    .ok_or_else(|| ContextLost::new("command ends outside what the ring holds"))?;
+                rest = rest.get(length.max(1)..).ok_or_else(|| {
+                    ContextLost::from(StreamError::Outside("end of a command", "what the ring holds"))
+                })?;
                 head = tail.wrapping_sub(rest.len() as u32);
                 self.advance(head);
             }
@@ -426,7 +426,7 @@ impl Ring {
         tail: u32,
         memory: &'p mut impl CommandMemory,
     ) -> Result<&'p [u8], ContextLost> {
-        let pending = self.layout.pending(head, tail).map_err(|error| ContextLost::new(error.to_string()))?;
+        let pending = self.layout.pending(head, tail)?;
         let (first, wrapped) = self.layout.copy_ranges(head, pending);
         // No more than the ring holds.
         let commands = memory.room(pending as usize);
@@ -434,7 +434,7 @@ impl Ring {
         self.mapping
             .copy_out(first.start as u64, to_first)
             .and_then(|()| self.mapping.copy_out(wrapped.start as u64, to_wrapped))
-            .map_err(|error| ContextLost::new(error.to_string()))?;
+            .map_err(|_| StreamError::Outside("ring", "its resource"))?;
         Ok(commands)
     }
 

@@ -273,7 +273,7 @@ fn impossible_tails_end_the_ring() {
         ring.tail.store(tail, Release);
         let lost = ring.serve(&mut Vec::new(), |bytes| Ok(length(bytes))).unwrap_err();
         let why = if tail > 1 << 31 { "the tail went back by " } else { "pending" };
-        assert!(lost.reason().contains(why), "{lost}");
+        assert!(lost.to_string().contains(why), "{lost}");
     }
 }
 
@@ -304,7 +304,7 @@ fn random_words_tails_and_heads_never_panic() {
         let mut left = random() % 8;
         let execute = |bytes: &[u8]| {
             if left == 0 {
-                return Err(ContextLost::new("enough"));
+                return Err(ContextLost::rule("enough"));
             }
             left -= 1;
             ring.tail.store(random() as u32, Release);

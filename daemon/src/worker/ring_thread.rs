@@ -19,7 +19,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use vulkan::ContextLost;
+use vulkan::{ContextLost, HostError, InheritedError, StreamError};
 
 /// Bytes that are kept of the command that makes a ring: drivers need fewer than two hundred.
 const CREATED_BY_MAX: usize = 4096;
@@ -38,11 +38,10 @@ struct Plan {
 
 impl Plan {
     fn of<B: Backend>(context: &Context<B>, create: &CreateRingMESA<'_>) -> Result<Self, ContextLost> {
-        let info = create.p_create_info.ok_or_else(|| ContextLost::new("no create info"))?;
-        let id = NonZeroU64::new(create.ring).ok_or_else(|| ContextLost::new("ring id 0"))?.get();
+        let info = create.p_create_info.ok_or(StreamError::Without("a description"))?;
+        let id = NonZeroU64::new(create.ring).ok_or(StreamError::Without("an id"))?.get();
         let pages = context.resources.shared_memory(info.resource_id)?;
-        let layout = RingLayout::validate(info, pages.len() as usize)
-            .map_err(|error| ContextLost::new(error.to_string()))?;
+        let layout = RingLayout::validate(info, pages.len() as usize)?;
         let (mut priority, mut period) = (0, None);
         for extension in info.p_next {
             match extension {
@@ -50,7 +49,7 @@ impl Plan {
                     period = Some(Duration::from_micros(monitor.max_reporting_period_microseconds.into()));
                 }
                 ChainStruct::RingPriorityInfoMESA(wanted) => priority = wanted.priority,
-                _ => return Err(ContextLost::new("unknown extension of a ring")),
+                _ => return Err(ContextLost::rule("unknown extension of a ring")),
             }
         }
         let (resource, idle_timeout) =
@@ -60,7 +59,7 @@ impl Plan {
 
     fn ring<B: Backend>(&self, context: &Context<B>) -> Result<Ring, ContextLost> {
         let ring = Ring::new(Arc::clone(&self.pages), self.layout.clone(), self.idle_timeout);
-        let ring = ring.map_err(|error| ContextLost::new(error.to_string()))?.named(self.id);
+        let ring = ring.map_err(|_| StreamError::Outside("ring", "its resource"))?.named(self.id);
         Ok(match &context.activity {
             Some(activity) => ring.telling(activity),
             None => ring,
@@ -89,7 +88,7 @@ impl Plan {
     fn watch<B: Backend>(&self, context: &Context<B>, ring: Arc<Ring>) -> Result<(), ContextLost> {
         let Some(period) = self.period else { return Ok(()) };
         let watched = context.monitor.watch(ring, period);
-        watched.map_err(|error| ContextLost::new(format!("no thread for the monitor: {error}")))
+        watched.map_err(|error| ContextLost::from(HostError::refused("no thread for the monitor", error)))
     }
 }
 
@@ -102,7 +101,7 @@ pub(super) fn create_ring<B: Backend>(
     let plan = Plan::of(context, create)?;
     let ring = Arc::new(plan.ring(context)?);
     if !ring.is_fresh() {
-        return Err(ContextLost::new("head or status of a new ring is not 0"));
+        return Err(ContextLost::rule("head or status of a new ring is not 0"));
     }
     plan.begin(context, &ring, Begin::default(), bytes)?;
     let status = plan.layout.status as u64;
@@ -120,13 +119,13 @@ pub(super) fn take_ring_over<B: Backend>(
     at_rest: &RingAtRest,
 ) -> Result<(), ContextLost> {
     if at_rest.created_by.len() > CREATED_BY_MAX {
-        return Err(ContextLost::new("a ring of an unusual kind"));
+        return Err(InheritedError::Broken("a ring of an unusual kind").into());
     }
     let arena = Arena::new(1 << 16);
     let mut reader = Reader::new(&at_rest.created_by, &arena);
     let header = Header::decode(&mut reader)?;
     let Command::CreateRingMESA(create) = Command::decode(header.number, &mut reader)? else {
-        return Err(ContextLost::new("a ring that another command has made"));
+        return Err(InheritedError::Broken("a ring that another command has made").into());
     };
     let plan = Plan::of(context, &create)?;
     let ring = Arc::new(plan.ring(context)?.resting(at_rest.head, at_rest.virtqueue_seqno));

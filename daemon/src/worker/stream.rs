@@ -16,7 +16,7 @@ use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
 use shm::Mapping;
 use std::sync::Arc;
-use vulkan::{Cancel, ContextLost, Interrupted, Stop};
+use vulkan::{Cancel, Cause, ContextLost, InheritedError, Interrupted, Stop};
 use waiting::hold::Holds;
 use waiting::tunables;
 
@@ -87,13 +87,13 @@ impl<B: Backend> Executor<B> {
     /// Executes a stream from byte `done` on, and advances `done` behind each command, also if a wait is interrupted.
     pub(super) fn run_from(&mut self, bytes: &[u8], done: &mut usize) -> Result<(), ContextLost> {
         loop {
-            let rest = bytes.get(*done..).ok_or_else(|| ContextLost::new("a stream has become shorter"))?;
+            let rest = bytes.get(*done..).ok_or(InheritedError::Broken("a stream has become shorter"))?;
             if rest.is_empty() {
                 return Ok(());
             }
             match self.state.cancel().stop() {
                 None => *done += self.run_some(rest)?,
-                Some(Stop::Cancelled) => return Err(ContextLost::new("executor was cancelled")),
+                Some(Stop::Cancelled) => return Err(Cause::Ended.into()),
                 Some(Stop::Interrupted) => return Err(Interrupted.into()),
             }
         }

@@ -14,7 +14,7 @@ use protocol::venus::generated::{
 };
 use shm::Mapping;
 use std::sync::Arc;
-use vulkan::{ContextLost, Counted, Interrupted, Stop};
+use vulkan::{Cause, ContextLost, Counted, Interrupted, Stop, StreamError};
 
 /// Executes a transport command, whose encoding is `bytes`; false if it is none. An indirect stream is only noted, for the caller to execute.
 pub(super) fn execute<B: Backend>(
@@ -48,7 +48,7 @@ pub(super) fn count_streams<B: Backend>(state: &State<B>) -> Result<(usize, Coun
     for stream in &state.indirect {
         // The contents of a mapping fit into this process.
         if !stream.size.is_multiple_of(4) || !shared(state, stream)?.contains(stream.offset, stream.size) {
-            return Err(ContextLost::new("command stream outside its resource"));
+            return Err(outside());
         }
         counted.add(stream.size as usize)?;
         bytes += stream.size as usize;
@@ -61,11 +61,15 @@ pub(super) fn count_streams<B: Backend>(state: &State<B>) -> Result<(usize, Coun
 pub(super) fn copy_streams<B: Backend>(state: &State<B>, mut into: &mut [u8]) -> Result<(), ContextLost> {
     for stream in &state.indirect {
         let room = into.split_off_mut(..stream.size as usize);
-        let room = room.ok_or_else(|| ContextLost::new("command stream outside its resource"))?;
+        let room = room.ok_or_else(outside)?;
         let copied = shared(state, stream)?.copy_out(stream.offset, room);
-        copied.map_err(|error| ContextLost::new(error.to_string()))?;
+        copied.map_err(|_| outside())?;
     }
     Ok(())
+}
+
+fn outside() -> ContextLost {
+    ContextLost::from(StreamError::Outside("command stream", "its resource"))
 }
 
 fn shared<B: Backend>(
@@ -79,7 +83,7 @@ fn set_reply_command_stream<B: Backend>(
     state: &mut State<B>,
     set: &SetReplyCommandStreamMESA<'_>,
 ) -> Result<(), ContextLost> {
-    let stream = set.p_stream.ok_or_else(|| ContextLost::new("no stream"))?;
+    let stream = set.p_stream.ok_or(StreamError::Without("a stream"))?;
     let mapping = state.shared_memory(stream.resource_id)?;
     state.reply.set(ResourceId(stream.resource_id), mapping, stream.offset, stream.size)
 }
@@ -89,14 +93,14 @@ fn execute_command_streams<B: Backend>(
     execute: &ExecuteCommandStreamsMESA<'_>,
 ) -> Result<(), ContextLost> {
     if state.within_indirect {
-        return Err(ContextLost::new("nested streams"));
+        return Err(ContextLost::rule("nested streams"));
     }
     if execute.p_reply_positions.is_some() || execute.dependency_count != 0 {
-        return Err(ContextLost::new("reply positions and dependencies are not supported"));
+        return Err(ContextLost::rule("reply positions and dependencies are not supported"));
     }
     match execute.p_streams {
         Some(streams) if !streams.is_empty() => state.indirect.extend_from_slice(streams),
-        _ => return Err(ContextLost::new("no streams")),
+        _ => return Err(StreamError::Without("streams").into()),
     }
     Ok(())
 }
@@ -107,13 +111,13 @@ fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost
     context.answer(&ToDevice::RingEnds { ring: id }, None);
     // The driver reuses the memory as soon as this is done.
     let joined = away(state, || thread.join());
-    joined.map_err(|_| ContextLost::new("thread of a ring panicked"))
+    joined.map_err(|_| ContextLost::daemon("thread of a ring panicked"))
 }
 
 fn wait_virtqueue_seqno<B: Backend>(state: &State<B>, seqno: u64) -> Result<(), ContextLost> {
     match &state.place {
         Place::Ring(ring) => ring.wait_virtqueue_seqno(seqno).map_err(|why| match why {
-            VirtqueueWait::Stopped(Stop::Cancelled) => ContextLost::new("ring has ended"),
+            VirtqueueWait::Stopped(Stop::Cancelled) => ContextLost::from(Cause::Ended),
             VirtqueueWait::Stopped(Stop::Interrupted) => Interrupted.into(),
             VirtqueueWait::Circle => circle(),
         }),
@@ -130,16 +134,16 @@ fn wait_ring_seqno<B: Backend>(state: &State<B>, id: u64, seqno: u64) -> Result<
         false => away(state, || ring.wait_head(seqno, &state.context.hand_overs.waits)),
     });
     reached.map_err(|why| match why {
-        HeadWait::Cancelled => ContextLost::new("ring has ended"),
+        HeadWait::Cancelled => ContextLost::from(Cause::Ended),
         HeadWait::Interrupted => Interrupted.into(),
-        HeadWait::Unreachable => ContextLost::new(format!("seqno {seqno} is not in the ring")),
+        HeadWait::Unreachable => ContextLost::rule("a seqno that is not in the ring"),
         HeadWait::Circle => circle(),
     })
 }
 
 /// The context would stand still for ever.
 fn circle() -> ContextLost {
-    ContextLost::new("a ring waits for the virtqueue, which waits for that ring")
+    ContextLost::rule("a ring waits for the virtqueue, which waits for that ring")
 }
 
 /// Runs `block`, which may take long; meanwhile messages are still taken from the device process.
@@ -159,5 +163,5 @@ fn on_virtqueue<B: Backend>(state: &State<B>) -> Result<&Arc<Context<B>>, Contex
 }
 
 fn misplaced() -> ContextLost {
-    ContextLost::new("command has no place here")
+    ContextLost::misplaced("command")
 }

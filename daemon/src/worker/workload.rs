@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vulkan::fuzzing as null;
-use vulkan::{ContextLost, Gate, Renderer};
+use vulkan::{ContextLost, Gate, HostError, Renderer};
 
 /// The commands that are played.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ const BUFFER: usize = 4096;
 /// A command is wrong, or breaks valid usage.
 pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     let _exclusive = null::begin_trusting();
-    let (channel, _peer) = Channel::pair().map_err(|error| ContextLost::new(error.to_string()))?;
+    let (channel, _peer) = Channel::pair().map_err(failed)?;
     let resources = Arc::<Resources>::default();
     let size = workload.lap.len().next_power_of_two().max(4096);
     attach(&resources, ResourceId(REPLIES.0), REPLIES.1)?;
@@ -71,7 +71,7 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)), Begin::default());
     executor.run_from(workload.prepare, &mut 0)?;
     if null::has_failed(&context.backend) {
-        return Err(ContextLost::new("an object was refused"));
+        return Err(ContextLost::daemon("an object was refused"));
     }
     if workload.journalled {
         keep_journal(&context, &page)?;
@@ -95,10 +95,10 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     }
     let called = null::calls() - before;
     if null::has_failed(&context.backend) {
-        return Err(ContextLost::new("a command was refused"));
+        return Err(ContextLost::daemon("a command was refused"));
     }
     if workload.journalled && page.checkpoint().current().is_none() {
-        return Err(ContextLost::new("the journal ended"));
+        return Err(ContextLost::daemon("the journal ended"));
     }
     context.end();
     context.join();
@@ -130,7 +130,7 @@ pub fn publish(pages: &Arc<Mapping>, end: u32, lap: &[u8]) -> Result<u32, Contex
 }
 
 fn failed(error: impl std::fmt::Display) -> ContextLost {
-    ContextLost::new(error.to_string())
+    ContextLost::from(HostError::refused("the workload cannot be played", error))
 }
 
 fn attach(resources: &Resources, id: ResourceId, size: u64) -> Result<(), ContextLost> {

@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::context::error::Fault;
+use super::context::cause::DriverError;
 use super::driver::instance::{Instance, load_entry};
 use super::driver::physical_device::{device_uuid, has_extension, host_extensions, host_memory};
-use super::programs::trial::try_out;
+use super::programs::trial::{Unusable, try_out};
 use super::snapshot::likeness::likeness;
 use ash::vk;
 use config::{GpuInfo, GpuKind};
@@ -15,20 +15,12 @@ use std::sync::Arc;
 ///
 /// # Errors
 ///
-/// No Vulkan loader or no driver at all, in words.
-pub fn probe() -> Result<Vec<GpuInfo>, String> {
-    let made = load_entry()
-        .map_err(Fault::from)
-        .and_then(|entry| Instance::new(entry, vk::ApplicationInfo::default()));
-    let instance = Arc::new(made.map_err(|fault| match fault {
-        Fault::Lost(lost) => lost.reason().to_owned(),
-        Fault::Failed(result) => {
-            format!("no Vulkan driver answers: {:?}", vk::Result::from_raw(result))
-        }
-    })?);
+/// No Vulkan loader or no driver at all.
+pub fn probe() -> Result<Vec<GpuInfo>, DriverError> {
+    let made = Instance::new(load_entry()?, vk::ApplicationInfo::default());
+    let instance = Arc::new(made.map_err(DriverError::NoAnswer)?);
     // SAFETY: the instance is live.
-    let handles = unsafe { instance.ash.enumerate_physical_devices() }
-        .map_err(|error| format!("the Vulkan drivers report no device: {error}"))?;
+    let handles = unsafe { instance.ash.enumerate_physical_devices() }.map_err(DriverError::NoList)?;
     Ok(handles.into_iter().map(|handle| describe(&instance.ash, handle)).collect())
 }
 
@@ -49,16 +41,17 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
         dma_buf: Err(String::new()),
     };
     let tried = if properties.api_version < vk::API_VERSION_1_1 {
-        Err("its driver offers Vulkan 1.0, 1.1 is needed".to_owned())
+        Err(Unusable::Old)
     } else {
-        host_extensions(instance, handle).map_err(|error| format!("its driver lists no extensions: {error}"))
+        host_extensions(instance, handle).map_err(Unusable::Extensions)
     };
     (gpu.memfd, gpu.dma_buf) = match tried {
-        Err(reason) => (Err(reason.clone()), Err(reason)),
+        Err(why) => (Err(why.to_string()), Err(why.to_string())),
         Ok(extensions) => {
             let has_pci = has_extension(&extensions, ash::ext::pci_bus_info::NAME);
             (gpu.driver, gpu.pci_address) = identity(instance, handle, has_pci);
-            try_out(instance, handle, &extensions)
+            let (memfd, dma_buf) = try_out(instance, handle, &extensions);
+            (memfd.map_err(|why| why.to_string()), dma_buf.map_err(|why| why.to_string()))
         }
     };
     gpu

@@ -3,7 +3,7 @@
 use super::commands::pipeline_cache::collect::new_data_of_all;
 use super::context::allowance::{Allowance, MemoryFile};
 use super::context::cancel::Cancel;
-use super::context::error::ContextLost;
+use super::context::error::{ContextLost, Fault};
 use super::context::journal::{Journal, Journalled};
 use super::context::resources::ResourceTable;
 use super::context::watchdog_wake::WatchdogWake;
@@ -12,7 +12,7 @@ use super::driver::instance::load_entry;
 use super::execution::context::{Context, Environment};
 use super::gates::gate::Gate;
 use super::logical::timeline::{Done, Look};
-use super::memory::export::{self, Exported};
+use super::memory::export::{self, Exported, NotExported};
 use super::record::recorder;
 use super::replay;
 use super::snapshot::step::{CacheData, Step};
@@ -118,18 +118,22 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// The reason why there is none, for the log.
-    pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+    /// There is none.
+    pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, NotExported> {
         let context = &self.0;
         context.journal.breaks("memory is shown to its program");
         if let Some(result) = context.failures.take() {
-            return Err(format!("the guest has to hear of a failure before ({result})"));
+            return Err(NotExported::Unheard(result));
         }
         // Locked until the driver has answered: another ring may be about to free the memory.
         let objects = context.objects.read();
-        let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| format!("{fault:?}"))?;
+        let none = NotExported::NoMemory(memory);
+        let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| match fault {
+            Fault::Failed(result) => NotExported::Failed(result),
+            Fault::Lost(_) => none,
+        })?;
         let (Some(memory), Some(device)) = (object.get::<venus::DeviceMemory>(), &object.device) else {
-            return Err("no memory".into());
+            return Err(none);
         };
         let exported = export::export(memory, device, object.raw, size, mappable)?;
         match (&exported.lent, memory.lent()) {

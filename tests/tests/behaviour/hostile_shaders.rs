@@ -489,7 +489,8 @@ fn a_driver_that_compiles_for_too_long_costs_the_context() -> Result<()> {
     ensure!(result == SUCCESS, "{result:?}");
     ensure!(setup.pipeline(module, c"main", None).is_err(), "the context is lost");
     setup.daemon.wait_for_workers(0)?;
-    let told = "the driver took longer than 200 ms to create pipelines (raise --max-pipeline-time)";
+    let told =
+        "limit max-pipeline-time (200 ms) reached: the driver took longer to create pipelines; raise it";
     let is_told = || setup.daemon.log().contains(told);
     ensure!(tests::daemon::eventually(tests::guest::PATIENCE, is_told), "{}", setup.daemon.log());
     Ok(())
@@ -510,7 +511,7 @@ fn a_driver_that_takes_too_much_memory_costs_the_context() -> Result<()> {
     ensure!(result == SUCCESS, "{result:?}");
     ensure!(setup.pipeline(module, c"main", None).is_err(), "the context is lost");
     setup.daemon.wait_for_workers(0)?;
-    let told = "(raise --max-worker-data, or have the program compile less at once)";
+    let told = "limit max-worker-data reached: the driver took nearly all memory that a worker may have of its own; raise it";
     let is_told = || setup.daemon.log().contains(told);
     ensure!(tests::daemon::eventually(PATIENCE, is_told), "{}", setup.daemon.log());
     Ok(())

@@ -204,6 +204,7 @@ fn ring_and_virtqueue_that_wait_for_each_other_end_their_context() -> Result<()>
         SubmitVirtqueueSeqnoMESA { ring: ring.id(), seqno: 1 }.encode(ASYNC, w);
     });
     setup.guest.submit_fenced(setup.context, RingIdx(0), &submission).wait(PATIENCE)?;
+    setup.tells("the guest's program or its driver breaks a rule: ")?;
     setup.tells("a ring waits for the virtqueue, which waits for that ring")?;
     setup.assert_lost(&ring)
 }

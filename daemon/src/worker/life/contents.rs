@@ -4,6 +4,7 @@
 //! Both know from the snapshot how many bytes there are, so neither can be made to copy on and on.
 
 use super::link::{Link, LinkError};
+use super::snapshot::broken;
 use crate::ipc::HandOver;
 use crate::worker::backend::Contents;
 use std::ops::Range;
@@ -47,7 +48,7 @@ impl Slots {
             && bytes.is_multiple_of(page)
         {
             true => Ok(Self { count, bytes }),
-            false => Err(ContextLost::new("slots of another size or number")),
+            false => Err(broken("slots of another size or number")),
         }
     }
 
@@ -88,7 +89,7 @@ impl Outgoing {
         let file =
             file.ok_or_else(|| NotMovable::for_now("the context may not have the memory for copies"))?;
         let file = Arc::new(file);
-        contents.stage(&file, slots.all()).map_err(|lost| NotMovable::for_now(lost.reason()))?;
+        contents.stage(&file, slots.all()).map_err(|lost| NotMovable::for_now(lost.to_string()))?;
         Ok(Self { contents, file, slots })
     }
 
@@ -116,7 +117,7 @@ impl Outgoing {
                     begun -= 1;
                 }
             }
-            self.contents.read(part, slot).map_err(|lost| NotMovable::for_now(lost.reason()))?;
+            self.contents.read(part, slot).map_err(|lost| NotMovable::for_now(lost.to_string()))?;
             (on_the_way, begun) = (on_the_way + 1, begun + 1);
             if begun == AT_ONCE {
                 self.one_filled(link)?;
@@ -129,7 +130,7 @@ impl Outgoing {
 
     /// Waits until the device has filled the next slot, and says so.
     fn one_filled(&mut self, link: &Link) -> Result<(), NotMovable> {
-        self.contents.finish().map_err(|lost| NotMovable::for_now(lost.reason()))?;
+        self.contents.finish().map_err(|lost| NotMovable::for_now(lost.to_string()))?;
         link.send(&HandOver::Filled, None).map_err(|error| NotMovable::for_now(error.to_string()))
     }
 }
@@ -168,17 +169,16 @@ impl Incoming {
     ///
     /// The other worker or the driver fails.
     pub(super) fn receive(self, mut contents: Box<dyn Contents>, link: &Link) -> Result<(), ContextLost> {
-        let lost = |error: LinkError| ContextLost::new(error.to_string());
         contents.stage(&self.file, self.slots.all())?;
         let one_emptied = |contents: &mut dyn Contents| {
             contents.finish()?;
-            link.send(&HandOver::Emptied, None).map_err(lost)
+            Ok(link.send(&HandOver::Emptied, None)?)
         };
         let mut begun = 0;
         for (part, slot) in self.slots.parts(contents.bytes()) {
-            match link.receive().map_err(lost)? {
+            match link.receive()? {
                 (HandOver::Filled, None) => contents.write(part, slot)?,
-                _ => return Err(ContextLost::new("no contents behind a snapshot that has some")),
+                _ => return Err(broken("no contents behind a snapshot that has some")),
             }
             begun += 1;
             if begun == AT_ONCE {

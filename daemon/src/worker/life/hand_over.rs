@@ -47,7 +47,8 @@ pub(super) fn hand_over<B: Backend>(
     come_to_rest(context, REST_MAX, drain_max, FENCES_MAX)?;
     let drained = start.elapsed();
     let saved = context.backend.save(prelude, carry)?;
-    let contents = context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.reason()))?;
+    let contents =
+        context.backend.contents(&saved.steps).map_err(|lost| NotMovable::ever(lost.to_string()))?;
     let outgoing =
         contents.map(|contents| Outgoing::new(contents, allowances, &context.cancel)).transpose()?;
     let (bytes, files) = written(context, (virtqueue, left), allowances, saved)?;
@@ -106,7 +107,7 @@ pub(super) fn written<B: Backend>(
     let memories = files.iter().map(SavedFile::name).collect();
     let bytes =
         Snapshot::new(steps, memories, (virtqueue, rings), allowances.credit_granted(), left).encode();
-    Ok((bytes.map_err(NotMovable::ever)?, files))
+    Ok((bytes?, files))
 }
 
 /// Returns whether a reply stream is gone for good, and too large to be made up.

@@ -185,7 +185,7 @@ fn a_worker_that_cannot_hand_over_stays_and_goes_on() {
     goes_on();
     peer.submit(&VERSION, Some(fence(1, 5)));
     peer.submit(&LOSE, None);
-    peer.expect_lost("device lost");
+    peer.expect_lost("device was lost");
     assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(1, 5)));
     let _link = peer.hands_over();
     peer.expect_stays("lost", false);
@@ -428,7 +428,7 @@ fn a_worker_takes_over_first_of_all_or_not_and_a_worker_that_rests_is_told_nothi
     serves.end();
     let nobody = Peer::start();
     nobody.channel.send(&ToWorker::TakeOver, None).unwrap();
-    nobody.expect_lost("from nobody");
+    nobody.expect_lost("without its socket");
     nobody.end();
     let rests = Peer::start();
     rests.rests();

@@ -4,7 +4,7 @@
 //! The dead worker may have been taken over, so this is as hostile as a guest's stream: commands pass the decoder and all checks when they are executed
 //! again.
 
-use super::snapshot::{CacheParts, Snapshot};
+use super::snapshot::{CacheParts, Snapshot, broken};
 use crate::worker::at_rest::{AtRest, RingAtRest};
 use crate::worker::journal::VIRTQUEUE;
 use crate::worker::reply::ReplyPlace;
@@ -15,11 +15,12 @@ use protocol::venus::stream::Header;
 #[cfg(any(test, feature = "fuzzing"))]
 use shm::journal::{COMMANDS, JOURNAL_BYTES};
 use shm::journal::{Entry, Logged, NoJournal, Place, Stream, read, read_cache_data};
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use vulkan::ContextLost;
 use vulkan::snapshot::step::Step;
+use vulkan::{ContextLost, InheritedError};
 
 /// The commands that are to be executed again, in their order. Each of them is one or several.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl Journal {
         snapshot: &mut Snapshot,
     ) -> Result<Self, ContextLost> {
         bring_along(read_cache_data(&fill), snapshot);
-        let logs = read(number, &fill).map_err(|error| ContextLost::new(error.to_string()))?;
+        let logs = read(number, &fill).map_err(|error| unread(&error))?;
         let mut entries: Vec<&Entry> = Vec::new();
         for log in &logs {
             match log.of {
@@ -74,13 +75,14 @@ impl Journal {
 
 /// Puts the data of pipeline caches ahead of the steps of the snapshot. Without them the driver compiles pipelines again.
 fn bring_along(data: Result<Vec<u8>, NoJournal>, snapshot: &mut Snapshot) {
-    let decoded = data.map_err(|error| error.to_string()).and_then(|bytes| match bytes[..] {
-        [] => Ok(Vec::new()),
-        _ => CacheParts::decode(&bytes).map_err(str::to_owned),
-    });
-    match decoded {
-        Ok(all) => _ = snapshot.steps.splice(0..0, all.into_iter().map(Step::CacheData)),
-        Err(why) => log::debug!("pipelines are compiled again: {why}"),
+    let again = |why: &dyn Display| log::debug!("pipelines are compiled again: {why}");
+    match data {
+        Ok(bytes) if bytes.is_empty() => {}
+        Ok(bytes) => match CacheParts::decode(&bytes) {
+            Ok(all) => _ = snapshot.steps.splice(0..0, all.into_iter().map(Step::CacheData)),
+            Err(why) => again(&why),
+        },
+        Err(why) => again(&why),
     }
 }
 
@@ -93,13 +95,17 @@ fn copy(
     let start = to.len();
     to.resize(start + entry.length as usize, 0);
     let filled = fill(entry.at.into(), &mut to[start..]);
-    filled.map_err(|error| ContextLost::new(format!("the journal cannot be read: {error}")))
+    filled.map_err(|error| unread(&NoJournal::Read(error)))
+}
+
+fn unread(error: &NoJournal) -> ContextLost {
+    ContextLost::from(InheritedError::Unreadable(error.to_string()))
 }
 
 /// Brings a ring to where its last log says that it was.
 fn place(rings: &mut [RingAtRest], log: &Logged, logs: &[Logged]) -> Result<(), ContextLost> {
     let ring = rings.iter_mut().find(|ring| ring.id == log.of);
-    let ring = ring.ok_or_else(|| ContextLost::new("a journal of a ring that is not in the snapshot"))?;
+    let ring = ring.ok_or_else(|| broken("a journal of a ring that is not in the snapshot"))?;
     if logs.iter().any(|other| other.of == log.of && other.before > log.before) {
         return Ok(());
     }
@@ -128,10 +134,10 @@ fn bring_up(
         let mut reader = Reader::new(&bytes, &arena);
         let header = Header::decode(&mut reader)?;
         let Command::SubmitVirtqueueSeqnoMESA(submit) = Command::decode(header.number, &mut reader)? else {
-            return Err(ContextLost::new("a command of the virtqueue that is in no journal"));
+            return Err(broken("a command of the virtqueue that is in no journal"));
         };
         let ring = rings.iter_mut().find(|ring| ring.id == submit.ring);
-        let ring = ring.ok_or_else(|| ContextLost::new("a journal of a ring that is not in the snapshot"))?;
+        let ring = ring.ok_or_else(|| broken("a journal of a ring that is not in the snapshot"))?;
         ring.virtqueue_seqno = ring.virtqueue_seqno.max(submit.seqno);
     }
     Ok(())

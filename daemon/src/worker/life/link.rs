@@ -5,7 +5,7 @@ use crate::worker::patience::patience;
 use rustix::event::PollFlags;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-use vulkan::Cancel;
+use vulkan::{Cancel, Cause, InheritedError};
 
 /// One end.
 pub(super) struct Link {
@@ -30,6 +30,15 @@ pub(super) enum LinkError {
     /// The context has ended.
     #[error("the context has ended")]
     Ended,
+}
+
+impl From<LinkError> for Cause {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Ended => Self::Ended,
+            other => InheritedError::Link(other.to_string()).into(),
+        }
+    }
 }
 
 /// The time that all messages together may take.

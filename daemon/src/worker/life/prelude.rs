@@ -2,7 +2,7 @@
 
 use super::hand_over::{send_bytes, send_files};
 use super::link::Link;
-use super::snapshot::{BYTES_MAX, FILES_MAX, PreludePart};
+use super::snapshot::{BYTES_MAX, FILES_MAX, PreludePart, broken};
 use super::take_over::{Received, receive};
 use crate::ipc::HandOver;
 use crate::worker::allowance::Allowances;
@@ -51,7 +51,7 @@ fn written<B: Backend>(
     if saved.files.len() > FILES_MAX {
         return Err(NotMovable::for_now("the context has too many pieces of memory"));
     }
-    let bytes = PreludePart::encode(saved.steps, credit).map_err(NotMovable::ever)?;
+    let bytes = PreludePart::encode(saved.steps, credit)?;
     Ok((bytes, saved.files, prelude))
 }
 
@@ -67,16 +67,16 @@ pub(super) fn build<B: Backend>(
 ) -> Result<(), ContextLost> {
     let Received { files, bytes, incoming: None, journal: None } = receive(link, (BYTES_MAX, FILES_MAX))?
     else {
-        return Err(ContextLost::new("contents or a journal ahead of their snapshot"));
+        return Err(broken("contents or a journal ahead of their snapshot"));
     };
     if files.iter().any(|(memory, _)| *memory != MemoryName::Unnamed) {
-        return Err(ContextLost::new("memory that does not count as credit, ahead of its snapshot"));
+        return Err(broken("memory that does not count as credit, ahead of its snapshot"));
     }
     if bytes.is_empty() {
         return Ok(());
     }
     let start = Instant::now();
-    let PreludePart { steps, credit, .. } = PreludePart::decode(&bytes).map_err(ContextLost::new)?;
+    let PreludePart { steps, credit, .. } = PreludePart::decode(&bytes)?;
     allowances.borrow_credit(credit);
     let files = files.into_iter().map(|(_, file)| Arc::new(MemoryFile::new(file, Piece::uncounted())));
     let files: Vec<_> = files.collect();

@@ -9,7 +9,7 @@ use super::prelude;
 use super::swapped_out::SwappedOut;
 use super::take_over::{Taken, take_over};
 use super::watchdog::{self, Watchdog};
-use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
+use crate::ipc::{Channel, Fence, MapInfo, ReceiveError, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::worker::allowance::Allowances;
 use crate::worker::at_rest::{Begin, LEFT_MAX, Left, payload};
 use crate::worker::backend::Backend;
@@ -22,14 +22,14 @@ use config::GPUS_MAX;
 use outside::HostMemory;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use shm::journal::Journal;
-use shm::{Doorbell, GateSide, StatusPage};
+use shm::{Doorbell, GateSide, MapError, StatusPage};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use vulkan::snapshot::{Carry, NotMovable, Prelude};
-use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
+use vulkan::{ContextLost, Exported, Gate, Limit, MemoryFile, NotExported, Renderer, ResourceMemory};
 
 /// Serves one guest context until the device process closes the channel. The calling thread is the executor of the virtqueue's
 /// stream.
@@ -52,7 +52,7 @@ pub fn run(channel: Channel) -> ExitCode {
     }
     let gates = match gates(&channel, &setup) {
         Ok(gates) => gates,
-        Err(reason) => return failed(&format!("no way to ask for grants: {reason}")),
+        Err(why) => return failed(&format!("no way to ask for grants: {why}")),
     };
     let channel = Arc::new(channel);
     let resources = Arc::<Resources>::default();
@@ -63,7 +63,7 @@ pub fn run(channel: Channel) -> ExitCode {
         Ok(renderer) => {
             renderer.telling(Arc::clone(page.results())).gated(gates.clone()).journalled(Told::of(&page))
         }
-        Err(lost) => return failed(lost.reason()),
+        Err(lost) => return failed(&lost.to_string()),
     };
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
     serve(&setup, page, channel, resources, allowances, (renderer, gates), end)
@@ -78,16 +78,30 @@ fn serve_swapped_out(setup: &WorkerSetup, page: StatusPage, channel: Channel, co
     serve(setup, page, channel, Arc::default(), allowances, (backend, Vec::new()), end)
 }
 
+/// The reason why a worker has no gates.
+#[derive(Debug, thiserror::Error)]
+enum NoGate {
+    /// The device process sends something else.
+    #[error("the wrong message")]
+    Unexpected,
+    /// The device process cannot be heard.
+    #[error(transparent)]
+    Channel(#[from] ReceiveError),
+    /// A page cannot be used.
+    #[error(transparent)]
+    Page(#[from] MapError),
+}
+
 /// The gates that submissions to each GPU pass, if there are some.
-fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, String> {
+fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, NoGate> {
     let Some(passage) = setup.passage else { return Ok(Vec::new()) };
     let file = |wanted: &ToWorker| match channel.receive::<ToWorker>() {
         Ok((message, Some(file))) if message == *wanted => Ok(file),
-        Ok(_) => Err("the wrong message".to_owned()),
-        Err(error) => Err(error.to_string()),
+        Ok(_) => Err(NoGate::Unexpected),
+        Err(error) => Err(error.into()),
     };
-    let page = |_| GateSide::open(file(&ToWorker::Grants)?).map_err(|error| error.to_string());
-    let pages = setup.gpus.iter().map(page).collect::<Result<Vec<_>, _>>()?;
+    let page = |_| Ok(GateSide::open(file(&ToWorker::Grants)?)?);
+    let pages = setup.gpus.iter().map(page).collect::<Result<Vec<_>, NoGate>>()?;
     let doorbell = Arc::new(Doorbell::of(file(&ToWorker::Doorbell)?));
     Ok(pages.into_iter().map(|page| Gate::new(page, Arc::clone(&doorbell), passage)).collect())
 }
@@ -250,8 +264,7 @@ impl<B: Backend> Worker<B> {
         match self.left.len() < LEFT_MAX {
             true => self.left.push_back(letter),
             false => {
-                let reason = format!("limit reached: messages behind a wait for a ring ({LEFT_MAX})");
-                self.context.lose(&ContextLost::new(reason));
+                self.context.lose(&ContextLost::from(Limit::Messages(LEFT_MAX)));
             }
         }
     }
@@ -277,7 +290,7 @@ impl<B: Backend> Worker<B> {
             // A hand-over that was called off when it had failed already.
             (_, ToWorker::GoOn) => return self.go_on(),
             (Stage::Rests, _) => {
-                return self.context.lose(&ContextLost::new("a message to a worker that rests"));
+                return self.context.lose(&ContextLost::daemon("a message to a worker that rests"));
             }
             (Stage::Begins, ToWorker::BuildPrelude) => return self.build_prelude(fd),
             (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd, number),
@@ -293,9 +306,9 @@ impl<B: Backend> Worker<B> {
             }
         }
         match message {
-            ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
+            ToWorker::Setup(_) => self.context.lose(&ContextLost::daemon("a second set-up")),
             ToWorker::Grants | ToWorker::Doorbell => {
-                self.context.lose(&ContextLost::new("grants without a scheduler"));
+                self.context.lose(&ContextLost::daemon("grants without a scheduler"));
             }
             ToWorker::WritePrelude { goes_on, is_at_home } => self.write_prelude((goes_on, is_at_home), fd),
             ToWorker::HandOver { copies, goes_on } => {
@@ -309,8 +322,10 @@ impl<B: Backend> Worker<B> {
                 self.write_checkpoint((checkpoint, number), fd);
             }
             ToWorker::KeepJournal => self.keep_journal(fd),
-            ToWorker::BuildPrelude => self.context.lose(&ContextLost::new("a prelude where a context is")),
-            ToWorker::TakeOver => self.context.lose(&ContextLost::new("a context to take over where one is")),
+            ToWorker::BuildPrelude => self.context.lose(&ContextLost::daemon("a prelude where a context is")),
+            ToWorker::TakeOver => {
+                self.context.lose(&ContextLost::daemon("a context to take over where one is"))
+            }
             // Handled before, or on arrival.
             ToWorker::GoOn
             | ToWorker::AttachResource { .. }
@@ -355,14 +370,14 @@ impl<B: Backend> Worker<B> {
         let Self { context, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
         let built = match open(context, socket, link::PATIENCE) {
             Some(link) => inbox.while_away(|| prelude::build(context, allowances, &link)),
-            None => Err(ContextLost::new("a prelude from nobody")),
+            None => Err(ContextLost::daemon("a prelude without its socket")),
         };
         match built {
             Ok(()) => {
                 let is_at_home = self.context.backend.is_at_home();
                 self.context.answer(&ToDevice::PreludeBuilt { is_at_home }, None);
             }
-            Err(lost) => self.context.lose(&lost),
+            Err(lost) => self.context.lose(&lost.inherited()),
         }
     }
 
@@ -426,7 +441,7 @@ impl<B: Backend> Worker<B> {
         match file.map(Journal::open) {
             Some(Ok(journal)) => _ = self.context.journal.set(Arc::new(journal)),
             Some(Err(error)) => log::debug!("no journal: {error}"),
-            None => self.context.lose(&ContextLost::new("a journal without its file")),
+            None => self.context.lose(&ContextLost::daemon("a journal without its file")),
         }
     }
 
@@ -436,7 +451,7 @@ impl<B: Backend> Worker<B> {
         let link = open(context, socket, link::PATIENCE);
         let taken = match &link {
             Some(link) => inbox.while_away(|| take_over(context, allowances, gates, link)),
-            None => Err(ContextLost::new("a context to take over from nobody")),
+            None => Err(ContextLost::daemon("a hand-over without its socket")),
         };
         match taken {
             Ok(Taken { begin, said, files, left }) => {
@@ -452,7 +467,7 @@ impl<B: Backend> Worker<B> {
             Err(lost) => {
                 self.stage = Stage::Serves;
                 // Ahead of the end of the link, of which the other worker tells as well.
-                self.context.lose(&lost);
+                self.context.lose(&lost.inherited());
             }
         }
         drop(link);
@@ -523,9 +538,9 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    fn export(&self, blob_id: BlobId, size: u64, mappable: bool) -> Result<Exported, String> {
+    fn export(&self, blob_id: BlobId, size: u64, mappable: bool) -> Result<Exported, NotExported> {
         match self.context.has_ended() {
-            true => Err("context is lost".to_owned()),
+            true => Err(NotExported::Ended),
             false => self.context.backend.export(blob_id.0, size, mappable),
         }
     }
@@ -539,7 +554,7 @@ impl<B: Backend> Worker<B> {
     fn answer_export(
         &self,
         resource_id: ResourceId,
-        exported: Result<Exported, String>,
+        exported: Result<Exported, NotExported>,
         (size, mappable): (u64, bool),
         number: u64,
     ) {
@@ -555,9 +570,9 @@ impl<B: Backend> Worker<B> {
                 let memory = file.map(|file| ResourceMemory { file, size, mappable });
                 self.context.resources.attach_memory(resource_id, memory, number);
             }
-            Err(reason) => {
+            Err(why) => {
                 self.context.resources.detach(resource_id, number + 1);
-                self.context.answer(&ToDevice::BlobRefused { resource_id, reason }, None);
+                self.context.answer(&ToDevice::BlobRefused { resource_id, reason: why.to_string() }, None);
             }
         }
     }

@@ -21,7 +21,10 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use vulkan::snapshot::step::{CacheData, Step};
 use vulkan::snapshot::{Saved, SavedFile};
-use vulkan::{Cancel, Exported, Interrupted, Lease, Look, Piece, StateQuery, Stop, WatchdogWake};
+use vulkan::{
+    Cancel, Cause, DriverError, Exported, Interrupted, Lease, Look, NotExported, Piece, StateQuery, Stop,
+    WatchdogWake,
+};
 
 /// Answers vkEnumerateInstanceVersion and vkDestroyEvent; vkSetEvent blocks until it is set, cancelled or interrupted; vkResetEvent makes the context lost.
 #[derive(Clone, Default)]
@@ -98,12 +101,12 @@ impl Backend for Fake {
                     match cancel.stop() {
                         _ if self.set.load(SeqCst) => return Ok(()),
                         None => std::thread::sleep(Duration::from_millis(1)),
-                        Some(Stop::Cancelled) => return Err(ContextLost::new("cancelled")),
+                        Some(Stop::Cancelled) => return Err(Cause::Ended.into()),
                         Some(Stop::Interrupted) => return Err(Interrupted.into()),
                     }
                 }
             }
-            _ => Err(ContextLost::new("device lost")),
+            _ => Err(DriverError::DeviceLost.into()),
         }
     }
 
@@ -115,7 +118,7 @@ impl Backend for Fake {
         Ok(0)
     }
 
-    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, NotExported> {
         match memory {
             7 => Ok(Exported {
                 file: mappable.then(|| {
@@ -131,7 +134,7 @@ impl Backend for Fake {
                 let file = Some(Arc::new(MemoryFile::new(shm::create("test", size).unwrap(), piece)));
                 Ok(Exported { file, cached: false, lent: Some(anchors) })
             }
-            _ => Err("no memory".into()),
+            _ => Err(NotExported::NoMemory(memory)),
         }
     }
 
@@ -214,9 +217,9 @@ impl Backend for Fake {
         let (brought, steps) = steps.split_at(steps.iter().take_while(is_data).count());
         self.brought.lock().extend_from_slice(brought);
         let ([Step::Commands(calls)] | [Step::Commands(calls), Step::Contents(_)]) = steps else {
-            return Err(ContextLost::new("not these steps"));
+            return Err(ContextLost::rule("not these steps"));
         };
-        let calls = calls.as_slice().try_into().map_err(|_| ContextLost::new("no number"))?;
+        let calls = calls.as_slice().try_into().map_err(|_| ContextLost::rule("no number"))?;
         self.calls.store(u32::from_le_bytes(calls), SeqCst);
         if !self.forgets.load(SeqCst) {
             *self.files.lock() = files.to_vec();
@@ -262,7 +265,7 @@ impl Contents for FakeContents {
 
     fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
         let mapping = Mapping::new(file.as_ref(), bytes);
-        self.staging = Some(mapping.map_err(|_| ContextLost::new("too small a file"))?);
+        self.staging = Some(mapping.map_err(|_| ContextLost::rule("too small a file"))?);
         Ok(())
     }
 
@@ -365,7 +368,7 @@ impl Peer {
 
     fn expect_lost(&self, part: &str) {
         match self.answer() {
-            ToDevice::Lost { reason } => assert!(reason.contains(part), "{reason}"),
+            ToDevice::Lost { reason, .. } => assert!(reason.contains(part), "{reason}"),
             other => panic!("{other:?}"),
         }
     }
@@ -561,7 +564,7 @@ fn a_driver_that_refuses_loses_the_context_with_its_reason() {
     let peer = Peer::start();
     let mut ring = GuestRing::create(&peer, 5, 1);
     ring.push(&LOSE);
-    peer.expect_lost("device lost");
+    peer.expect_lost("device was lost");
     assert!(ring.is_fatal());
     peer.end();
 }
@@ -688,12 +691,12 @@ fn a_ring_blocked_in_the_driver_can_be_destroyed_and_made_again() {
 fn commands_out_of_place_lose_the_context() {
     for (words, part) in [
         (wait_virtqueue(1).to_vec(), "no place"),
-        (wait_ring(1, 4).to_vec(), "seqno 4"),
+        (wait_ring(1, 4).to_vec(), "a seqno"),
         (wait_ring(2, 0).to_vec(), "no such ring"),
         (destroy_ring(2).to_vec(), "no such ring"),
         (create_ring(1, 11), "exists"),
         (create_ring(2, 10), "not 0"),
-        (create_ring(0, 11), "ring id 0"),
+        (create_ring(0, 11), "without an id"),
         (create_ring(2, 12), "not attached"),
         (vec![190, 0, 2, 0, 0, 0], "no such ring"),
         (vec![191, 0, 1, 0, 4, 0, 1], "extra"),
@@ -701,7 +704,7 @@ fn commands_out_of_place_lose_the_context() {
         (vec![179, 0, 1, 0], "reply stream"),
         (VERSION_WITH_REPLY.to_vec(), "reply"),
         ([&set_reply(10, 2048, 16)[..], &VERSION_WITH_REPLY].concat(), "reply"),
-        (execute_streams(&[]), "no streams"),
+        (execute_streams(&[]), "without streams"),
         (execute_streams(&[[10, 4092, 8]]), "command stream"),
         (execute_streams(&[[10, 2048, 6]]), "command stream"),
         (execute_streams(&[[10, 0, 0xffff_fffc]]), "command stream"),
@@ -909,7 +912,7 @@ fn a_submission_that_runs_too_long_ends_the_context_and_what_it_did_is_told() {
     peer.fake.watchdog_wake.wake();
     assert_eq!(peer.answer(), ToDevice::Hung { limit: LIMIT });
     assert!(peer.status.running() >= Some(LIMIT));
-    peer.expect_lost("too long");
+    peer.expect_lost("has ended");
     assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(1, 5)));
     assert!(ring.is_fatal());
     peer.end();

@@ -18,7 +18,9 @@ use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::marker::PhantomData;
+use vulkan::snapshot::NotMovable;
 use vulkan::snapshot::step::{CacheData, Step};
+use vulkan::{Cause, ContextLost, InheritedError};
 
 /// The bytes of a snapshot, at most.
 pub(super) const BYTES_MAX: usize = 512 << 20;
@@ -80,7 +82,7 @@ impl PreludePart {
     /// # Errors
     ///
     /// There would be too many.
-    pub(super) fn encode(steps: Vec<Step>, credit: PerHeap<u64>) -> Result<Vec<u8>, &'static str> {
+    pub(super) fn encode(steps: Vec<Step>, credit: PerHeap<u64>) -> Result<Vec<u8>, SnapshotError> {
         let count = steps.len();
         encoded(&Self { version: VERSION, steps, credit }, count)
     }
@@ -90,7 +92,7 @@ impl PreludePart {
     /// # Errors
     ///
     /// The bytes are no part.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         decoded(bytes)
     }
 }
@@ -104,7 +106,7 @@ impl<T: Serialize + DeserializeOwned> Parts<T> {
     /// # Errors
     ///
     /// There would be too many.
-    pub(super) fn encode(parts: Vec<T>) -> Result<Vec<u8>, &'static str> {
+    pub(super) fn encode(parts: Vec<T>) -> Result<Vec<u8>, SnapshotError> {
         let count = parts.len();
         encoded(&Self { version: VERSION, parts }, count)
     }
@@ -114,28 +116,62 @@ impl<T: Serialize + DeserializeOwned> Parts<T> {
     /// # Errors
     ///
     /// The bytes are no such list.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Vec<T>, &'static str> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Vec<T>, SnapshotError> {
         decoded::<Self>(bytes).map(|list| list.parts)
     }
 }
 
+/// The reason why a context cannot be written down, or why bytes are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SnapshotError {
+    /// A part of the context has no encoding.
+    #[error("the context cannot be written down")]
+    Unwritable,
+    /// The bytes or steps would be more than a successor takes.
+    #[error("the context is too large to be written down")]
+    TooLarge,
+    /// The bytes are something else.
+    #[error("no snapshot")]
+    NoSnapshot,
+    /// The bytes are those of another version of this program.
+    #[error("a snapshot of another version")]
+    OtherVersion,
+}
+
+/// The loss of a context whose predecessor has written something that cannot be taken over.
+pub(super) fn broken(what: &'static str) -> ContextLost {
+    ContextLost::from(InheritedError::Broken(what))
+}
+
+impl From<SnapshotError> for Cause {
+    fn from(error: SnapshotError) -> Self {
+        InheritedError::Unreadable(error.to_string()).into()
+    }
+}
+
+impl From<SnapshotError> for NotMovable {
+    fn from(error: SnapshotError) -> Self {
+        Self::ever(error.to_string())
+    }
+}
+
 /// Returns the bytes of something that has so many steps.
-fn encoded(what: &impl Serialize, steps: usize) -> Result<Vec<u8>, &'static str> {
-    let bytes = encode(what).map_err(|_| "the context cannot be written down")?;
+fn encoded(what: &impl Serialize, steps: usize) -> Result<Vec<u8>, SnapshotError> {
+    let bytes = encode(what).map_err(|_| SnapshotError::Unwritable)?;
     if bytes.len() > BYTES_MAX || steps > STEPS_MAX {
-        return Err("the context is too large to be written down");
+        return Err(SnapshotError::TooLarge);
     }
     Ok(bytes)
 }
 
 /// Decodes a value from these bytes, which begin with the version.
-fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, &'static str> {
+fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, SnapshotError> {
     // The bytes behind the number may be of another shape.
-    let (version, _): (u32, _) = decode_first(bytes).map_err(|_| "no snapshot")?;
+    let (version, _): (u32, _) = decode_first(bytes).map_err(|_| SnapshotError::NoSnapshot)?;
     if version != VERSION {
-        return Err("a snapshot of another version");
+        return Err(SnapshotError::OtherVersion);
     }
-    decode(bytes).map_err(|_| "no snapshot")
+    decode(bytes).map_err(|_| SnapshotError::NoSnapshot)
 }
 
 impl Snapshot {
@@ -155,7 +191,7 @@ impl Snapshot {
     /// # Errors
     ///
     /// There would be too many.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, &'static str> {
+    pub(super) fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
         encoded(self, self.steps.len())
     }
 
@@ -164,7 +200,7 @@ impl Snapshot {
     /// # Errors
     ///
     /// The bytes are no snapshot.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         decoded(bytes)
     }
 }
@@ -265,7 +301,7 @@ mod tests {
         }
         let mut older = bytes;
         older[0] = VERSION as u8 - 1;
-        assert_eq!(Snapshot::decode(&older), Err("a snapshot of another version"));
+        assert_eq!(Snapshot::decode(&older), Err(SnapshotError::OtherVersion));
     }
 
     #[test]

@@ -3,15 +3,16 @@
 //! The kernel takes longer to clear a new page than a processor takes to fill it, and one processor copies slower than a GPU. So several threads copy
 //! each part.
 
+use super::snapshot::broken;
 use crate::worker::backend::Contents;
-use outside::{Bytes, HostMemory};
+use outside::HostMemory;
 use parking_lot::Mutex;
 use shm::Mapping;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use vulkan::{ContextLost, MemoryFile};
+use vulkan::{ContextLost, HostError, MemoryFile};
 
 /// At most so many threads copy one part; two parts are copied at a time.
 const THREADS_MAX: usize = 8;
@@ -56,7 +57,7 @@ impl StoredContents {
     }
 
     fn staging(&self) -> Result<Arc<Mapping>, ContextLost> {
-        self.staging.clone().ok_or_else(|| ContextLost::new("contents without pages"))
+        self.staging.clone().ok_or_else(|| ContextLost::daemon("contents without pages"))
     }
 
     /// Begins a copy of a part that is inside both mappings.
@@ -64,7 +65,7 @@ impl StoredContents {
         let is_inside =
             copy.from.contains(copy.from_at, copy.bytes) && copy.to.contains(copy.to_at, copy.bytes);
         if !is_inside {
-            return Err(ContextLost::new("contents beyond their pages"));
+            return Err(ContextLost::daemon("contents beyond their pages"));
         }
         let pieces = copy.pieces(self.threads as u64);
         self.running.push_back(pieces.filter_map(|piece| piece.begin(self.threads > 1)).collect());
@@ -108,7 +109,8 @@ impl Contents for StoredContents {
 
     fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
         let mapping = Mapping::new(file.as_ref(), bytes);
-        self.staging = Some(Arc::new(mapping.map_err(|error| ContextLost::new(error.to_string()))?));
+        self.staging =
+            Some(Arc::new(mapping.map_err(|error| HostError::refused("no pages for contents", error))?));
         Ok(())
     }
 
@@ -117,7 +119,7 @@ impl Contents for StoredContents {
             let store = self.store.lock();
             store.memory.clone().filter(|_| bytes.end <= store.came)
         };
-        let from = from.ok_or_else(|| ContextLost::new("contents that never came"))?;
+        let from = from.ok_or_else(|| broken("contents that never came"))?;
         let (to, length) = (self.staging()?, bytes.end - bytes.start);
         self.begin(&Copy { from, from_at: bytes.start, to, to_at: staged_at, bytes: length })
     }
@@ -132,7 +134,9 @@ impl Contents for StoredContents {
         let threads = self.running.pop_front().into_iter().flatten();
         // Each is waited for, also if one has panicked: it copies to pages that may be given away next.
         let failed = threads.filter_map(|thread| thread.join().err()).count();
-        (failed == 0).then_some(()).ok_or_else(|| ContextLost::new("contents were not copied"))
+        (failed == 0)
+            .then_some(())
+            .ok_or_else(|| ContextLost::daemon("a thread that copies contents panicked"))
     }
 }
 
@@ -158,7 +162,7 @@ impl Store {
     /// They are not the next, or the host has not enough memory.
     fn room_for(&mut self, bytes: &Range<u64>, all: u64) -> Result<Arc<Mapping>, ContextLost> {
         if bytes.start != self.came || bytes.end > all {
-            return Err(ContextLost::new("contents in another order"));
+            return Err(broken("contents in another order"));
         }
         self.look(bytes.end - bytes.start, all)?;
         let memory = match &self.memory {
@@ -166,10 +170,7 @@ impl Store {
             None => {
                 let memory = Mapping::anonymous(all);
                 Arc::new(memory.map_err(|error| {
-                    ContextLost::new(format!(
-                        "the system refuses {} of memory for its contents ({error}): max-worker-data may be too low",
-                        Bytes(all)
-                    ))
+                    ContextLost::from(HostError::NoMemory { bytes: all, why: error.to_string() })
                 })?)
             }
         };
@@ -182,11 +183,7 @@ impl Store {
         if self.host.room().is_none_or(|room| bytes <= room) {
             return Ok(());
         }
-        Err(ContextLost::new(format!(
-            "the host has no memory to spare, and holds {} of {} of the context's contents: stop other programs of the host",
-            Bytes(self.came),
-            Bytes(all)
-        )))
+        Err(HostError::NoneToSpare { held: self.came, of: all }.into())
     }
 }
 

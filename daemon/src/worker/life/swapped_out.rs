@@ -4,6 +4,7 @@
 //! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
 //! else than resources, or messages are left, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
 
+use super::snapshot::broken;
 use super::store::{Store, StoredContents};
 use crate::ipc::{Channel, ToDevice};
 use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
@@ -18,7 +19,8 @@ use std::time::Duration;
 use vulkan::snapshot::step::{CacheData, Step};
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved, SavedFile};
 use vulkan::{
-    Budget, Cancel, ContextLost, Exported, Interrupted, Look, MemoryFile, StateQuery, Stop, WatchdogWake,
+    Budget, Cancel, Cause, ContextLost, Exported, Interrupted, Limit, Look, MemoryFile, NotExported,
+    StateQuery, Stop, WatchdogWake,
 };
 
 /// The time between two looks of a command that waits whether it is to stop: at first, and at most.
@@ -57,7 +59,7 @@ impl SwappedOut {
         let (has_told, watchdog_wake) = Default::default();
         let contents = Arc::new(Mutex::new(Store::within(host)));
         let parts = Mutex::new(Parts { steps: Vec::new(), files: Vec::new(), contents });
-        let decoded = Budget::new("arena_bytes", limits.arena_bytes);
+        let decoded = Budget::new(Limit::ArenaBytes, limits.arena_bytes);
         Self { channel, has_told, contents_max, decoded, parts, watchdog_wake }
     }
 
@@ -69,7 +71,7 @@ impl SwappedOut {
             match cancel.stop() {
                 None => std::thread::sleep(pause),
                 Some(Stop::Interrupted) => return Interrupted.into(),
-                Some(Stop::Cancelled) => return ContextLost::new("executor was cancelled"),
+                Some(Stop::Cancelled) => return ContextLost::from(Cause::Ended),
             }
             pause = (2 * pause).min(LOOK_LAST);
         }
@@ -100,8 +102,8 @@ impl Backend for SwappedOut {
         Ok(0)
     }
 
-    fn export(&self, _: u64, _: u64, _: bool) -> Result<Exported, String> {
-        Err("the context is swapped out".into())
+    fn export(&self, _: u64, _: u64, _: bool) -> Result<Exported, NotExported> {
+        Err(NotExported::SwappedOut)
     }
 
     fn blob_gone(&self, _: MemoryId) {}
@@ -160,7 +162,7 @@ impl Backend for SwappedOut {
     }
 
     fn replay(&self, _entries: &[&[u8]]) -> Result<(), ContextLost> {
-        Err(ContextLost::new("a journal without a driver"))
+        Err(broken("a journal without a driver"))
     }
 
     fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
@@ -169,9 +171,9 @@ impl Backend for SwappedOut {
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         match Step::contents_bytes(steps) {
-            Some(0) => return Err(ContextLost::new("contents of no bytes")),
+            Some(0) => return Err(broken("contents of no bytes")),
             Some(bytes) if bytes > self.contents_max => {
-                return Err(ContextLost::new("more contents than the context may have"));
+                return Err(broken("more contents than the context may have"));
             }
             _ => {}
         }

@@ -3,7 +3,7 @@
 use super::contents::Incoming;
 use super::journal::Journal;
 use super::link::Link;
-use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot};
+use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot, broken};
 use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, ToDevice};
 use crate::worker::allowance::Allowances;
 use crate::worker::at_rest::{Begin, Left};
@@ -58,7 +58,7 @@ pub(super) fn take_over<B: Backend>(
 ) -> Result<Taken, ContextLost> {
     let Received { files, bytes, incoming, journal } = receive(link, (BYTES_MAX, FILES_MAX))?;
     let start = Instant::now();
-    let mut snapshot = Snapshot::decode(&bytes).map_err(ContextLost::new)?;
+    let mut snapshot = Snapshot::decode(&bytes)?;
     drop(bytes);
     let journal = match journal {
         Some((number, file)) => Journal::open(&File::from(file), number, &mut snapshot)?,
@@ -90,7 +90,7 @@ pub(super) fn take_over<B: Backend>(
     match (context.backend.contents(&snapshot.steps)?, incoming) {
         (Some(contents), Some(incoming)) => incoming.receive(contents, link)?,
         (None, None) => {}
-        _ => return Err(ContextLost::new("a snapshot and its contents do not belong together")),
+        _ => return Err(broken("a snapshot and its contents do not belong together")),
     }
     log::debug!(
         "taken over: built up in {built:.1?}, {} entries of a journal included, complete after {:.1?}",
@@ -124,10 +124,7 @@ fn in_order(
         }
         Some(Arc::clone(file))
     };
-    named
-        .iter()
-        .map(|memory| next(memory).ok_or_else(|| ContextLost::new("memory without its file")))
-        .collect()
+    named.iter().map(|memory| next(memory).ok_or_else(|| broken("memory without its file"))).collect()
 }
 
 /// Returns the messages that say what a successor has from its predecessor.
@@ -146,7 +143,7 @@ fn said(pieces: &[MemoryId], credit: PerHeap<u64>) -> Vec<ToDevice> {
 pub(super) fn receive(link: &Link, (bytes_max, files_max): (usize, usize)) -> Result<Received, ContextLost> {
     let mut received = Received::default();
     loop {
-        let message = link.receive().map_err(|error| ContextLost::new(error.to_string()))?;
+        let message = link.receive()?;
         match message {
             (HandOver::File { memory }, Some(file)) if received.files.len() < files_max => {
                 received.files.push((memory, file));
@@ -161,20 +158,20 @@ pub(super) fn receive(link: &Link, (bytes_max, files_max): (usize, usize)) -> Re
                 received.journal = Some((number, file));
             }
             (HandOver::End, None) => return Ok(received),
-            (HandOver::File { .. }, None) => return Err(ContextLost::new("memory without its file")),
+            (HandOver::File { .. }, None) => return Err(broken("memory without its file")),
             (HandOver::Slots { .. }, _) => {
-                return Err(ContextLost::new("slots without their file, or twice"));
+                return Err(broken("slots without their file, or twice"));
             }
             (HandOver::Journal { .. }, _) => {
-                return Err(ContextLost::new("a journal without its file, or twice"));
+                return Err(broken("a journal without its file, or twice"));
             }
             (HandOver::Filled | HandOver::Emptied, _) => {
-                return Err(ContextLost::new("contents ahead of their snapshot"));
+                return Err(broken("contents ahead of their snapshot"));
             }
             (HandOver::Bytes(_) | HandOver::End, Some(_)) => {
-                return Err(ContextLost::new("a file of no memory"));
+                return Err(broken("a file of no memory"));
             }
-            _ => return Err(ContextLost::new("a snapshot that is too large")),
+            _ => return Err(broken("a snapshot that is too large")),
         }
     }
 }
@@ -208,7 +205,7 @@ mod tests {
                         (0..files).map(|file| MemoryName::Piece(MemoryId(file))).collect::<Vec<_>>()
                     );
                 }
-                Err(lost) => assert!(!is_taken && lost.reason().contains("too large"), "{lost}"),
+                Err(lost) => assert!(!is_taken && lost.to_string().contains("too large"), "{lost}"),
             }
         }
     }

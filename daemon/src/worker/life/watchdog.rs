@@ -8,7 +8,6 @@ use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
 use crate::worker::backend::Backend;
 use crate::worker::context::Context;
-use outside::Span;
 use rustix::process::{Resource, getrlimit};
 use shm::StatusPage;
 use std::hint::black_box;
@@ -16,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vulkan::{ContextLost, WatchdogWake};
+use vulkan::{Cause, ContextLost, Limit, WatchdogWake};
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -49,17 +48,12 @@ impl Watchdog {
             match watch(&context.backend, &page, &watched) {
                 Some(Reached::Submission(limit)) => {
                     context.answer(&ToDevice::Hung { limit }, None);
-                    context.lose(&ContextLost::new("a submission ran too long"));
+                    context.lose(&ContextLost::from(Cause::Ended));
                 }
                 Some(Reached::Compilation(limit)) => {
-                    context.lose(&ContextLost::new(format!(
-                        "the driver took longer than {} to create pipelines (raise --max-pipeline-time)",
-                        Span(limit)
-                    )));
+                    context.lose(&ContextLost::from(Limit::PipelineTime(limit)));
                 }
-                Some(Reached::Memory) => context.lose(&ContextLost::new(
-                    "the driver took nearly all memory that a worker may have of its own (raise --max-worker-data, or have the program compile less at once)",
-                )),
+                Some(Reached::Memory) => context.lose(&ContextLost::from(Limit::WorkerData)),
                 None => return,
             }
             kill();

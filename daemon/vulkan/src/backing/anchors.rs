@@ -15,25 +15,38 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 /// Numbers that are looked at where the system does not list a process's descriptors.
 const NUMBERS_MAX: RawFd = 4096;
 
+/// The reason why the anchors of a driver's memory are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnchors {
+    /// No descriptor of the driver is open.
+    #[error("nothing keeps the driver's memory alive")]
+    None,
+    /// There are so many descriptors, which are more than [`ANCHORS_MAX`].
+    #[error(
+        "limit anchors ({ANCHORS_MAX}) reached: {0} descriptors keep the driver's memory alive; it is fixed"
+    )]
+    TooMany(usize),
+}
+
 /// Copies of the anchors among the descriptors of this process, for memory that is mapped out of `mapped` (`st_rdev` of each device).
 ///
 /// # Errors
 ///
 /// There are none, or more than [`ANCHORS_MAX`].
-pub(crate) fn anchors(mapped: &[u64]) -> Result<Vec<OwnedFd>, String> {
+pub(crate) fn anchors(mapped: &[u64]) -> Result<Vec<OwnedFd>, NoAnchors> {
     anchors_among(numbers(), mapped)
 }
 
-fn anchors_among(numbers: Vec<RawFd>, mapped: &[u64]) -> Result<Vec<OwnedFd>, String> {
+fn anchors_among(numbers: Vec<RawFd>, mapped: &[u64]) -> Result<Vec<OwnedFd>, NoAnchors> {
     let open = numbers.into_iter().filter_map(|number| Some((number, device_of(number)?)));
     let open: Vec<_> = open.filter(|(_, device)| is_anchor(*device, mapped)).collect();
     let control_node = open.iter().map(|(_, device)| *device).max_by_key(|device| minor(*device));
     let copy = |(number, device)| if Some(device) == control_node { copy_of(number) } else { None };
     let found: Vec<_> = open.into_iter().filter_map(copy).collect();
     match found.len() {
-        0 => Err("nothing keeps the driver's memory alive".into()),
+        0 => Err(NoAnchors::None),
         1..=ANCHORS_MAX => Ok(found),
-        more => Err(format!("{more} descriptors keep the driver's memory alive (limit: anchors)")),
+        more => Err(NoAnchors::TooMany(more)),
     }
 }
 
@@ -73,9 +86,10 @@ mod tests {
         let found = anchors_among(numbers(&files), &[zero]).unwrap();
         let devices: Vec<_> = found.iter().map(|fd| fstat(fd).unwrap().st_rdev).collect();
         assert_eq!(devices, [random; 3]);
-        assert!(anchors_among(numbers(&files), &[makedev(195, 0)]).is_err());
+        assert_eq!(anchors_among(numbers(&files), &[makedev(195, 0)]).unwrap_err(), NoAnchors::None);
         files.extend(open("/dev/random", ANCHORS_MAX - 2));
-        assert!(anchors_among(numbers(&files), &[zero]).unwrap_err().contains("limit: anchors"));
+        let too_many = NoAnchors::TooMany(ANCHORS_MAX + 1);
+        assert_eq!(anchors_among(numbers(&files), &[zero]).unwrap_err(), too_many);
         let listed = super::numbers();
         assert!(numbers(&files).iter().all(|number| listed.contains(number)));
     }

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+use crate::context::cause::InheritedError;
 use crate::context::error::{Fault, demand};
 use crate::context::restored;
 use crate::execution::call::Call;
@@ -28,7 +29,7 @@ fn addressed<'a>(
     const FLAG: u32 = venus::BufferCreateFlags::DEVICE_ADDRESS_CAPTURE_REPLAY.0;
     let replays = device.replays_addresses && buffers::has_address(info);
     if address.is_some() && !replays {
-        return Err(Fault::lost("a snapshot has an address for a buffer without one"));
+        return Err(InheritedError::Broken("a snapshot has an address for a buffer without one").into());
     }
     let chosen = |next: &ChainStruct<'_>| {
         let old = matches!(next, ChainStruct::BufferDeviceAddressCreateInfoEXT(_));
@@ -112,7 +113,7 @@ pub(crate) fn create_buffer<'a>(
 ) -> Result<venus::CreateBufferReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreateBuffer without a description"));
+        return Err(Fault::without("a description"));
     };
     let address = c.p_buffer.and_then(|id| call.context.restored.take_address(id.id()));
     let (info, replays) = addressed(call, &device, info, address)?;
@@ -142,7 +143,7 @@ pub(crate) fn get_device_buffer_memory_requirements<'a>(
 ) -> Result<venus::GetDeviceBufferMemoryRequirementsReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let (Some(info), Some(buffer)) = (c.p_info, c.p_info.and_then(|info| info.p_create_info)) else {
-        return Err(Fault::lost("vkGetDeviceBufferMemoryRequirements without a description"));
+        return Err(Fault::without("a description"));
     };
     let (buffer, _) = addressed(call, &device, buffer, None)?;
     // Where the driver maps memory for guests, of the two that are made the one that may be bound to more.

@@ -20,9 +20,9 @@ pub(crate) fn create_descriptor_pool<'a>(
 ) -> Result<venus::CreateDescriptorPoolReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreateDescriptorPool without a description"));
+        return Err(Fault::without("a description"));
     };
-    layouts::check_pool(info).map_err(Fault::invalid)?;
+    layouts::check_pool(info)?;
     let info = call.lowering().pointer(Some(info))?;
     let Some(function) = device.table.create_descriptor_pool else {
         return Err(Fault::missing("vkCreateDescriptorPool"));
@@ -80,7 +80,7 @@ pub(crate) fn allocate_descriptor_sets<'a>(
 ) -> Result<venus::AllocateDescriptorSetsReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let (Some(info), Some(ids)) = (c.p_allocate_info, c.p_descriptor_sets) else {
-        return Err(Fault::lost("vkAllocateDescriptorSets without ids"));
+        return Err(Fault::without("ids"));
     };
     let names = Names::default();
     let prepared = call.state_of_owner(info.descriptor_pool).and_then(|pool| {

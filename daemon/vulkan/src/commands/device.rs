@@ -27,7 +27,7 @@ pub(crate) fn create_device<'a>(
     c: &venus::CreateDevice<'a>,
 ) -> Result<venus::CreateDeviceReply<'a>, Fault> {
     let physical = call.physical_device(c.physical_device)?;
-    let Some(id) = c.p_device else { return Err(Fault::lost("vkCreateDevice without an id")) };
+    let Some(id) = c.p_device else { return Err(Fault::without("an id")) };
     let device = match open(call, &physical, c) {
         Ok(device) => {
             begin_own_cache(call, &device, id.id());
@@ -58,7 +58,7 @@ fn open(
     physical: &Arc<PhysicalDevice>,
     c: &venus::CreateDevice<'_>,
 ) -> Result<Device, Fault> {
-    let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateDevice without a description")) };
+    let Some(info) = c.p_create_info else { return Err(Fault::without("a description")) };
     if !is_group_of_its_own(info, c.physical_device) {
         log::debug!("device refused: each physical device is a group of its own");
         return Err(vk::Result::ERROR_INITIALIZATION_FAILED.into());
@@ -205,18 +205,18 @@ pub(crate) fn get_device_queue2<'a>(
 ) -> Result<venus::GetDeviceQueue2Reply<'a>, Fault> {
     let device = call.device(c.device)?;
     let (Some(info), Some(id)) = (c.p_queue_info, c.p_queue) else {
-        return Err(Fault::lost("vkGetDeviceQueue2 without a queue"));
+        return Err(Fault::without("a queue"));
     };
     let ring_idx = info.p_next.iter().find_map(|next| match next {
         venus::ChainStruct::DeviceQueueTimelineInfoMESA(timeline) => Some(timeline.ring_idx),
         _ => None,
     });
     let Some(ring_idx @ 1..=63) = ring_idx else {
-        return Err(Fault::lost("a queue without a ring_idx of 1 to 63"));
+        return Err(Fault::rule("a queue without a ring_idx of 1 to 63"));
     };
     let exists = device.has_queue(info.flags.0, info.queue_family_index, info.queue_index);
     if !exists {
-        return Err(Fault::lost("a queue that was not created"));
+        return Err(Fault::rule("a queue that was not created"));
     }
     let host = vk::DeviceQueueInfo2::default()
         .flags(vk::DeviceQueueCreateFlags::from_raw(info.flags.0))

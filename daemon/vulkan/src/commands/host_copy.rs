@@ -95,7 +95,7 @@ pub(crate) fn copy_image_to_memory_mesa<'a>(
         return Err(Fault::missing("vkCopyImageToMemory"));
     };
     let Some(info) = c.p_copy_image_to_memory_info else {
-        return Err(Fault::lost("vkCopyImageToMemoryMESA without a description"));
+        return Err(Fault::without("a description"));
     };
     let region = Region {
         flags: info.flags,
@@ -142,7 +142,7 @@ pub(crate) fn copy_memory_to_image_mesa<'a>(
         return Err(Fault::missing("vkCopyMemoryToImage"));
     };
     let Some(info) = c.p_copy_memory_to_image_info else {
-        return Err(Fault::lost("vkCopyMemoryToImageMESA without a description"));
+        return Err(Fault::without("a description"));
     };
     let raw = call.lowering().handle(info.dst_image)?;
     let regions = info.p_regions.unwrap_or(&[]);

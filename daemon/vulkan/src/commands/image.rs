@@ -90,7 +90,7 @@ pub(crate) fn create_image<'a>(
 ) -> Result<venus::CreateImageReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreateImage without a description"));
+        return Err(Fault::without("a description"));
     };
     let asked = Asked::new(info.format, info.tiling, info.usage, info.flags, info.p_next);
     if asked.is_for_drawing_only(device.physical.gpu.queues) {

@@ -1,5 +1,6 @@
 //! `VkInstance`, and which physical devices a guest sees: those chosen at start-up, in that order.
 
+use crate::context::cause::DriverError;
 use crate::context::error::{ContextLost, Fault};
 use crate::driver::instance::Instance;
 use crate::execution::call::Call;
@@ -48,11 +49,8 @@ pub(crate) fn enumerate_instance_layer_properties<'a>(
     })
 }
 
-fn no_driver(fault: Fault) -> ContextLost {
-    match fault {
-        Fault::Lost(lost) => lost,
-        Fault::Failed(result) => ContextLost::new(format!("the driver refuses an instance ({result})")),
-    }
+fn no_driver(refused: vk::Result) -> ContextLost {
+    DriverError::Fails { what: "the driver refuses an instance", result: refused.as_raw() }.into()
 }
 
 /// The description that a guest's program gives of itself, as the host's driver is told: drivers know some programs by name and serve them
@@ -88,7 +86,7 @@ pub(crate) fn create_instance<'a>(
     call: &Call<'a>,
     c: &venus::CreateInstance<'a>,
 ) -> Result<venus::CreateInstanceReply<'a>, Fault> {
-    let Some(id) = c.p_instance else { return Err(Fault::lost("vkCreateInstance without an id")) };
+    let Some(id) = c.p_instance else { return Err(Fault::without("an id")) };
     let application = c.p_create_info.and_then(|info| info.p_application_info);
     let instance = Arc::new(instance(call.context, program(application))?);
     let object =
@@ -142,7 +140,7 @@ fn bind_physical_device(
     let mut bound = instance.bound.lock();
     match bound.get(index) {
         Some(known) if *known == id && id.id() != 0 => return Ok(()),
-        Some(_) => return Err(Fault::lost("a physical device gets another name")),
+        Some(_) => return Err(Fault::rule("a physical device gets another name")),
         None => {}
     }
     let physical =

@@ -167,7 +167,7 @@ fn create<'a, I: Lower>(
     check: impl FnOnce(&Lowering<'_>) -> Result<Vec<StateOf<venus::Pipeline>>, Fault>,
     invoke: impl FnOnce(u64, *const I::Sys, *mut u64) -> i32,
 ) -> Result<venus::VkResult, Fault> {
-    let Some(ids) = ids else { return Err(Fault::lost("pipelines without ids")) };
+    let Some(ids) = ids else { return Err(Fault::without("ids")) };
     let names = Names::default();
     let lowered = {
         let l = call.creating(&names);

@@ -23,7 +23,7 @@ pub(crate) fn create_pipeline_cache<'a>(
 ) -> Result<venus::CreatePipelineCacheReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreatePipelineCache without a description"));
+        return Err(Fault::without("a description"));
     };
     let Some(function) = device.table.create_pipeline_cache else {
         return Err(Fault::missing("vkCreatePipelineCache"));

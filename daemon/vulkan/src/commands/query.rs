@@ -3,7 +3,8 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::cancel::Cancel;
-use crate::context::error::Fault;
+use crate::context::cause::StreamError;
+use crate::context::error::{Fault, inconsistent};
 use crate::execution::call::Call;
 use crate::kinds::query::{QueryFacts, STATISTICS};
 use crate::logical::device::Device;
@@ -77,7 +78,7 @@ impl Asked {
     ) -> Result<Self, Fault> {
         let last = u64::from(count.saturating_sub(1)).checked_mul(stride);
         match last.is_none_or(|last| last > size as u64) {
-            true => Err(Fault::lost("query results outside the space for them")),
+            true => Err(StreamError::Outside("query results", "the space for them").into()),
             false => Ok(Self { first, count, stride, flags, size }),
         }
     }
@@ -92,7 +93,7 @@ impl Pool<'_> {
             return Err(Fault::missing("vkGetQueryPoolResults"));
         };
         if size_of_val(into) < size + LARGEST_RESULT {
-            return Err(Fault::lost("query results outside the space for them"));
+            return Err(StreamError::Outside("query results", "the space for them").into());
         }
         let data = into.as_mut_ptr().cast();
         let get = move |flags: venus::QueryResultFlags| {
@@ -115,7 +116,7 @@ impl Pool<'_> {
     ) -> Result<venus::GetQueryPoolResultsReply<'a>, Fault> {
         // What is kept once stays, even if it is forgotten.
         let queries = call.state(c.query_pool)?;
-        let Some(kept) = queries.kept() else { return Err(Fault::lost("a query pool of others")) };
+        let Some(kept) = queries.kept() else { return Err(inconsistent()) };
         let size = c.p_data.map_or(0, <[u8]>::len);
         let into = call.arena.slice_fill(size + LARGEST_RESULT, 0u8)?;
         let word = if c.flags.contains(venus::QueryResultFlags::TYPE_64) { 8 } else { 4 };

@@ -192,7 +192,7 @@ pub(crate) fn create_shader_module<'a>(
 ) -> Result<venus::CreateShaderModuleReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("a shader module without a description"));
+        return Err(Fault::without("a description"));
     };
     let (raw, shader) = create(call, &device, info)?;
     call.bind(c.p_shader_module, raw, &device, 0, StateOf::of(shader))?;

@@ -3,6 +3,7 @@
 //! A command can name the same stream many times, decode to more than it is, and wait for as long as the guest likes: counted for each ring
 //! or each submission alone, what commands hold would grow with their number, out of memory that the guest's quotas know nothing of.
 
+use super::cause::Limit;
 use super::error::ContextLost;
 use protocol::cursor::Room;
 use std::sync::Arc;
@@ -14,8 +15,7 @@ pub struct Budget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Name of the limit in `config::ContextLimits`.
-    name: &'static str,
+    reached: Limit,
     limit: usize,
     used: AtomicUsize,
 }
@@ -28,9 +28,9 @@ pub struct Counted {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes, of which nothing is held.
-    pub fn new(name: &'static str, limit: usize) -> Self {
-        Self(Arc::new(Inner { name, limit, used: AtomicUsize::new(0) }))
+    /// A budget of `bytes`, of which nothing is held; `limit` makes the error for more than that.
+    pub fn new(limit: impl Fn(usize) -> Limit, bytes: usize) -> Self {
+        Self(Arc::new(Inner { reached: limit(bytes), limit: bytes, used: AtomicUsize::new(0) }))
     }
 
     /// Returns the count of what one holder is going to hold, from 0 on.
@@ -46,9 +46,8 @@ impl Counted {
     ///
     /// All holders together would have more than the limit.
     pub fn add(&mut self, bytes: usize) -> Result<(), ContextLost> {
-        let Inner { name, limit, .. } = *self.of;
-        let reached = || ContextLost::new(format!("limit reached: {name} ({limit})"));
-        self.more(bytes).then_some(()).ok_or_else(reached)
+        let reached = self.of.reached;
+        self.more(bytes).then_some(()).ok_or_else(|| ContextLost::from(reached))
     }
 
     /// Counts nothing for this holder any more.
@@ -80,12 +79,12 @@ mod tests {
 
     #[test]
     fn what_several_hold_is_counted_together_until_they_are_through() {
-        let budget = Budget::new("command_bytes", 100);
+        let budget = Budget::new(Limit::CommandBytes, 100);
         let (mut one, mut other) = (budget.count(), budget.count());
         one.add(60).unwrap();
         other.add(40).unwrap();
         let refused = other.add(1).unwrap_err().to_string();
-        assert!(refused.contains("command_bytes (100)"), "{refused}");
+        assert!(refused.contains("command_bytes (100B)"), "{refused}");
         drop(one);
         other.add(60).unwrap();
         assert!(budget.count().add(usize::MAX).is_err());
@@ -96,7 +95,7 @@ mod tests {
 
     #[test]
     fn arenas_share_what_is_beyond_their_own() {
-        let budget = Budget::new("arena_bytes", 1 << 20);
+        let budget = Budget::new(Limit::ArenaBytes, 1 << 20);
         let arena = || Arena::within(1 << 10, budget.count());
         let fill = |arena: &Arena, bytes: usize| arena.slice_fill(bytes, 1u8).is_ok();
         let (one, other) = (arena(), arena());
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn many_values_fill_what_there_is_and_not_more() {
-        let budget = Budget::new("arena_bytes", 1 << 20);
+        let budget = Budget::new(Limit::ArenaBytes, 1 << 20);
         let arena = Arena::within(0, budget.count());
         let filled = (0u64..).take_while(|value| arena.value(*value).is_ok()).count() * size_of::<u64>();
         let held = arena.allocated_bytes();

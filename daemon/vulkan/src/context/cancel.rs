@@ -120,6 +120,7 @@ impl From<Stop> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::cause::Cause;
 
     #[test]
     fn an_interruption_is_taken_back_and_an_end_is_not() {
@@ -140,7 +141,7 @@ mod tests {
     fn an_interruption_is_told_from_a_lost_context_and_keeps_no_name() {
         let lost = ContextLost::from(Interrupted);
         assert!(lost.is_interruption() && lost.clone().within(1).is_interruption());
-        assert!(!ContextLost::new(lost.reason()).is_interruption());
+        assert!(!ContextLost::from(Cause::Ended).is_interruption());
         assert!(matches!(Fault::from(Stop::Cancelled), Fault::Failed(_)));
     }
 }

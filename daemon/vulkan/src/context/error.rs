@@ -1,52 +1,102 @@
 //! The errors of executing a command, told apart by whose fault they are.
 
-use protocol::error::DecodeError;
+use super::cause::{Cause, InheritedError, StreamError};
+use config::AtFault;
 use protocol::venus::generated::Command;
+use std::fmt;
 
-/// The context cannot go on: its stream is wrong or its renderer is gone. The other contexts do not notice. Or, if it
+/// The context cannot go on, for a [`Cause`]. The other contexts do not notice. Or, if it
 /// [is an interruption](Self::is_interruption), a command was not executed for now, and left no trace.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.reason())]
-pub struct ContextLost {
-    /// Words of ours; none for an interruption. Every result of a command has room for it, so it is no larger than the words.
-    reason: Option<String>,
+///
+/// Every result of a command has room for it, so it is as small as a pointer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextLost(Option<Box<Loss>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Loss {
+    /// The number of the command that it is about, if it is about one.
+    command: Option<i32>,
+    cause: Cause,
 }
 
 impl ContextLost {
-    /// A reason in words.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: Some(reason.into()) }
+    /// The loss by a stream that breaks a rule of the protocol.
+    #[cold]
+    pub fn rule(rule: &'static str) -> Self {
+        StreamError::Rule(rule).into()
+    }
+
+    /// The loss by a message that the device process must not send, or a bug.
+    #[cold]
+    pub fn daemon(what: &'static str) -> Self {
+        Cause::Daemon(what).into()
     }
 
     /// The outcome of a command whose wait was interrupted. The context goes on: the command is executed again from its start.
     pub fn interruption() -> Self {
-        Self { reason: None }
+        Self(None)
     }
 
     /// Returns whether nothing is lost, and the command is to be executed again from its start.
     pub fn is_interruption(&self) -> bool {
-        self.reason.is_none()
+        self.0.is_none()
     }
 
-    /// The reason, for the log.
-    pub fn reason(&self) -> &str {
-        self.reason.as_deref().unwrap_or("interrupted")
+    /// Returns the cause; none for an interruption.
+    pub fn cause(&self) -> Option<&Cause> {
+        self.0.as_deref().map(|loss| &loss.cause)
     }
 
-    /// Returns the same reason, with the name of the command that it is about.
+    /// Returns the party that is at fault, if one is.
+    pub fn at_fault(&self) -> Option<AtFault> {
+        self.cause().and_then(Cause::at_fault)
+    }
+
+    /// Returns the loss; if it blames the stream, the predecessor that wrote the stream is blamed instead.
+    #[must_use]
+    pub fn inherited(mut self) -> Self {
+        if let Some(loss) = &mut self.0
+            && let Cause::Stream(error) = &loss.cause
+        {
+            loss.cause = InheritedError::Stream(error.clone()).into();
+        }
+        self
+    }
+
+    /// Returns the same loss, with the name of the command that it is about.
     #[cold]
     #[must_use]
-    pub fn within(self, number: i32) -> Self {
-        if self.is_interruption() {
-            return self;
+    pub fn within(mut self, number: i32) -> Self {
+        if let Some(loss) = &mut self.0 {
+            loss.command.get_or_insert(number);
         }
-        let name = Command::name(number).unwrap_or("unknown command");
-        Self::new(format!("{name} ({number}): {self}"))
+        self
     }
 
     /// A transport command where only commands of the host's driver belong.
-    pub fn misplaced(command: &str) -> Self {
-        Self::new(format!("{command} has no place here"))
+    #[cold]
+    pub fn misplaced(command: &'static str) -> Self {
+        StreamError::Misplaced(command).into()
+    }
+}
+
+impl<C: Into<Cause>> From<C> for ContextLost {
+    #[cold]
+    fn from(cause: C) -> Self {
+        Self(Some(Box::new(Loss { command: None, cause: cause.into() })))
+    }
+}
+
+impl std::error::Error for ContextLost {}
+
+/// The reason, for the log.
+impl fmt::Display for ContextLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(loss) = &self.0 else { return f.write_str("interrupted") };
+        if let Some(number) = loss.command {
+            write!(f, "{} ({number}): ", Command::name(number).unwrap_or("unknown command"))?;
+        }
+        loss.cause.fmt(f)
     }
 }
 
@@ -65,8 +115,8 @@ pub enum Fault {
 impl Fault {
     /// The fault of a command for which the host's driver has no function, although only what it has was offered.
     #[cold]
-    pub fn missing(command: &str) -> Self {
-        Self::lost(format!("{command} is not offered by this device"))
+    pub fn missing(command: &'static str) -> Self {
+        StreamError::NotOffered(command).into()
     }
 
     /// The fault of a command that breaks valid usage in a way that could corrupt this process: it is not executed, and is answered with an
@@ -82,10 +132,16 @@ impl Fault {
         INVALID
     }
 
-    /// The fault of a stream that is wrong, with the reason in words.
+    /// The fault of a stream that breaks a rule of the protocol.
     #[cold]
-    pub fn lost(reason: impl Into<String>) -> Self {
-        Self::Lost(ContextLost::new(reason))
+    pub fn rule(rule: &'static str) -> Self {
+        StreamError::Rule(rule).into()
+    }
+
+    /// The fault of a command without something that it cannot be without.
+    #[cold]
+    pub fn without(what: &'static str) -> Self {
+        StreamError::Without(what).into()
     }
 }
 
@@ -95,15 +151,10 @@ impl From<ContextLost> for Fault {
     }
 }
 
-impl From<DecodeError> for Fault {
-    fn from(error: DecodeError) -> Self {
-        Self::Lost(error.into())
-    }
-}
-
-impl From<DecodeError> for ContextLost {
-    fn from(error: DecodeError) -> Self {
-        Self::new(error.to_string())
+impl<C: Into<Cause>> From<C> for Fault {
+    #[cold]
+    fn from(cause: C) -> Self {
+        Self::Lost(ContextLost::from(cause))
     }
 }
 
@@ -123,16 +174,31 @@ pub(crate) fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
 /// The fault of an entry whose kind and state disagree: a bug of ours, which ends the context rather than panics.
 #[cold]
 pub(crate) fn inconsistent() -> Fault {
-    Fault::lost("object table is inconsistent")
+    Cause::Daemon("object table is inconsistent").into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::cause::Limit;
 
     #[test]
-    fn errors_are_no_larger_than_their_words() {
+    fn a_result_of_a_command_has_no_room_for_words() {
         let sizes = [size_of::<ContextLost>(), size_of::<Fault>(), size_of::<Result<(), Fault>>()];
-        assert_eq!(sizes, [size_of::<String>(); 3]);
+        assert_eq!(sizes, [8, 16, 16]);
+    }
+
+    #[test]
+    fn a_loss_names_the_command_and_the_party_at_fault() {
+        let lost = ContextLost::from(Limit::Rings(4)).within(188);
+        assert_eq!(lost.at_fault(), None, "its words say it all");
+        assert_eq!(
+            lost.to_string(),
+            "vkCreateRingMESA (188): limit max-rings (4) reached; raise it if programs need more"
+        );
+        assert_eq!(lost.clone().within(1), lost, "it is about the command inside");
+        let stream = ContextLost::from(StreamError::NoRing);
+        assert_eq!(stream.at_fault(), Some(AtFault::Guest));
+        assert_eq!(stream.inherited().at_fault(), Some(AtFault::Predecessor));
     }
 }

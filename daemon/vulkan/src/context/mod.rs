@@ -3,6 +3,7 @@
 pub(crate) mod allowance;
 pub(crate) mod budget;
 pub(crate) mod cancel;
+pub(crate) mod cause;
 pub(crate) mod compilations;
 pub(crate) mod error;
 pub(crate) mod journal;

@@ -1,6 +1,7 @@
 //! Memory and addresses that a snapshot brings along, until the commands come that make what has them.
 
 use super::allowance::MemoryFile;
+use super::cause::InheritedError;
 use super::error::Fault;
 use ash::vk;
 use parking_lot::Mutex;
@@ -184,8 +185,8 @@ impl Restored {
 pub(crate) fn demand_given(address: Option<u64>, result: i32) -> Result<(), Fault> {
     let refused = result == vk::Result::ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS.as_raw();
     match address {
-        Some(address) if refused => {
-            Err(Fault::lost(format!("the driver does not give an address again ({address:#x})")))
+        Some(_) if refused => {
+            Err(InheritedError::Fails { what: "the driver does not give an address again", result }.into())
         }
         _ => Ok(()),
     }

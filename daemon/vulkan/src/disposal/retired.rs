@@ -9,6 +9,7 @@
 
 use super::lent::Lent;
 use super::pool::Pool;
+use crate::context::cause::Limit;
 use crate::context::error::ContextLost;
 use crate::objects::object::Object;
 use config::MemoryId;
@@ -81,10 +82,7 @@ impl Retired {
         }
         let mut waiting = self.waiting.lock();
         if waiting.len() >= self.limit {
-            return Err(ContextLost::new(format!(
-                "more than {} destroyed objects in use (limit: retired)",
-                self.limit
-            )));
+            return Err(Limit::Retired(self.limit).into());
         }
         waiting.push_back((self.epoch.load(Ordering::SeqCst), object));
         self.count.store(waiting.len(), Ordering::SeqCst);

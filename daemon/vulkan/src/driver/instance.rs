@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::generated::InstanceTable;
-use crate::context::error::{ContextLost, Fault};
+use crate::context::cause::DriverError;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Instance {
 
 impl Instance {
     /// Makes an instance for a program that says this of itself, of the newest version that the drivers take.
-    pub fn new(entry: ash::Entry, program: vk::ApplicationInfo<'_>) -> Result<Self, Fault> {
+    pub fn new(entry: ash::Entry, program: vk::ApplicationInfo<'_>) -> Result<Self, vk::Result> {
         let newest = api_version(&entry);
         let older = OLDER_VERSIONS.into_iter().filter(|version| *version < newest);
         let create = |version| {
@@ -83,9 +83,9 @@ impl Drop for Instance {
 }
 
 /// Loads the host's Vulkan loader.
-pub(crate) fn load_entry() -> Result<ash::Entry, ContextLost> {
+pub(crate) fn load_entry() -> Result<ash::Entry, DriverError> {
     // SAFETY: the loader is the system's own; loading it runs its constructors and nothing of the guest's.
-    unsafe { ash::Entry::load() }.map_err(|e| ContextLost::new(format!("cannot load the Vulkan loader: {e}")))
+    unsafe { ash::Entry::load() }.map_err(|error| DriverError::NoLoader(error.to_string()))
 }
 
 /// The version that guests are shaped to with this loader.

@@ -4,6 +4,7 @@
 
 use super::context::Context;
 use crate::context::cancel::Cancel;
+use crate::context::cause::StreamError;
 use crate::context::error::{ContextLost, Fault};
 use crate::context::resources::ResourceMemory;
 use crate::driver::families::FamilyOrder;
@@ -268,7 +269,7 @@ impl<'a> Call<'a> {
         state: StateOf<H>,
         origin: impl FnOnce() -> Origin,
     ) -> Result<Arc<Usage>, Fault> {
-        let Some(id) = id else { return Err(Fault::lost("an object was created without an id")) };
+        let Some(id) = id else { return Err(Fault::without("an id")) };
         if result < 0 {
             self.not_created(Some(id), result)?;
             return Ok(Arc::default());
@@ -279,7 +280,7 @@ impl<'a> Call<'a> {
             Ok(()) => Ok(usage),
             Err(Unplaced::Lost(lost)) => Err(lost.into()),
             Err(Unplaced::Full(limit, object)) => {
-                self.context.env.allowance.reached(limit);
+                self.context.env.allowance.reached(limit.name());
                 // SAFETY: the driver has just made it, and no other code knows it.
                 unsafe { device.destroy(object.kind(), object.raw) };
                 let full = vk::Result::ERROR_OUT_OF_HOST_MEMORY.as_raw();
@@ -313,7 +314,7 @@ impl<'a> Call<'a> {
         self.context.journal.breaks("an object could not be made");
         match id {
             Some(id) => self.context.objects.insert_failed(id.id(), H::KIND, result),
-            None => Err(ContextLost::new("an object was created without an id")),
+            None => Err(StreamError::Without("an id").into()),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::failures::Failures;
 use crate::context::allowance::Allowance;
 use crate::context::budget::Budget;
+use crate::context::cause::Limit;
 use crate::context::compilations::Compilations;
 use crate::context::error::ContextLost;
 use crate::context::journal::Journalled;
@@ -125,8 +126,8 @@ impl Context {
             restored: Restored::default(),
             timelines: Timelines::default(),
             journal: Arc::default(),
-            recorded: Budget::new("recording_bytes", limits.recording_bytes),
-            decoded: Budget::new("arena_bytes", limits.arena_bytes),
+            recorded: Budget::new(Limit::RecordingBytes, limits.recording_bytes),
+            decoded: Budget::new(Limit::ArenaBytes, limits.arena_bytes),
             env,
         }
     }

@@ -1,5 +1,6 @@
 //! Failures that a guest has not heard of yet. Guests send allocations and submissions without waiting for a result.
 
+use crate::context::cause::Cause;
 use crate::context::error::Fault;
 use crate::programs::notices::LOST;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -43,9 +44,7 @@ impl Failures {
     /// The guest has no fence that could tell: its context is lost.
     pub fn lose_device(&self, result: i32) -> Result<(), Fault> {
         if !self.host_fences.load(Ordering::Relaxed) {
-            return Err(Fault::lost(format!(
-                "a submission names an object whose creation failed ({result})"
-            )));
+            return Err(Cause::Unmade(result).into());
         }
         if !self.lost.swap(true, Ordering::Relaxed) {
             log::warn!("a submission names an object whose creation failed ({result}): the device is lost");

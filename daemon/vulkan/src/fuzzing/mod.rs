@@ -616,7 +616,7 @@ impl World {
         }
         outcome?;
         self.keep(Replay::of(header.number), &bytes[..length]);
-        writer.finish().map_err(|error| ContextLost::new(error.to_string()))?;
+        writer.finish()?;
         Ok(length)
     }
 }

@@ -5,6 +5,7 @@
 //! kind, or by a fresh id where an object is to be made.
 
 use super::World;
+use crate::context::cause::{Cause, StreamError};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::DecodeErrorKind as Kind;
 use protocol::venus::generated::{
@@ -199,7 +200,7 @@ impl<'r> Composer<'r> {
         for _ in 0..16 {
             self.arena.reset();
             let Err(lost) = world.execute(&self.bytes[..length], &self.arena) else { return true };
-            if !self.put_ids_right(world, lost.reason(), length) {
+            if !self.put_ids_right(world, lost.cause(), length) {
                 return false;
             }
             // An id may have been a count as well.
@@ -212,22 +213,18 @@ impl<'r> Composer<'r> {
     }
 
     /// Replaces what the executor complains of; returns false if there is nothing to replace.
-    fn put_ids_right(&mut self, world: &World, reason: &str, length: usize) -> bool {
-        if reason.contains("without an id") || reason.contains("without a queue") {
-            return self.fresh_id(0, length);
-        }
-        let number_after = |word: &str| {
-            let digits = reason.split(word).nth(1)?.trim_start();
-            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    fn put_ids_right(&mut self, world: &World, cause: Option<&Cause>, length: usize) -> bool {
+        let (id, wanted) = match cause {
+            Some(Cause::Stream(StreamError::Without("an id" | "a queue"))) => {
+                return self.fresh_id(0, length);
+            }
+            Some(Cause::Stream(StreamError::IdInUse(id))) => return self.fresh_id(*id, length),
+            Some(Cause::Stream(
+                StreamError::NoObject { id, wanted } | StreamError::OtherKind { id, wanted, .. },
+            )) => (*id, *wanted),
+            _ => return false,
         };
-        let Some(id) = number_after("object id ").or_else(|| number_after("object ")) else { return false };
-        if reason.contains("in use") {
-            return self.fresh_id(id, length);
-        }
-        let Some(kind) = number_after("wanted kind ").or_else(|| number_after("wanted ")) else {
-            return false;
-        };
-        let live = world.renderer.context().objects.ids(ObjectType(kind as i32));
+        let live = world.renderer.context().objects.ids(wanted);
         let [choice] = self.take::<1>().unwrap_or_default();
         let Some(replacement) = live.get(usize::from(choice) % live.len().max(1)) else { return false };
         self.replace(id, *replacement, length, false)

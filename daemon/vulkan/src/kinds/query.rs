@@ -1,5 +1,6 @@
 //! Query pools, the queries that a recording has begun, and results that a successor of their driver's process keeps.
 
+use crate::context::cause::InheritedError;
 use crate::context::error::{ContextLost, Fault, demand};
 use crate::objects::object::{Kind, State};
 use parking_lot::Mutex;
@@ -80,7 +81,8 @@ impl QueryFacts {
     ///
     /// The results are not those of queries of such a pool.
     pub fn keep(&self, first: u32, results: &[u64]) -> Result<(), ContextLost> {
-        let wrong = || ContextLost::new("results that are not those of a query pool");
+        let wrong =
+            || ContextLost::from(InheritedError::Broken("results that are not those of a query pool"));
         let words = self.result_words().filter(|words| *words > 0).ok_or_else(wrong)? as usize;
         let count = results.len() / words;
         let end = (first as usize).checked_add(count).filter(|end| *end <= self.count as usize);

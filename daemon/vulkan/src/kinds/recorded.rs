@@ -90,11 +90,12 @@ impl RecordedCommands {
 mod tests {
     use super::*;
     use crate::context::budget::Budget;
+    use crate::context::cause::Limit;
 
     const LIMIT: usize = 1 << 20;
 
     fn budget() -> Budget {
-        Budget::new("recording_bytes", LIMIT)
+        Budget::new(Limit::RecordingBytes, LIMIT)
     }
 
     /// Returns whether so many bytes are left, and no more.

@@ -10,6 +10,7 @@
 
 use super::generated::{lower_chain_struct, raise_chain_struct};
 use super::handle_types;
+use crate::context::cause::Cause;
 use crate::context::error::Fault;
 use crate::driver::families::FamilyOrder;
 use crate::driver::header::Header;
@@ -116,7 +117,7 @@ impl Lowering<'_> {
     /// Structs in a fixed array.
     pub(crate) fn fixed<T: Lower, const N: usize>(&self, values: &[T; N]) -> Result<[T::Sys; N], Fault> {
         let lowered = values.iter().map(|v| v.lower(self)).collect::<Result<Vec<_>, _>>()?;
-        lowered.try_into().map_err(|_| Fault::lost("a fixed array changed its length"))
+        lowered.try_into().map_err(|_| Cause::Daemon("a fixed array changed its length").into())
     }
 
     /// A struct behind a pointer the driver reads.
@@ -237,7 +238,7 @@ pub(crate) fn raise_chain<'a>(
     let mut at = first;
     let raised = arena.slice_try_fill(chain.len(), |i| {
         if at.is_null() {
-            return Err(Fault::lost("a chain lost its end"));
+            return Err(Fault::from(Cause::Daemon("a chain lost its end")));
         }
         let next = raise_chain_struct(&chain[i], at, arena)?;
         // SAFETY: `at` is not null and was written by `linked`, which only links structs that start with a `Header`.

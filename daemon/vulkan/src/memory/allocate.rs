@@ -24,7 +24,7 @@ pub(crate) fn allocate_memory<'a>(
 ) -> Result<venus::AllocateMemoryReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_allocate_info else {
-        return Err(Fault::lost("vkAllocateMemory without a description"));
+        return Err(Fault::without("a description"));
     };
     let restored = c.p_memory.and_then(|id| call.context.restored.take(id.id()));
     let address = c.p_memory.and_then(|id| call.context.restored.take_address(id.id()));

@@ -1,10 +1,11 @@
 //! Device memory of a guest as a file, for a blob.
 
-use crate::backing::anchors;
+use crate::backing::anchors::{NoAnchors, anchors};
 use crate::backing::memory::{Made, Memory};
 use crate::context::allowance::MemoryFile;
 use crate::driver::back_end::BackEnd;
 use crate::logical::device::Device;
+use ash::vk;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,42 +22,79 @@ pub struct Exported {
     pub lent: Option<Vec<OwnedFd>>,
 }
 
+/// The reason why no blob can be made of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotExported {
+    /// The blob is larger than the memory.
+    #[error("{wanted} bytes of a memory of {has}")]
+    TooSmall {
+        /// Bytes of the blob.
+        wanted: u64,
+        /// Bytes of the memory.
+        has: u64,
+    },
+    /// The driver makes no dma-buf.
+    #[error("no dma-buf: {0}")]
+    Driver(vk::Result),
+    /// The memory would end with this process.
+    #[error(transparent)]
+    Anchors(#[from] NoAnchors),
+    /// The blob is to be mapped, which the memory cannot be.
+    #[error("the memory is not host-visible")]
+    NotHostVisible,
+    /// The memory was not allocated, with this `VkResult`.
+    #[error("its allocation had failed ({})", vk::Result::from_raw(*.0))]
+    Failed(i32),
+    /// There is no such memory.
+    #[error("memory object {0} does not exist")]
+    NoMemory(u64),
+    /// The guest has to hear of a failure ahead of that, of this `VkResult`.
+    #[error("the guest has to hear of a failure before ({})", vk::Result::from_raw(*.0))]
+    Unheard(i32),
+    /// The context is swapped out, and its memory with it.
+    #[error("the context is swapped out")]
+    SwappedOut,
+    /// The context is lost.
+    #[error("context is lost")]
+    Ended,
+}
+
 /// Returns the memory `raw` of `device` as a file for a blob of `size` bytes.
 ///
 /// # Errors
 ///
-/// There is no such file; the string says why, for the log.
+/// There is no such file.
 pub(crate) fn export(
     memory: &Memory,
     device: &Device,
     raw: u64,
     size: u64,
     mappable: bool,
-) -> Result<Exported, String> {
+) -> Result<Exported, NotExported> {
     match (&memory.made, &device.memory) {
         (Made::Pages(pages, _), _) if size <= pages.size() => {
             Ok(Exported { file: Some(pages.file()), cached: true, lent: None })
         }
-        (Made::Pages(pages, _), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
+        (Made::Pages(pages, _), _) => Err(NotExported::TooSmall { wanted: size, has: pages.size() }),
         (Made::Exportable { cached, piece }, BackEnd::DmaBuf(functions)) => {
-            let file = functions.export(raw).map_err(|error| format!("no dma-buf: {error}"))?;
+            let file = functions.export(raw).map_err(NotExported::Driver)?;
             let file = Some(Arc::new(MemoryFile::new(file, piece.clone())));
             Ok(Exported { file, cached: *cached, lent: None })
         }
         (Made::DriverMapped(file), _) if mappable => {
             Ok(Exported { file: Some(Arc::clone(file)), cached: false, lent: Some(new_anchors(device)?) })
         }
-        _ if mappable => Err("the memory is not host-visible".into()),
+        _ if mappable => Err(NotExported::NotHostVisible),
         _ => Ok(Exported { file: None, cached: true, lent: None }),
     }
 }
 
 /// Returns the descriptors that keep the driver's memory alive, if they may be new: with the first memory that a device lends.
-fn new_anchors(device: &Device) -> Result<Vec<OwnedFd>, String> {
+fn new_anchors(device: &Device) -> Result<Vec<OwnedFd>, NoAnchors> {
     if device.is_anchored.load(Ordering::Relaxed) {
         return Ok(Vec::new());
     }
-    let anchors = anchors::anchors(&device.mapped_devices)?;
+    let anchors = anchors(&device.mapped_devices)?;
     device.is_anchored.store(true, Ordering::Relaxed);
     Ok(anchors)
 }

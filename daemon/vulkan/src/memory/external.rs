@@ -134,7 +134,7 @@ pub(crate) fn get_physical_device_external_buffer_properties<'a>(
 ) -> Result<venus::GetPhysicalDeviceExternalBufferPropertiesReply<'a>, Fault> {
     let physical = call.physical_device(c.physical_device)?;
     let (Some(info), Some(partial)) = (c.p_external_buffer_info, c.p_external_buffer_properties) else {
-        return Err(Fault::lost("vkGetPhysicalDeviceExternalBufferProperties without a question"));
+        return Err(Fault::without("a question"));
     };
     let mut answer = *partial;
     answer.external_memory_properties = none_of(info.handle_type);

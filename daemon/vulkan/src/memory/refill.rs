@@ -5,6 +5,7 @@
 
 use crate::backing::memory::Memory;
 use crate::context::allowance::MemoryFile;
+use crate::context::cause::{DriverError, InheritedError};
 use crate::context::error::ContextLost;
 use crate::disposal::unfilled::Refill;
 use crate::driver::memory_fds::{OPAQUE_FD, import};
@@ -66,7 +67,7 @@ pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
         if let Err(why) = copied {
             // The device may still read it. This process ends.
             std::mem::forget(refills);
-            return Err(ContextLost::new(format!("the device does not copy memory: {why}")));
+            return Err(failed("the device does not copy memory", why));
         }
     }
     context.given_up.free(refills);
@@ -82,13 +83,19 @@ fn made_anew(table: &Table, id: u64, file: &MemoryFile) -> Result<Refill, Contex
         let to = Part::whole(object.raw, bytes, key.type_index, memory.made.kinds());
         Some((object.usage.serial(), Arc::clone(object.device.as_ref()?), to))
     });
-    let (serial, device, to) = found.ok_or_else(|| {
-        ContextLost::new(format!("a snapshot has what memory {id} was, which is not there"))
+    let (serial, device, to) = found.ok_or(InheritedError::Object {
+        kind: "memory",
+        id,
+        is: "is not there, but a snapshot has its contents",
     })?;
-    let memory = imported(&device, &to, file)
-        .map_err(|why| ContextLost::new(format!("the driver's memory cannot be imported: {why}")))?;
+    let memory =
+        imported(&device, &to, file).map_err(|why| failed("the driver's memory cannot be imported", why))?;
     let from = Part { memory, kinds: OPAQUE_FD, ..to };
     Ok(Refill { memory: (venus::DeviceMemory(id), serial), device, from, to })
+}
+
+fn failed(what: &'static str, why: vk::Result) -> ContextLost {
+    ContextLost::from(DriverError::Fails { what, result: why.as_raw() })
 }
 
 /// Imports memory that is like this part.

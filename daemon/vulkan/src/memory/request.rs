@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::allowance::{Lease, MemoryFile};
+use crate::context::cause::InheritedError;
 use crate::context::error::Fault;
 use crate::context::resources::ResourceMemory;
 use crate::context::restored::RestoredMemory;
@@ -100,7 +101,7 @@ impl Request {
         let Brought { restored, address, filled, predecessor } = brought;
         let types = device.physical.memory.memory_types_as_slice();
         let Some(ty) = types.get(info.memory_type_index as usize) else {
-            return Err(Fault::lost("a memory type that does not exist"));
+            return Err(Fault::rule("a memory type that does not exist"));
         };
         let driver_mapped = device.physical.gpu.trial.driver_mapped.types & 1 << info.memory_type_index != 0;
         let host_visible = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
@@ -141,12 +142,13 @@ impl Request {
             }
         }
         if address.is_some() && !request.replays {
-            return Err(Fault::lost("a snapshot has an address for memory without one"));
+            return Err(InheritedError::Broken("a snapshot has an address for memory without one").into());
         }
         if request.predecessor.is_some() && !request.survives {
-            return Err(Fault::lost(
+            return Err(InheritedError::Broken(
                 "a snapshot has the driver's memory for an allocation that cannot be made of it",
-            ));
+            )
+            .into());
         }
         match &request.import {
             Some(import) if import.size < request.size => {

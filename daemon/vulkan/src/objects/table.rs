@@ -9,6 +9,7 @@
 use super::encoding::Kept;
 use super::object::{Handle, Kind, Object};
 use super::origin::Remains;
+use crate::context::cause::{Limit, StreamError};
 use crate::context::error::{ContextLost, Fault};
 use crate::context::ranked::{ForReading, OBJECTS, RankedShared};
 use crate::logical::device::Device;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub enum Unplaced {
     /// A limit is reached; the object is handed back to be destroyed.
-    Full(&'static str, Box<Object>),
+    Full(Limit, Box<Object>),
     /// The stream is wrong.
     Lost(ContextLost),
 }
@@ -288,12 +289,12 @@ impl Table {
         self.entries.len() - self.failed
     }
 
-    /// Returns the name of the limit that keeps another object out.
-    fn limit_reached(&self) -> Option<&'static str> {
+    /// Returns the limit that keeps another object out.
+    fn limit_reached(&self) -> Option<Limit> {
         if self.entries.len() - self.failed >= self.max_objects {
-            return Some("max-objects");
+            return Some(Limit::Objects(self.max_objects));
         }
-        (self.described.bytes() > self.max_described).then_some("shader-memory")
+        (self.described.bytes() > self.max_described).then_some(Limit::ShaderMemory(self.max_described))
     }
 
     /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that does not notice so many failures
@@ -305,9 +306,7 @@ impl Table {
         let (failed, max_objects) = (self.failed, self.max_objects);
         let slot = self.vacant(id)?;
         if failed >= max_objects {
-            return Err(ContextLost::new(format!(
-                "limit max-objects ({max_objects}) reached, and as many failed"
-            )));
+            return Err(Limit::FailedObjects(max_objects).into());
         }
         slot.insert(Entry::Failed(kind, result));
         self.failed += 1;
@@ -320,8 +319,8 @@ impl Table {
             self.take(id);
         }
         match self.entries.entry(id) {
-            _ if id == 0 => Err(ContextLost::new("an object was created without an id")),
-            Slot::Occupied(_) => Err(ContextLost::new(format!("object id {id} is in use already"))),
+            _ if id == 0 => Err(StreamError::Without("an id").into()),
+            Slot::Occupied(_) => Err(StreamError::IdInUse(id).into()),
             Slot::Vacant(slot) => Ok(slot),
         }
     }
@@ -355,7 +354,7 @@ fn end(mut entry: OccupiedEntry<'_, u64, Entry>, failed: &mut usize) -> Option<O
 impl From<Unplaced> for ContextLost {
     fn from(unplaced: Unplaced) -> Self {
         match unplaced {
-            Unplaced::Full(limit, _) => Self::new(format!("limit {limit} reached")),
+            Unplaced::Full(limit, _) => limit.into(),
             Unplaced::Lost(lost) => lost,
         }
     }
@@ -372,9 +371,9 @@ fn unusable(id: u64, wanted: ObjectType, found: Option<&Entry>) -> Fault {
 }
 
 fn mismatch(id: u64, wanted: ObjectType, found: Option<&Entry>) -> ContextLost {
-    ContextLost::new(match found {
-        None => format!("object {id} does not exist, wanted kind {}", wanted.0),
-        Some(entry) => format!("object {id} is of kind {}, wanted {}", entry.kind().0, wanted.0),
+    ContextLost::from(match found {
+        None => StreamError::NoObject { id, wanted },
+        Some(entry) => StreamError::OtherKind { id, found: entry.kind(), wanted },
     })
 }
 

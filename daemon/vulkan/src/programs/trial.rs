@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::backing::anchors::anchors;
+use crate::backing::anchors::{NoAnchors, anchors};
 use crate::backing::capture::{map_of, watching};
 use crate::backing::memory::GRAIN;
 use crate::backing::pages::Pages;
@@ -12,8 +12,9 @@ use crate::driver::memory_fds::{DMA_BUF, MemoryFds, OPAQUE_FD};
 use crate::driver::physical_device::host_memory;
 use ash::vk;
 use config::{DriverMapped, MemoryTrial};
-use shm::{Mapping, device_node};
+use shm::{MapError, Mapping, device_node};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 
 /// Bytes of each memory that is tried.
@@ -40,7 +41,80 @@ const PAGES: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFla
 const OWN: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::empty();
 
 /// The outcomes for memory files and for dma-bufs: how each works, or why it does not.
-pub(crate) type Outcome = (Result<MemoryTrial, String>, Result<MemoryTrial, String>);
+pub(crate) type Outcome = (Result<MemoryTrial, Unusable>, Result<MemoryTrial, Unusable>);
+
+/// The reason why guests cannot have memory that a GPU can use, after the GPU's name.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// The driver is one of Vulkan 1.0.
+    #[error("its driver offers Vulkan 1.0, 1.1 is needed")]
+    Old,
+    /// The driver does not tell its extensions.
+    #[error("its driver lists no extensions: {0}")]
+    Extensions(vk::Result),
+    /// The driver lacks an extension.
+    #[error("its driver lacks {0}")]
+    Extension(String),
+    /// The driver makes no device with the extensions.
+    #[error("its driver makes no device: {0}")]
+    Device(vk::Result),
+    /// The system makes no memory file.
+    #[error("no memory file: {0}")]
+    MemoryFile(io::Error),
+    /// The driver does not tell what memory types take a memory file.
+    #[error("it imports no memory file: {0}")]
+    Types(vk::Result),
+    /// No memory type that guests can map takes a memory file.
+    #[error("it imports memory files into no coherent memory type")]
+    NoTypeForFiles,
+    /// A memory file does not work.
+    #[error("its import of a memory file fails: {0}")]
+    Import(Failure),
+    /// The driver says that it exports no memory of buffers.
+    #[error("it exports no memory of buffers as dma-bufs")]
+    NoExport,
+    /// Guests could map no memory type.
+    #[error("it has no coherent memory type")]
+    NoType,
+    /// A dma-buf does not work.
+    #[error("its export of a dma-buf fails: {0}")]
+    Export(Failure),
+}
+
+/// The reason why one piece of memory does not work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The driver refuses something.
+    #[error(transparent)]
+    Driver(#[from] vk::Result),
+    /// The file cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The system refuses a file.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The memory would end with its process.
+    #[error(transparent)]
+    Anchors(#[from] NoAnchors),
+    /// No buffer takes memory of this type.
+    #[error("no buffer can be bound to it")]
+    NoBuffer,
+    /// The driver maps its memory in a way that was not seen.
+    #[error("its driver maps no device that could be caught")]
+    NotCaught,
+    /// The driver maps its memory out of something else than a device.
+    #[error("it is mapped out of no device")]
+    NoDevice,
+    /// No memory type takes the memory.
+    #[error("no type takes it")]
+    NoType,
+    /// The GPU's writes are not in the memory.
+    #[error("the device's writes do not arrive")]
+    NotWritten,
+    /// The memory's contents are gone after it was handed over.
+    #[error("what was in it is not there any more")]
+    Lost,
+}
 
 /// Tries both on one GPU with these extensions.
 pub(crate) fn try_out(
@@ -53,11 +127,10 @@ pub(crate) fn try_out(
     let bench = |names: &[&std::ffi::CStr], kind| {
         for name in names.iter().map(|name| name.to_string_lossy()) {
             if !extensions.contains_key(&*name) {
-                return Err(format!("its driver lacks {name}"));
+                return Err(Unusable::Extension(name.into_owned()));
             }
         }
-        Bench::new(instance, handle, names, kind)
-            .map_err(|error| format!("its driver makes no device: {error}"))
+        Bench::new(instance, handle, names, kind).map_err(Unusable::Device)
     };
     let both = &[ash::ext::external_memory_host::NAME, ash::khr::external_memory_fd::NAME][..];
     let memfd = bench(host, PAGES).and_then(|bench| bench.try_memfd());
@@ -105,18 +178,18 @@ impl<'i> Bench<'i> {
             .map(|(i, _)| i as u32)
     }
 
-    fn try_memfd(&self) -> Result<MemoryTrial, String> {
+    fn try_memfd(&self) -> Result<MemoryTrial, Unusable> {
         let functions = HostPointers::new(self.instance, self.handle, &self.device);
         let alignment = functions.alignment();
-        let pages = Pages::new(BYTES, alignment).map_err(|error| format!("no memory file: {error}"))?;
-        let types = functions.types(&pages).map_err(|error| format!("it imports no memory file: {error}"))?;
+        let pages = Pages::new(BYTES, alignment).map_err(Unusable::MemoryFile)?;
+        let types = functions.types(&pages).map_err(Unusable::Types)?;
         let mut trial = MemoryTrial {
             mappable_types: 0,
             shareable: true,
             driver_mapped: DriverMapped::default(),
             exportable_types: 0,
         };
-        let mut refusal = "it imports memory files into no coherent memory type".to_owned();
+        let mut refusal = Unusable::NoTypeForFiles;
         for ty in self.candidates(types) {
             match self.import_pages(&pages, ty, ty + 1) {
                 Ok(_imported) => {
@@ -125,7 +198,7 @@ impl<'i> Bench<'i> {
                     trial.shareable &= again.is_some_and(|pages| self.import_pages(&pages, ty, !ty).is_ok());
                     trial.mappable_types |= 1 << ty;
                 }
-                Err(error) => refusal = format!("its import of a memory file fails: {error}"),
+                Err(failure) => refusal = Unusable::Import(failure),
             }
         }
         trial.driver_mapped = self.try_driver_mapped(!trial.mappable_types);
@@ -140,7 +213,7 @@ impl<'i> Bench<'i> {
         let buffers = self.buffer_types().unwrap_or(0);
         for ty in self.candidates(bits).filter(is_local) {
             let tried = match buffers & 1 << ty {
-                0 => Err("no buffer can be bound to it".to_owned()),
+                0 => Err(Failure::NoBuffer),
                 _ => self.map_by_driver(ty, ty + 1),
             };
             match tried {
@@ -156,41 +229,41 @@ impl<'i> Bench<'i> {
 
     /// Allocates memory, maps it again out of the device that the driver maps it from, lets the GPU write `word`, and reads that. Returns
     /// the device.
-    fn map_by_driver(&self, type_index: u32, word: u32) -> Result<u64, String> {
+    fn map_by_driver(&self, type_index: u32, word: u32) -> Result<u64, Failure> {
         let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
         let (memory, caught) = watching(BYTES, || self.allocate(&info));
-        let memory = memory.map_err(|error| error.to_string())?;
+        let memory = memory?;
         let raw = vk::Handle::as_raw(memory.raw);
         // SAFETY: just made, of a type that can be mapped, and not mapped by a call.
         let caught = caught.or_else(|| unsafe { map_of(&self.device, raw, BYTES) });
-        let file = caught.ok_or("its driver maps no device that could be caught")?;
-        let device = device_node(&file).ok_or("it is mapped out of no device")?;
+        let file = caught.ok_or(Failure::NotCaught)?;
+        let device = device_node(&file).ok_or(Failure::NoDevice)?;
         anchors(&[device])?;
         // Unmapped before the memory is freed.
-        let seen = Mapping::of_device(&file, BYTES).map_err(|error| error.to_string())?;
-        self.fill(&memory, OWN, word).map_err(|error| error.to_string())?;
-        holds(&seen, word).then_some(device).ok_or_else(|| "the device's writes do not arrive".into())
+        let seen = Mapping::of_device(&file, BYTES)?;
+        self.fill(&memory, OWN, word)?;
+        holds(&seen, word).then_some(device).ok_or(Failure::NotWritten)
     }
 
     /// Imports pages and lets the device write `word` into them.
-    fn import_pages(&self, pages: &Pages, type_index: u32, word: u32) -> Result<Allocation<'_>, String> {
+    fn import_pages(&self, pages: &Pages, type_index: u32, word: u32) -> Result<Allocation<'_>, Failure> {
         let mut import = pages.import();
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(pages.size())
             .memory_type_index(type_index)
             .push_next(&mut import);
-        let memory = self.allocate(&info).map_err(|error| error.to_string())?;
-        let seen = Mapping::new(pages.file(), pages.size()).map_err(|error| error.to_string())?;
-        self.fill(&memory, PAGES, word).map_err(|error| error.to_string())?;
-        holds(&seen, word).then_some(memory).ok_or_else(|| "the device's writes do not arrive".into())
+        let memory = self.allocate(&info)?;
+        let seen = Mapping::new(pages.file(), pages.size())?;
+        self.fill(&memory, PAGES, word)?;
+        holds(&seen, word).then_some(memory).ok_or(Failure::NotWritten)
     }
 
-    fn try_dma_buf(&self) -> Result<MemoryTrial, String> {
+    fn try_dma_buf(&self) -> Result<MemoryTrial, Unusable> {
         let features = self.features();
         if !features.contains(vk::ExternalMemoryFeatureFlags::EXPORTABLE)
             || features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
         {
-            return Err("it exports no memory of buffers as dma-bufs".into());
+            return Err(Unusable::NoExport);
         }
         let functions = MemoryFds::new(self.instance, &self.device, self.kind);
         let mut trial = MemoryTrial {
@@ -199,7 +272,7 @@ impl<'i> Bench<'i> {
             driver_mapped: DriverMapped::default(),
             exportable_types: 0,
         };
-        let mut refusal = "it has no coherent memory type".to_owned();
+        let mut refusal = Unusable::NoType;
         for ty in self.candidates(u32::MAX) {
             match self.export_memory(&functions, ty, ty + 1) {
                 Ok((_exported, file, seen)) => {
@@ -207,7 +280,7 @@ impl<'i> Bench<'i> {
                     trial.shareable &= features.contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
                         && self.import_dma_buf(&functions, &file, &seen, !ty).is_ok();
                 }
-                Err(error) => refusal = format!("its export of a dma-buf fails: {error}"),
+                Err(failure) => refusal = Unusable::Export(failure),
             }
         }
         if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
@@ -254,26 +327,25 @@ impl<'i> Bench<'i> {
     }
 
     /// Lets the device write `word` into memory, exports that and frees it, imports it, and reads what is in it then.
-    fn hand_over(&self, type_index: u32, word: u32) -> Result<(), String> {
-        let said = |error: vk::Result| error.to_string();
+    fn hand_over(&self, type_index: u32, word: u32) -> Result<(), Failure> {
         let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(self.kind);
-        let memory = self.allocate(&info.push_next(&mut export)).map_err(said)?;
-        self.fill(&memory, self.kind, word).map_err(said)?;
+        let memory = self.allocate(&info.push_next(&mut export))?;
+        self.fill(&memory, self.kind, word)?;
         let functions = MemoryFds::new(self.instance, &self.device, self.kind);
-        let file = functions.export(vk::Handle::as_raw(memory.raw)).map_err(said)?;
+        let file = functions.export(vk::Handle::as_raw(memory.raw))?;
         drop(memory);
         let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(self.kind).fd(file.as_raw_fd());
-        let memory = self.allocate(&info.push_next(&mut import)).map_err(said)?;
+        let memory = self.allocate(&info.push_next(&mut import))?;
         // With success the descriptor is the driver's.
         let _ = file.into_raw_fd();
         let host = HostPointers::new(self.instance, self.handle, &self.device);
-        let pages = Pages::new(BYTES, host.alignment()).map_err(|error| error.to_string())?;
-        let to = self.candidates(host.types(&pages).map_err(said)?).next().ok_or("no type takes pages")?;
+        let pages = Pages::new(BYTES, host.alignment())?;
+        let to = self.candidates(host.types(&pages)?).next().ok_or(Failure::NoType)?;
         let into = self.import_pages(&pages, to, !word)?;
-        self.copy(&memory, &into).map_err(said)?;
-        let seen = Mapping::new(pages.file(), pages.size()).map_err(|error| error.to_string())?;
-        holds(&seen, word).then_some(()).ok_or_else(|| "what was in it is not there any more".into())
+        self.copy(&memory, &into)?;
+        let seen = Mapping::new(pages.file(), pages.size())?;
+        holds(&seen, word).then_some(()).ok_or(Failure::Lost)
     }
 
     /// Exports memory, lets the device write `word` into it, and reads that back.
@@ -282,18 +354,18 @@ impl<'i> Bench<'i> {
         functions: &MemoryFds,
         type_index: u32,
         word: u32,
-    ) -> Result<(Allocation<'_>, OwnedFd, Mapping), String> {
+    ) -> Result<(Allocation<'_>, OwnedFd, Mapping), Failure> {
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(self.kind);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(BYTES)
             .memory_type_index(type_index)
             .push_next(&mut export);
-        let memory = self.allocate(&info).map_err(|error| error.to_string())?;
-        let file = functions.export(vk::Handle::as_raw(memory.raw)).map_err(|error| error.to_string())?;
-        let seen = Mapping::new(&file, BYTES).map_err(|error| error.to_string())?;
-        self.fill(&memory, self.kind, word).map_err(|error| error.to_string())?;
+        let memory = self.allocate(&info)?;
+        let file = functions.export(vk::Handle::as_raw(memory.raw))?;
+        let seen = Mapping::new(&file, BYTES)?;
+        self.fill(&memory, self.kind, word)?;
         if !holds(&seen, word) {
-            return Err("the device's writes do not arrive".into());
+            return Err(Failure::NotWritten);
         }
         Ok((memory, file, seen))
     }
@@ -305,20 +377,20 @@ impl<'i> Bench<'i> {
         file: &OwnedFd,
         seen: &Mapping,
         word: u32,
-    ) -> Result<(), String> {
-        let types = functions.types(file).map_err(|error| error.to_string())?;
-        let file = file.try_clone().map_err(|error| error.to_string())?;
+    ) -> Result<(), Failure> {
+        let types = functions.types(file)?;
+        let file = file.try_clone()?;
         let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(self.kind).fd(file.as_raw_fd());
-        let ty = self.candidates(types).next().ok_or("no type takes it")?;
+        let ty = self.candidates(types).next().ok_or(Failure::NoType)?;
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(BYTES)
             .memory_type_index(ty)
             .push_next(&mut import);
-        let memory = self.allocate(&info).map_err(|error| error.to_string())?;
+        let memory = self.allocate(&info)?;
         // With success the descriptor is the driver's.
         let _ = file.into_raw_fd();
-        self.fill(&memory, self.kind, word).map_err(|error| error.to_string())?;
-        if holds(seen, word) { Ok(()) } else { Err("the device's writes do not arrive".into()) }
+        self.fill(&memory, self.kind, word)?;
+        if holds(seen, word) { Ok(()) } else { Err(Failure::NotWritten) }
     }
 
     fn allocate(&self, info: &vk::MemoryAllocateInfo<'_>) -> Result<Allocation<'_>, vk::Result> {

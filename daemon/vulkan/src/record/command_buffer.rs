@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::recorder::Recorder;
+use crate::context::cause::Cause;
 use crate::context::error::{Fault, INVALID};
 use crate::execution::call::Call;
 use crate::kinds::command_buffer::{Bound, CommandBuffer, Recording, RecordingState, Stage, recordings_of};
@@ -58,7 +59,7 @@ pub(crate) fn begin_command_buffer<'a>(
 ) -> Result<venus::BeginCommandBufferReply, Fault> {
     let command_buffer = call.subject(c.command_buffer)?;
     let Some(info) = c.p_begin_info else {
-        return Err(Fault::lost("vkBeginCommandBuffer without a description"));
+        return Err(Fault::without("a description"));
     };
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
@@ -133,16 +134,14 @@ pub(crate) fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) ->
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
     if let Some(result) = recording.state.spoilt {
-        return Err(Fault::lost(format!(
-            "a submitted command buffer uses an object whose creation failed ({result})"
-        )));
+        return Err(Cause::Unmade(result).into());
     }
     if recording.state.stage != Stage::Executable || recording.state.secondary {
-        return Err(Fault::lost("a submitted command buffer is not executable"));
+        return Err(Fault::rule("a submitted command buffer is not executable"));
     }
     recording.usage.submit(place);
     if !recording.uses.submit(place) {
-        return Err(Fault::lost("a submitted command buffer uses an object that was destroyed"));
+        return Err(Fault::rule("a submitted command buffer uses an object that was destroyed"));
     }
     recording.state.was_submitted = true;
     recording.state.touched.forget_results();
@@ -197,7 +196,7 @@ pub(crate) fn refuse_unfit(
 ) -> Result<bool, Fault> {
     let command_buffer = call.subject(id)?;
     if !able.contains(command_buffer.pool.queue_flags) {
-        return Err(Fault::lost(
+        return Err(Fault::rule(
             "a command buffer is submitted to a queue that can do less than those of its family",
         ));
     }

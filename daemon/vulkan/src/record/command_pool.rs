@@ -18,7 +18,7 @@ pub(crate) fn create_command_pool<'a>(
 ) -> Result<venus::CreateCommandPoolReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreateCommandPool without a description"));
+        return Err(Fault::without("a description"));
     };
     if !device.has_family(info.queue_family_index) {
         return Err(Fault::invalid("a command pool for a queue family that the device has no queue of"));
@@ -60,7 +60,7 @@ pub(crate) fn allocate_command_buffers<'a>(
 ) -> Result<venus::AllocateCommandBuffersReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let (Some(info), Some(ids)) = (c.p_allocate_info, c.p_command_buffers) else {
-        return Err(Fault::lost("vkAllocateCommandBuffers without ids"));
+        return Err(Fault::without("ids"));
     };
     let found = call
         .state_of_owner(info.command_pool)

@@ -4,6 +4,7 @@
 //! ([`Replay`]).
 
 use crate::context::cancel::Cancel;
+use crate::context::cause::InheritedError;
 use crate::context::error::{ContextLost, Fault};
 use crate::dispatch::replay::Replay;
 use crate::dispatch::{execute, generated};
@@ -35,14 +36,14 @@ pub(crate) fn replay(context: &Context, entries: &[&[u8]]) -> Result<(), Context
                 recorded => recorded,
             };
             if let Some(why) = context.journal.take_break() {
-                return Err(ContextLost::new(format!("a journal cannot be done again: {why}")));
+                return Err(InheritedError::Unrepeatable(why).into());
             }
             bytes = &bytes[length..];
         }
     }
     match again::complete(context) {
         true => Ok(()),
-        false => Err(ContextLost::new("a submission that had completed does not complete again")),
+        false => Err(broken("a submission that had completed does not complete again")),
     }
 }
 
@@ -67,7 +68,7 @@ fn one(context: &Context, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> R
         }
         Replay::Submits => submit(&call(), &command).map_err(within)?,
         Replay::Nothing => {}
-        Replay::Breaks => return Err(within(ContextLost::new("a command that breaks a journal"))),
+        Replay::Breaks => return Err(within(broken("a command that breaks a journal"))),
     }
     Ok(own.len())
 }
@@ -78,18 +79,25 @@ fn submit(call: &Call<'_>, command: &Command<'_>) -> Result<(), ContextLost> {
     done(match command {
         Command::QueueSubmit(c) => again::queue_submit(call, c),
         Command::QueueSubmit2(c) => again::queue_submit2(call, c),
-        _ => Err(Fault::lost("a command that submits nothing")),
+        _ => Err(Fault::Lost(broken("a command that submits nothing"))),
     })?;
     match again::settle(call.context) {
-        Standing::Going => Err(ContextLost::new("a submission that had completed does not end")),
+        Standing::Going => Err(broken("a submission that had completed does not end")),
         Standing::Idle | Standing::Waits => Ok(()),
     }
+}
+
+fn broken(what: &'static str) -> ContextLost {
+    ContextLost::from(InheritedError::Broken(what))
 }
 
 /// Demands success.
 fn done(outcome: Result<(), Fault>) -> Result<(), ContextLost> {
     outcome.map_err(|fault| match fault {
-        Fault::Failed(result) => ContextLost::new(format!("it fails now ({result})")),
+        Fault::Failed(result) => ContextLost::from(InheritedError::Fails {
+            what: "a command that had succeeded fails now",
+            result,
+        }),
         Fault::Lost(lost) => lost,
     })
 }

@@ -589,7 +589,7 @@ fn a_journal_that_makes_no_sense_ends_the_context() {
     ];
     for (journal, reason) in journals {
         let lost = world.rebuilt().replay(journal).unwrap_err();
-        assert!(lost.reason().contains(reason), "{lost}");
+        assert!(lost.to_string().contains(reason), "{lost}");
     }
     // What changes nothing is passed over, whatever it names.
     let ask = Command::GetFenceStatus(venus::GetFenceStatus { device: DEVICE, fence: venus::Fence(99) });

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::{replay, reshape};
+use crate::context::cause::DriverError;
 use crate::context::error::Fault;
 use crate::driver::families::{self, Families};
 use crate::driver::instance::Instance;
@@ -29,7 +30,7 @@ pub(crate) fn find(
     let handle = all
         .into_iter()
         .find(|handle| device_uuid(&instance.ash, *handle) == Some(gpu.uuid))
-        .ok_or_else(|| Fault::lost("the GPU chosen at start-up is gone"))?;
+        .ok_or(DriverError::NoGpu)?;
     describe(instance, handle, index, gpu, limits)
 }
 

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::step::Step;
+use crate::context::cause::InheritedError;
 use crate::context::error::ContextLost;
 use crate::driver::generated::sys;
 use crate::execution::context::Context;
@@ -70,7 +71,7 @@ pub(super) fn compare(context: &Context, all: &[(u64, u64)]) -> Result<(), Conte
         let buffer = object.and_then(|object| Some((object, object.get::<venus::Buffer>()?)));
         let Some((_, buffer)) = buffer.filter(|(object, buffer)| address(object, buffer) == Some(*wanted))
         else {
-            return Err(ContextLost::new(format!("buffer {id} has another address than before")));
+            return Err(InheritedError::OtherAddress(*id).into());
         };
         buffer.note_address();
     }

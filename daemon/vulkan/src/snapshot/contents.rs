@@ -10,6 +10,7 @@ use super::step::Step;
 use crate::backing::memory::{Made, Memory};
 use crate::backing::pages::Pages;
 use crate::context::allowance::MemoryFile;
+use crate::context::cause::{DriverError, InheritedError};
 use crate::context::error::ContextLost;
 use crate::driver::back_end::BackEnd;
 use crate::execution::context::Context;
@@ -88,8 +89,9 @@ struct Allocation {
 }
 
 fn allocations(context: &Context, all: &[(u64, u64)]) -> Result<Vec<Allocation>, ContextLost> {
-    let broken =
-        |id: u64| ContextLost::new(format!("a snapshot has contents of memory {id}, which is not there"));
+    let broken = |id: u64| {
+        ContextLost::from(InheritedError::Object { kind: "memory", id, is: "has contents, but is not there" })
+    };
     let table = context.objects.read();
     let (mut found, mut end, mut last) = (Vec::new(), 0u64, 0);
     for (id, bytes) in all {
@@ -226,7 +228,7 @@ impl Contents {
             let device = &group[0].device;
             let parts = group.iter().map(|allocation| allocation.part(bytes, staged_at));
             let staging =
-                self.staging_of(device).ok_or_else(|| ContextLost::new("contents without pages"))?;
+                self.staging_of(device).ok_or_else(|| ContextLost::daemon("contents without pages"))?;
             let running = staging.start(&parts.collect::<Vec<_>>(), way).map_err(not_copied)?;
             copies.push((Arc::clone(device), running));
         }
@@ -247,8 +249,8 @@ fn not_copied(why: vk::Result) -> ContextLost {
     failed("the device does not copy memory", why)
 }
 
-fn failed(what: &str, why: vk::Result) -> ContextLost {
-    ContextLost::new(format!("{what}: {why}"))
+fn failed(what: &'static str, why: vk::Result) -> ContextLost {
+    ContextLost::from(DriverError::Fails { what, result: why.as_raw() })
 }
 
 impl Allocation {

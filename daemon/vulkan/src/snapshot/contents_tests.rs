@@ -184,5 +184,5 @@ fn memory_that_cannot_be_copied_is_known_before() {
     let mut contents = second.contents(&saved.steps).unwrap().unwrap();
     let (pages, _) = file(SIZE);
     contents.stage(&pages, SIZE).unwrap();
-    assert!(contents.write(0..SIZE, 0).unwrap_err().reason().contains("does not copy"));
+    assert!(contents.write(0..SIZE, 0).unwrap_err().to_string().contains("does not copy"));
 }

@@ -194,7 +194,7 @@ fn memory_is_given_to_the_same_driver_on_the_same_gpu_only() {
             }
         };
         let lost = successor(&saved, change).err().expect("it is refused");
-        assert!(lost.reason().contains("another one than before"), "{lost}");
+        assert!(lost.to_string().contains("another one than before"), "{lost}");
         let copied = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
         assert!(!successor(&copied, change).unwrap().is_at_home());
     }

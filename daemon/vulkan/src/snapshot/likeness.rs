@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::step::Identity;
+use crate::context::cause::InheritedError;
 use crate::context::error::ContextLost;
 use crate::driver::generated::sys;
 use crate::driver::physical_device::{host_extensions, host_memory};
@@ -46,12 +47,11 @@ pub(super) fn compare(context: &Context, all: &[(u64, Likeness, Identity)]) -> R
     let table = context.objects.read();
     for (id, before, identity) in all {
         let now = table.get(venus::PhysicalDevice(*id)).ok().and_then(like);
-        let now =
-            now.ok_or_else(|| ContextLost::new(format!("a snapshot names GPU {id}, which is not there")))?;
+        let now = now.ok_or(InheritedError::Object { kind: "GPU", id: *id, is: "is not there" })?;
         let (now, is) = now;
         context.restored.see_gpu(is == *identity);
         if let Some(what) = now.difference(before) {
-            return Err(ContextLost::new(format!("the GPU is unlike that before: its {what} differ")));
+            return Err(InheritedError::OtherGpu(what).into());
         }
     }
     Ok(())

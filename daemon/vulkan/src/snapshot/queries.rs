@@ -9,7 +9,8 @@ use super::saved::NotMovable;
 use super::step::{Step, push_commands};
 use super::synthesis::{NO_REPLY, decoded, each_decoded, encoded};
 use crate::commands::query::read_results;
-use crate::context::error::{ContextLost, Fault};
+use crate::context::cause::InheritedError;
+use crate::context::error::{ContextLost, Fault, inconsistent};
 use crate::execution::context::Context;
 use crate::kinds::query::QueryFacts;
 use crate::logical::device::Device;
@@ -171,7 +172,7 @@ fn reset_of(
 fn found(context: &Context, pool: venus::QueryPool) -> Result<(Arc<Device>, u64, Arc<QueryFacts>), Fault> {
     let objects = context.objects.read();
     let object = objects.get(pool)?;
-    let device = object.device.clone().ok_or_else(|| Fault::lost("a query pool without a device"))?;
+    let device = object.device.clone().ok_or_else(inconsistent)?;
     Ok((device, object.raw, object.shared::<venus::QueryPool>()?))
 }
 
@@ -208,8 +209,13 @@ fn push_available(
 /// They are not results of such a pool.
 pub(super) fn restore(context: &Context, pool: u64, first: u32, results: &[u64]) -> Result<(), ContextLost> {
     let queries = context.objects.shared(venus::QueryPool(pool));
-    let queries =
-        queries.map_err(|_| ContextLost::new(format!("results of a query pool {pool} that is not there")))?;
+    let queries = queries.map_err(|_| {
+        ContextLost::from(InheritedError::Object {
+            kind: "query pool",
+            id: pool,
+            is: "has results, but is not there",
+        })
+    })?;
     queries.keep(first, results)
 }
 

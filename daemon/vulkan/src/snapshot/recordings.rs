@@ -7,6 +7,7 @@
 use super::queries::Available;
 use super::saved::NotMovable;
 use super::step::Step;
+use crate::context::cause::InheritedError;
 use crate::context::error::ContextLost;
 use crate::execution::context::Context;
 use crate::kinds::command_buffer::{Recording, Stage};
@@ -67,7 +68,8 @@ fn step(recording: &Recording) -> Result<Option<Step>, NotMovable> {
 ///
 /// There is no such command buffer, or the result is none of a failure.
 pub(super) fn spoil(context: &Context, id: u64, result: i32) -> Result<(), ContextLost> {
-    let wrong = || ContextLost::new(format!("command buffer {id} cannot be spoilt by {result}"));
+    let wrong =
+        || ContextLost::from(InheritedError::Object { kind: "command buffer", id, is: "cannot be spoilt" });
     let command_buffer = context.objects.shared(venus::CommandBuffer(id)).map_err(|_| wrong())?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer).map_err(|_| wrong())?;

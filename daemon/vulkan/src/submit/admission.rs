@@ -7,6 +7,7 @@ use super::order::host::Host;
 use super::order::queue_order::{Calling, Dispatch, Order, to_destroyed_device};
 use super::order::submissions::Few;
 use super::watcher::Watcher;
+use crate::context::cause::DriverError;
 use crate::context::error::{ContextLost, Fault};
 use crate::context::ranked::{HELD_QUEUE, Ranked};
 use crate::gates::gate::Gate;
@@ -158,7 +159,9 @@ impl Admission {
         match refused {
             // The device is destroyed.
             None => Ok(None),
-            Some(result) => Err(ContextLost::new(format!("the driver refused a submission ({result})"))),
+            Some(result) => {
+                Err(DriverError::Fails { what: "the driver refused a submission", result }.into())
+            }
         }
     }
 

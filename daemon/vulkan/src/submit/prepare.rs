@@ -2,7 +2,8 @@
 
 use super::lost;
 use super::order::batches::{Batch, Group, Groups, groups, used_semaphores};
-use crate::context::error::{ContextLost, Fault};
+use crate::context::cause::DriverError;
+use crate::context::error::Fault;
 use crate::driver::generated::sys;
 use crate::execution::call::Call;
 use crate::kinds::fence::Fence;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 /// Returns the result of a submission: a lost device ends the context, since the guest waits for no result.
 pub(super) fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
     if result == vk::Result::ERROR_DEVICE_LOST.as_raw() {
-        return Err(ContextLost::new("the device was lost").into());
+        return Err(DriverError::DeviceLost.into());
     }
     Ok(venus::VkResult(result))
 }

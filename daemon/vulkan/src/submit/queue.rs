@@ -303,7 +303,7 @@ fn decode<'b, C: Submitting>(bytes: &'b [u8], arena: &'b Arena) -> Result<C::On<
     let mut reader = Reader::with_limits(bytes, arena, Limits::default());
     let header = Header::decode(&mut reader).map_err(ContextLost::from)?;
     let command = venus::Command::decode(header.number, &mut reader).map_err(ContextLost::from)?;
-    C::of(command).ok_or_else(|| ContextLost::new("a submission that changed").into())
+    C::of(command).ok_or_else(|| ContextLost::daemon("a submission that changed").into())
 }
 
 /// Calls `submit` with some of the batches at `batches`, with stamps around them.

@@ -5,7 +5,8 @@
 use super::order::waits::Driver as _;
 use super::queue::Queue;
 use super::sync;
-use crate::context::error::{ContextLost, Fault};
+use crate::context::cause::InheritedError;
+use crate::context::error::{Fault, inconsistent};
 use crate::driver::markers::WAIT_SLICE_NS;
 use crate::execution::call::Call;
 use crate::kinds::fence::Fence;
@@ -93,7 +94,10 @@ pub(crate) fn set_fence(call: &Call<'_>, id: venus::Fence, signalled: bool) -> R
 pub(crate) fn signal(call: &Call<'_>, id: venus::Semaphore) -> Result<(), Fault> {
     let (signal, device) = found(&call.context.objects.read(), id)?;
     if !matches!(*signal.lock(), Signal::Binary(None)) {
-        return Err(Fault::lost("a semaphore is signalled that is no binary one, or is signalled already"));
+        return Err(InheritedError::Broken(
+            "a semaphore is signalled that is no binary one, or is signalled already",
+        )
+        .into());
     }
     sync::signal(call, &device, id)?;
     let queue = Queue::first_of(call.context, &device)?;
@@ -118,6 +122,6 @@ fn found<H: crate::objects::object::Kind>(
     id: H,
 ) -> Result<(Arc<H::State>, Arc<Device>), Fault> {
     let object = table.get(id)?;
-    let device = object.device.clone().ok_or_else(|| ContextLost::new("an object without a device"))?;
+    let device = object.device.clone().ok_or_else(inconsistent)?;
     Ok((object.shared::<H>()?, device))
 }

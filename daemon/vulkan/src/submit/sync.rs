@@ -116,7 +116,7 @@ pub(crate) fn create_semaphore<'a>(
 ) -> Result<venus::CreateSemaphoreReply<'a>, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreateSemaphore without a description"));
+        return Err(Fault::without("a description"));
     };
     let chain: Vec<_> = info
         .p_next
@@ -148,7 +148,7 @@ pub(crate) fn create_fence<'a>(
     c: &venus::CreateFence<'a>,
 ) -> Result<venus::CreateFenceReply<'a>, Fault> {
     let device = call.device(c.device)?;
-    let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateFence without a description")) };
+    let Some(info) = c.p_create_info else { return Err(Fault::without("a description")) };
     let mut stripped = *info;
     stripped.p_next = &[];
     let lowered = call.lowering().pointer(Some(&stripped))?;
@@ -234,10 +234,10 @@ pub(crate) fn import_semaphore_resource_mesa<'a>(
 ) -> Result<venus::ImportSemaphoreResourceMESAReply, Fault> {
     let device = call.device(c.device)?;
     let Some(info) = c.p_import_semaphore_resource_info else {
-        return Err(Fault::lost("vkImportSemaphoreResourceMESA without a semaphore"));
+        return Err(Fault::without("a semaphore"));
     };
     if info.resource_id != 0 {
-        return Err(Fault::lost("a semaphore payload from a resource"));
+        return Err(Fault::rule("a semaphore payload from a resource"));
     }
     signal(call, &device, info.semaphore)?;
     Ok(venus::ImportSemaphoreResourceMESAReply {})

@@ -102,15 +102,11 @@ fn set_layout(l: &Lowering<'_>, id: venus::DescriptorSetLayout) -> Result<Arc<Se
 }
 
 /// `vkCreateDescriptorPool`: drivers add these numbers up and multiply them.
-pub(crate) fn check_pool(info: &venus::DescriptorPoolCreateInfo<'_>) -> Result<(), &'static str> {
+pub(crate) fn check_pool(info: &venus::DescriptorPoolCreateInfo<'_>) -> Result<(), Fault> {
     let sizes = info.p_pool_sizes.unwrap_or(&[]).iter().map(|size| u64::from(size.descriptor_count));
-    if info.max_sets == 0 {
-        return Err("a descriptor pool for no sets");
-    }
-    if u64::from(info.max_sets) > DESCRIPTORS || sizes.sum::<u64>() > DESCRIPTORS {
-        return Err("a descriptor pool for too many descriptors (limit: descriptors)");
-    }
-    Ok(())
+    demand(info.max_sets > 0, "a descriptor pool for no sets")?;
+    let fits = u64::from(info.max_sets) <= DESCRIPTORS && sizes.sum::<u64>() <= DESCRIPTORS;
+    demand(fits, "a descriptor pool for too many descriptors (limit: descriptors)")
 }
 
 /// `vkAllocateDescriptorSets`: the layout of each set, and the count of its variable binding.

@@ -11,6 +11,7 @@ use super::meter::Meter;
 use super::submission::{Awaited, Beginning, Ended};
 use super::submissions::{Few, LockedSubmissions, Submissions, Watched};
 use super::waits::Waits;
+use crate::context::cause::Limit;
 use crate::context::error::Fault;
 use crate::context::journal::Journalled;
 use crate::execution::context::Context;
@@ -116,7 +117,7 @@ impl Order {
     ///
     /// It is gone.
     pub(crate) fn device(&self) -> Result<Arc<Device>, Fault> {
-        self.device.upgrade().ok_or_else(|| Fault::lost("the queue's device is gone"))
+        self.device.upgrade().ok_or_else(|| Fault::rule("a queue is used after its device was destroyed"))
     }
 
     /// Returns device and object table, if both are still there.
@@ -371,7 +372,7 @@ impl Order {
         self.collect(device, &mut submissions);
         let limit = context.env.limits.submissions;
         if submissions.len() >= limit {
-            return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
+            return Err(Limit::Submissions(limit).into());
         }
         // The guest's fence is as good a marker as ours, and the driver takes only one.
         // One that is signalled, against valid usage, says nothing.
