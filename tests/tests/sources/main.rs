@@ -1,6 +1,7 @@
 //! The sources themselves: the house rules, the modules that code may use, and cycles. The tests read files and start nothing.
 
 mod documents;
+mod errors;
 mod gate;
 mod layering;
 mod modules;
