@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vulkan::fuzzing as null;
+use vulkan::null;
 use vulkan::{ContextLost, Gate, HostError, Renderer};
 
 /// The commands that are played.

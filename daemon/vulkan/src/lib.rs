@@ -56,6 +56,8 @@ mod kinds;
 mod logical;
 mod lowering;
 mod memory;
+#[cfg(any(test, feature = "null-driver"))]
+pub mod null;
 mod objects;
 mod probe;
 mod programs;

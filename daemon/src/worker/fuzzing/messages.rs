@@ -15,7 +15,7 @@ use shm::journal::Journal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use vulkan::fuzzing as null;
+use vulkan::null;
 
 const MESSAGES_MAX: usize = 64;
 

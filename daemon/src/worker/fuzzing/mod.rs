@@ -1,6 +1,6 @@
 //! Entry points for fuzzing a worker in this process: hostile streams, rings whose words change under its hands, and messages in any order.
 //!
-//! Everything is real but the driver below ([`vulkan::fuzzing`]). [`fuzz_ring`] runs one ring on the calling thread and changes its shared words
+//! Everything is real but the driver below ([`vulkan::null`]). [`fuzz_ring`] runs one ring on the calling thread and changes its shared words
 //! between commands; [`fuzz_messages`] runs a whole worker with all its threads; [`fuzz_steps`] rebuilds a context. Each returns how many commands,
 //! messages or steps were taken. [`fuzz_snapshot`] decodes bytes that another worker claims to have written.
 
@@ -24,7 +24,7 @@ use protocol::ids::{ContextId, ResourceId};
 use shm::{self, Mapping};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use vulkan::fuzzing as null;
+use vulkan::null;
 
 /// Bytes are decoded as a snapshot, or read as a journal, or refused. Returns the number of parts in it.
 pub fn fuzz_snapshot(bytes: &[u8]) -> usize {

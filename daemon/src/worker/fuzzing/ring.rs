@@ -13,7 +13,7 @@ use shm::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vulkan::fuzzing as null;
+use vulkan::null;
 
 const BUFFER: usize = 1024;
 const COMMANDS_MAX: usize = 512;

@@ -1,7 +1,6 @@
 //! Any bytes as the steps of a snapshot.
 
 use crate::ipc::decode_first;
-use vulkan::fuzzing as null;
 use vulkan::snapshot::step::Step;
 
 /// Steps of one input: a fuzzer gains nothing from more.
@@ -16,6 +15,6 @@ pub fn fuzz_steps(mut bytes: &[u8]) -> usize {
         steps.push(step);
         bytes = rest;
     }
-    null::fuzz_rebuild(&steps);
+    vulkan::fuzzing::fuzz_rebuild(&steps);
     steps.len()
 }

@@ -186,7 +186,7 @@ pub(crate) fn enumerate_physical_device_groups<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzzing::{self, NoResources};
+    use crate::null::{self, NoResources};
     use crate::{Cancel, Gate, Renderer};
     use config::Passage;
     use protocol::cursor::{Arena, Writer};
@@ -197,7 +197,7 @@ mod tests {
     /// A context on both GPUs of the null driver.
     struct World {
         renderer: Renderer,
-        _exclusive: fuzzing::Exclusive,
+        _exclusive: null::Exclusive,
     }
 
     const INSTANCE: venus::Instance = venus::Instance(1);
@@ -206,8 +206,8 @@ mod tests {
     impl World {
         fn new() -> Self {
             // With this seed the first creations succeed.
-            let exclusive = fuzzing::begin(0x9e37_79b9_7f4a_7c15);
-            let renderer = fuzzing::renderer(Arc::new(NoResources));
+            let exclusive = null::begin(0x9e37_79b9_7f4a_7c15);
+            let renderer = null::renderer(Arc::new(NoResources));
             let world = Self { renderer, _exclusive: exclusive };
             let create = CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
             world.execute(&Command::CreateInstance(create)).unwrap();
@@ -322,30 +322,30 @@ mod tests {
         for newest in
             [vk::make_api_version(0, 1, 4, 0), vk::make_api_version(0, 1, 3, 250), vk::API_VERSION_1_1]
         {
-            let _exclusive = fuzzing::begin_reliable();
-            fuzzing::refuse_newer_instances(newest);
-            let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
+            let _exclusive = null::begin_reliable();
+            null::refuse_newer_instances(newest);
+            let world = World { renderer: null::renderer(Arc::new(NoResources)), _exclusive };
             let create = CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
             let reply = world.execute(&Command::CreateInstance(create)).unwrap();
             assert_eq!(reply[0] as i32, SUCCESS, "{newest:#x}");
             assert_eq!(world.enumerate(Some(&IDS[..2])).unwrap(), (SUCCESS, 2));
         }
-        let _exclusive = fuzzing::begin_reliable();
-        fuzzing::refuse_newer_instances(0);
-        let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
+        let _exclusive = null::begin_reliable();
+        null::refuse_newer_instances(0);
+        let world = World { renderer: null::renderer(Arc::new(NoResources)), _exclusive };
         let create = CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
         assert!(world.execute(&Command::CreateInstance(create)).is_err(), "it takes none");
     }
 
     /// The names of a program and its engine that the driver is told, in the only instance that it makes.
     fn told(program: Option<&venus::ApplicationInfo<'_>>) -> [Option<CString>; 2] {
-        let _exclusive = fuzzing::begin_reliable();
-        let (before, _) = fuzzing::programs();
-        let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
+        let _exclusive = null::begin_reliable();
+        let (before, _) = null::programs();
+        let world = World { renderer: null::renderer(Arc::new(NoResources)), _exclusive };
         let info = venus::InstanceCreateInfo { p_application_info: program, ..Default::default() };
         let create = CreateInstance { p_create_info: Some(&info), p_instance: Some(&INSTANCE) };
         world.execute(&Command::CreateInstance(create)).unwrap();
-        let (made, program) = fuzzing::programs();
+        let (made, program) = null::programs();
         assert_eq!(made - before, 1, "drivers go by the first");
         program
     }

@@ -1,7 +1,7 @@
 //! Tests of the pool: which memory is used again by the device that freed it, and when memory goes after all.
 
-use crate::fuzzing;
-use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, PRIVATE, SIZE, World};
+use crate::null;
+use crate::null::world_for_tests::{DEVICE, MAPPED, PAGES, PRIVATE, SIZE, World};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,10 +92,10 @@ fn a_device_gets_its_own_memory_only_and_takes_it_along() {
         p_memory,
     }));
     assert_ne!(handle(&world, 12), kept);
-    let alive = fuzzing::live();
+    let alive = null::live();
     // Its memories, one of which was freed before, and the device.
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
-    assert_eq!(fuzzing::live(), alive - 3);
+    assert_eq!(null::live(), alive - 3);
 }
 
 #[test]
@@ -158,14 +158,14 @@ fn what_is_kept_is_room_unless_somebody_else_has_it() {
 #[test]
 fn what_nobody_wants_goes_by_itself() {
     let world = World::reliable();
-    let alive = fuzzing::live();
+    let alive = null::live();
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
     let (start, age) = (Instant::now(), Duration::from_millis(200));
     let freed = world.renderer.context().freed.so_far();
     world.free(10);
-    assert_eq!(fuzzing::live(), alive + 1);
+    assert_eq!(null::live(), alive + 1);
     world.renderer.context().pool.set_age(age);
-    while fuzzing::live() > alive {
+    while null::live() > alive {
         assert!(start.elapsed() < LONG, "it stays");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -180,7 +180,7 @@ fn a_context_that_ends_leaves_nothing() {
     let world = World::reliable();
     drop(world.allocate_of(10, &[], SIZE, PAGES));
     world.free(10);
-    assert!(Arc::strong_count(&world.renderer.context().pool) > 0 && fuzzing::live() > 0);
+    assert!(Arc::strong_count(&world.renderer.context().pool) > 0 && null::live() > 0);
     world.renderer.destroy_objects();
-    assert_eq!(fuzzing::live(), 0);
+    assert_eq!(null::live(), 0);
 }

@@ -1,8 +1,8 @@
 //! Commands that wait and are interrupted: they leave no trace, and do later what they would have done.
 
 use crate::context::cancel::Cancel;
-use crate::fuzzing::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
-use crate::fuzzing::{release, stall};
+use crate::null::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
+use crate::null::{release, stall};
 use protocol::venus::generated as venus;
 use std::ops::Deref;
 use std::time::Duration;

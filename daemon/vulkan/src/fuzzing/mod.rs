@@ -1,83 +1,25 @@
-//! Entry point for fuzzing the execution of commands: hostile streams against a driver that does nothing but looks closely. Where
-//! instructions are counted the same driver looks at nothing.
+//! Entry point for fuzzing the execution of commands: hostile streams against a driver that does nothing but looks closely ([`super::null`]).
 //!
 //! Everything from the decoder's values to the reply runs as in a worker: lowering, the object table with its tombstones, spoilt
-//! recordings, pools, memory, raising. The driver (`null_driver`) panics when it is given a handle that it has not made, or not any more,
+//! recordings, pools, memory, raising. The driver panics when it is given a handle that it has not made, or not any more,
 //! and when something is left in the end.
 
-mod deposits;
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
-mod null_addresses;
-mod null_caches;
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
-mod null_driver;
-#[cfg(test)]
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
-mod null_exports;
-mod null_external;
-#[cfg(test)]
-mod null_memory;
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
-mod null_queue;
-mod null_state;
 mod stream;
-#[cfg(test)]
-pub(super) mod world_for_tests;
 
 use super::context::error::ContextLost;
-use super::execution::context::Environment;
+use super::null::{self, Allowed, LIMITS, NoResources, gpus, renderer, renderer_on};
 use super::snapshot::step::Step;
 use super::snapshot::{Carry, Prelude, Saved};
-use super::{
-    Allowance, Asked, Cancel, Deposit, HeapBudget, Interrupted, Journal, Lease, MemoryFile, Piece, Renderer,
-    Replay, ResourceMemory, ResourceTable,
-};
-use config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
-    Protection, Queues, ShaderLimits,
-};
-#[cfg(test)]
-pub(super) use deposits::{closings, count as deposits, files_of};
-#[cfg(test)]
-pub(super) use null_caches::{EMPTY, REFUSED, data_of, used};
-#[cfg(test)]
-pub(super) use null_exports::{be_scarce, have_to_spare, imports, refuse_exports};
-#[cfg(test)]
-pub(super) use null_memory::{contents, fills};
-#[cfg(test)]
-pub use null_state::at_barriers;
-pub use null_state::{Exclusive, live};
-#[cfg(test)]
-pub(super) use null_state::{RESULTS, address, lose_devices, release, run, stall};
+use super::{Allowance, Cancel, Journal, Renderer, Replay};
+use config::Queues;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
-use rustix::fs::makedev;
 use std::cell::{Cell, RefCell};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use stream::Composer;
-
-/// Limits that are small enough for a fuzzer to reach them.
-pub const LIMITS: ContextLimits = ContextLimits {
-    pipeline_time: Duration::MAX,
-    device_memory: u64::MAX,
-    host_memory: u64::MAX,
-    objects: 512,
-    shader_bytes: 1 << 20,
-    retired: 64,
-    rings: 4,
-    command_bytes: 1 << 20,
-    arena_bytes: 16 << 20,
-    recording_bytes: 1 << 20,
-    submissions: 64,
-    shaders: ShaderLimits::DEFAULT,
-};
-
-/// The key of pipeline caches.
-pub const CACHE_KEY: CacheKey = CacheKey([0; 32]);
 
 /// Bytes of the reply window.
 const REPLY_BYTES: usize = 64 << 10;
@@ -94,192 +36,14 @@ const COMMANDS_MAX: usize = 4096;
 pub fn fuzz_execute(bytes: &[u8]) -> usize {
     let Some((&mode, bytes)) = bytes.split_first() else { return 0 };
     let (&seed, bytes) = bytes.split_first_chunk::<8>().unwrap_or((&[0; 8], bytes));
-    let _exclusive = null_state::begin(u64::from_le_bytes(seed));
+    let _exclusive = null::begin_strict(u64::from_le_bytes(seed));
     let world = World::new(if mode & 2 == 0 { Queues::All } else { Queues::Compute });
     let executed = if mode & 1 == 0 { world.run_stream(bytes) } else { world.run_recipe(bytes) };
     world.hand_over();
     world.renderer.destroy_objects();
     drop(world);
-    assert!(!null_state::is_tight() || null_state::live() == 0, "{} objects are left", null_state::live());
+    assert!(!null::is_tight() || null::live() == 0, "{} objects are left", null::live());
     executed
-}
-
-/// Takes the null driver, which there is once in a process, for a whole run; creations fail as `seed` says. A context may be lost at any
-/// moment, so objects may stay behind.
-pub fn begin(seed: u64) -> Exclusive {
-    let exclusive = null_state::begin(seed);
-    null_state::leak();
-    exclusive
-}
-
-/// Takes the null driver for a run in which nothing fails; objects may stay behind.
-#[cfg(test)]
-pub fn begin_reliable() -> Exclusive {
-    let exclusive = begin(0);
-    null_state::rely();
-    exclusive
-}
-
-/// Takes the null driver for a run that measures: it looks at nothing, and nothing fails.
-pub fn begin_trusting() -> Exclusive {
-    let exclusive = null_state::begin(0);
-    null_state::trust();
-    exclusive
-}
-
-/// The number of calls of the driver in such runs.
-pub fn calls() -> u64 {
-    null_state::calls()
-}
-
-/// The number of instances that were made, and the names that the last one's program gave: its own and its engine's.
-#[cfg(test)]
-pub fn programs() -> (usize, [Option<std::ffi::CString>; 2]) {
-    null_driver::PROGRAMS.lock().clone()
-}
-
-/// Makes the driver refuse instances that are newer than `version` from now on.
-#[cfg(test)]
-pub fn refuse_newer_instances(version: u32) {
-    null_state::NEWEST_INSTANCE.store(version, Ordering::Relaxed);
-}
-
-/// Makes results of queries available up to this query, and no others.
-#[cfg(test)]
-pub fn make_available(queries: u32) {
-    null_state::AVAILABLE.store(queries, Ordering::Relaxed);
-}
-
-/// The GPUs of the null driver, not in its own order.
-pub fn gpus() -> Vec<GpuChoice> {
-    let gpu = |uuid| GpuChoice {
-        uuid,
-        memory: MemoryBackEnd::Memfd,
-        trial: MemoryTrial {
-            mappable_types: 2,
-            shareable: true,
-            driver_mapped: DriverMapped { types: 4, device: makedev(1, 5) },
-            exportable_types: 0,
-        },
-        queues: Queues::All,
-        // Memory of the null driver is none: there is nothing to clear.
-        protection: Protection { zero_memory: false, ..Protection::default() },
-    };
-    null_driver::UUIDS.into_iter().rev().map(gpu).collect()
-}
-
-fn renderer_on(gpus: Vec<GpuChoice>, limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
-    let allowance = Arc::new(Allowed);
-    Renderer::on(Environment::new(null_driver::entry(), gpus, limits, CACHE_KEY, resources, allowance))
-}
-
-/// A renderer on the null driver, which was taken with [`begin`].
-pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
-    renderer_within(LIMITS, resources)
-}
-
-/// A renderer like that of [`renderer`], with other limits.
-pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
-    renderer_on(gpus(), limits, resources)
-}
-
-/// A renderer like that of [`renderer`], whose devices have a queue of ours, which clears and copies memory.
-#[cfg(test)]
-pub fn renderer_that_clears(limits: ContextLimits) -> Renderer {
-    let mut gpus = gpus();
-    gpus.iter_mut().for_each(|gpu| gpu.protection.zero_memory = true);
-    renderer_on(gpus, limits, Arc::new(NoResources))
-}
-
-/// A renderer like that of [`renderer_that_clears`], whose driver gives memory of the first type to others, and maps none.
-#[cfg(test)]
-pub fn renderer_that_exports(limits: ContextLimits) -> Renderer {
-    let mut gpus = gpus();
-    for gpu in &mut gpus {
-        gpu.protection.zero_memory = true;
-        (gpu.trial.driver_mapped, gpu.trial.exportable_types) = (DriverMapped::default(), 1);
-    }
-    renderer_on(gpus, limits, Arc::new(NoResources))
-}
-
-/// A renderer like that of [`renderer`], of a VM whose programs can get another worker.
-#[cfg(test)]
-pub fn renderer_that_is_movable(limits: ContextLimits) -> Renderer {
-    let mut gpus = gpus();
-    for gpu in &mut gpus {
-        (gpu.protection.movable, gpu.trial.driver_mapped) = (true, DriverMapped::default());
-    }
-    renderer_on(gpus, limits, Arc::new(NoResources))
-}
-
-/// Makes the driver say from now on that addresses cannot be captured.
-#[cfg(test)]
-pub fn refuse_replays() {
-    null_state::REPLAYS.store(false, Ordering::Relaxed);
-}
-
-/// Returns whether something was refused or failed that the guest has not heard of, which makes all that names it cost less.
-pub fn has_failed(renderer: &Renderer) -> bool {
-    renderer.context().failures.take().is_some()
-}
-
-/// Grants each request for memory, but for much at once, or while waits are interrupted.
-struct Allowed;
-
-fn uninterrupted(cancel: &Cancel) -> Result<(), Interrupted> {
-    if cancel.is_interrupted() { Err(Interrupted) } else { Ok(()) }
-}
-
-const ALLOWED_MAX: u64 = 1 << 30;
-
-impl Allowance for Allowed {
-    fn pages(&self, size: u64, cancel: &Cancel) -> Asked<MemoryFile> {
-        uninterrupted(cancel)?;
-        let size = Some(size).filter(|size| *size <= ALLOWED_MAX);
-        let file = size.and_then(|size| shm::create("fuzz", size).ok());
-        Ok(file.map(|file| MemoryFile::new(file, Piece::uncounted())))
-    }
-
-    fn piece(&self, _: Heap, bytes: u64, cancel: &Cancel) -> Asked<Piece> {
-        uninterrupted(cancel)?;
-        static PIECES: AtomicU64 = AtomicU64::new(1);
-        let piece = || Piece::new(MemoryId(PIECES.fetch_add(1, Ordering::Relaxed)), Lease::new(|| ()));
-        Ok((bytes <= ALLOWED_MAX).then(piece))
-    }
-
-    fn credit(&self, _: Heap, bytes: u64, cancel: &Cancel) -> Asked<Lease> {
-        uninterrupted(cancel)?;
-        Ok((bytes <= ALLOWED_MAX).then(|| Lease::new(|| ())))
-    }
-
-    fn deposit(&self, file: BorrowedFd<'_>) -> Option<Deposit> {
-        deposits::make(file)
-    }
-
-    fn closed(&self, cancel: &Cancel) -> Asked<()> {
-        uninterrupted(cancel)?;
-        #[cfg(test)]
-        deposits::close();
-        Ok(Some(()))
-    }
-
-    fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>> {
-        uninterrupted(cancel)?;
-        Ok(Some(PerHeap::each(|_| HeapBudget { used: 0, most: ALLOWED_MAX })))
-    }
-
-    fn caught_up(&self, cancel: &Cancel) -> Asked<()> {
-        uninterrupted(cancel)?;
-        Ok(Some(()))
-    }
-
-    fn reached(&self, _: &'static str) {}
-
-    fn shader_refused(&self, _: &dyn std::fmt::Display) {}
-
-    fn undrawn(&self) {}
-
-    fn overdue(&self, _: &'static str, _: bool) {}
 }
 
 /// The number of contexts that were written down and built up.
@@ -302,8 +66,8 @@ pub(super) fn comparable(steps: &[Step]) -> Vec<Step> {
 
 /// Returns the steps of a context that executed what the bytes stand for, as [`fuzz_execute`] does; none if it cannot be written down.
 pub fn steps_of(bytes: &[u8]) -> Option<Vec<Step>> {
-    let _exclusive = begin(0);
-    null_state::rely();
+    let _exclusive = null::begin(0);
+    null::rely();
     let world = World::new(Queues::All);
     world.run_recipe(bytes);
     let steps =
@@ -315,8 +79,8 @@ pub fn steps_of(bytes: &[u8]) -> Option<Vec<Step>> {
 
 /// Rebuilds a context from any steps. Returns whether they make sense.
 pub fn fuzz_rebuild(steps: &[Step]) -> bool {
-    let _exclusive = begin(0);
-    null_state::rely();
+    let _exclusive = null::begin(0);
+    null::rely();
     let file = |size| Allowed.pages(size, &Cancel::default()).ok().flatten().map(Arc::new);
     let files: Vec<_> = [1 << 12, 1 << 16, 1 << 20].into_iter().filter_map(file).collect();
     let renderer = renderer(Arc::new(NoResources));
@@ -335,8 +99,8 @@ const BASE: usize = 96;
 /// Does any bytes again as a journal behind a checkpoint, which the first byte chooses. Returns 1 if they make sense, and 0 if not.
 pub fn fuzz_replay(bytes: &[u8]) -> usize {
     let Some((&seed, journal)) = bytes.split_first() else { return 0 };
-    let _exclusive = begin(0);
-    null_state::rely();
+    let _exclusive = null::begin(0);
+    null::rely();
     let world = World::new(Queues::All);
     world.run_composed(&mut Composer::new(&recipe(seed.into())), BASE);
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied);
@@ -344,9 +108,9 @@ pub fn fuzz_replay(bytes: &[u8]) -> usize {
     let is_sound = saved.is_some_and(|saved| {
         let successor = renderer(Arc::new(NoResources));
         assert_eq!(successor.rebuild(&comparable(&saved.steps), &saved.files_here()), Ok(()));
-        let run = null_state::run();
+        let run = null::run();
         let is_sound = successor.replay(&[journal]).is_ok();
-        assert_eq!(null_state::run(), run, "nothing is computed");
+        assert_eq!(null::run(), run, "nothing is computed");
         // Whether it can be saved again is up to what it consists of.
         let _ = successor.save(&Prelude::default(), Carry::Copied);
         successor.destroy_objects();
@@ -358,8 +122,8 @@ pub fn fuzz_replay(bytes: &[u8]) -> usize {
 
 /// Returns an input of [`fuzz_replay`] that makes sense: what a program executes until it breaks its journal. None if that is nothing.
 pub fn journal_of(seed: u8) -> Option<Vec<u8>> {
-    let _exclusive = begin(0);
-    null_state::rely();
+    let _exclusive = null::begin(0);
+    null::rely();
     let world = World::new(Queues::All);
     let recipe = recipe(seed.into());
     let mut composer = Composer::new(&recipe);
@@ -536,9 +300,9 @@ impl World {
         let steps = comparable(&saved.steps);
         assert_eq!(successor.rebuild(&steps, &saved.files_here()), Ok(()), "of {steps:#?}");
         let entries: Vec<_> = entries.iter().map(|entry| &**entry).collect();
-        let run = null_state::run();
+        let run = null::run();
         assert_eq!(successor.replay(&entries), Ok(()), "of {entries:?} behind {steps:#?}");
-        assert_eq!(null_state::run(), run, "nothing is computed twice");
+        assert_eq!(null::run(), run, "nothing is computed twice");
         let again = successor.save(&Prelude::default(), Carry::Copied).map(|again| comparable(&again.steps));
         assert_eq!(again.as_deref(), Ok(all), "of {entries:?} behind {steps:#?}");
         successor.destroy_objects();
@@ -551,7 +315,7 @@ impl World {
             return;
         }
         let Ok(saved) = self.renderer.save(&Prelude::default(), Carry::Copied) else { return };
-        null_state::rely();
+        null::rely();
         let context = self.renderer.context();
         let second = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
         // The first context has its addresses still.
@@ -596,7 +360,7 @@ impl World {
         let header = Header::decode(&mut reader)?;
         let command = Command::decode(header.number, &mut reader)?;
         let length = reader.offset();
-        let before = null_state::live();
+        let before = null::live();
         let objects = || self.renderer.context().objects.read().count();
         let objects_before = objects();
         let mut room = self.reply.borrow_mut();
@@ -610,23 +374,14 @@ impl World {
         {
             self.is_over.set(true);
         }
-        if outcome.is_err() && (frees || null_state::live() > before) {
+        if outcome.is_err() && (frees || null::live() > before) {
             // An error in the middle of a command ends the context, and with the process all that is in no table any more.
-            null_state::leak();
+            null::leak();
         }
         outcome?;
         self.keep(Replay::of(header.number), &bytes[..length]);
         writer.finish()?;
         Ok(length)
-    }
-}
-
-/// The resources of a context with which no other context shares anything.
-pub struct NoResources;
-
-impl ResourceTable for NoResources {
-    fn device_memory(&self, _: u32, cancel: &Cancel) -> Result<Option<Arc<ResourceMemory>>, Interrupted> {
-        uninterrupted(cancel).map(|()| None)
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::request::{Brought, Request, clear};
-use super::reuse_key::reuse_key;
+use super::reusable::reuse_key;
 use super::{dma_buf, memfd};
 use crate::backing::memory::{Made, Memory};
 use crate::backing::reuse_key::ReuseKey;

@@ -1,8 +1,8 @@
 //! Memory that the null driver maps: lent as a blob, freed by the guest meanwhile.
 
 use crate::backing::memory::Made;
-use crate::fuzzing;
-use crate::fuzzing::world_for_tests::{DEVICE, SIZE, World};
+use crate::null;
+use crate::null::world_for_tests::{DEVICE, SIZE, World};
 use protocol::venus::generated as venus;
 use rustix::fs::makedev;
 use venus::{ChainStruct, Command};
@@ -30,16 +30,16 @@ fn lent_memory_and_its_device_stay_until_the_last_blob_is_gone() {
     let (first, memory) = world.lend(10);
     let (second, _) = world.lend(10);
     drop((first, second));
-    let alive = fuzzing::live();
+    let alive = null::live();
     world.free(10);
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
     assert!(world.renderer.is_lending());
-    assert_eq!(fuzzing::live(), alive, "memory or device is gone");
+    assert_eq!(null::live(), alive, "memory or device is gone");
     world.renderer.blob_gone(memory);
-    assert_eq!(fuzzing::live(), alive);
+    assert_eq!(null::live(), alive);
     world.renderer.blob_gone(memory);
     assert!(!world.renderer.is_lending());
-    assert_eq!(fuzzing::live(), alive - 2);
+    assert_eq!(null::live(), alive - 2);
 }
 
 #[test]
@@ -48,12 +48,12 @@ fn memory_that_was_given_back_is_freed_when_the_guest_says_so() {
     drop(world.allocate(10, &[]));
     let (_, memory) = world.lend(10);
     world.renderer.blob_gone(memory);
-    let alive = fuzzing::live();
+    let alive = null::live();
     world.free(10);
     // Not at once: the guest may want it again.
-    assert_eq!(fuzzing::live(), alive);
+    assert_eq!(null::live(), alive);
     assert!(world.renderer.context().pool.flush());
-    assert_eq!(fuzzing::live(), alive - 1);
+    assert_eq!(null::live(), alive - 1);
 }
 
 #[test]
@@ -72,17 +72,17 @@ fn of_two_buffers_the_one_stays_that_fits_its_memory() {
     let handle_types = venus::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
     let export = venus::ExportMemoryAllocateInfo { handle_types, ..Default::default() };
     drop((world.allocate(10, &[]), world.allocate(11, &[ChainStruct::ExportMemoryAllocateInfo(&export)])));
-    let alive = fuzzing::live();
+    let alive = null::live();
     let (own, imported) = (world.buffer(20), world.buffer(21));
-    assert_eq!(fuzzing::live(), alive + 4);
+    assert_eq!(null::live(), alive + 4);
     assert_eq!(world.bind(20, 10), own, "the driver's own memory");
     assert_ne!(world.bind(21, 11), imported, "pages");
-    assert_eq!(fuzzing::live(), alive + 2);
+    assert_eq!(null::live(), alive + 2);
     // One that was never bound goes with its twin.
     world.buffer(22);
     for id in [20, 21, 22] {
         let destroy = venus::DestroyBuffer { device: DEVICE, buffer: venus::Buffer(id) };
         world.execute(&Command::DestroyBuffer(destroy));
     }
-    assert_eq!(fuzzing::live(), alive);
+    assert_eq!(null::live(), alive);
 }

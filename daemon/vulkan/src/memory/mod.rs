@@ -18,5 +18,5 @@ mod memfd;
 mod private;
 pub(crate) mod refill;
 mod request;
-mod reuse_key;
+mod reusable;
 pub(crate) mod spare;

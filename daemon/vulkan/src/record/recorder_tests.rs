@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Renderer;
-use crate::fuzzing::{self, NoResources};
+use crate::null::{self, NoResources};
 use protocol::cursor::Writer;
 use protocol::venus::generated::CommandFlagsEXT;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -23,14 +23,14 @@ const ALL: u32 = (PART * PARTS) as u32;
 /// A context with two command buffers.
 struct World {
     renderer: Renderer,
-    _exclusive: fuzzing::Exclusive,
+    _exclusive: null::Exclusive,
 }
 
 impl World {
     /// Creates the context, with a seed with which the first creations succeed.
     fn new() -> Self {
-        let exclusive = fuzzing::begin(0x9e37_79b9_7f4a_7c15);
-        let world = Self { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive: exclusive };
+        let exclusive = null::begin(0x9e37_79b9_7f4a_7c15);
+        let world = Self { renderer: null::renderer(Arc::new(NoResources)), _exclusive: exclusive };
         // The second of the null driver's families copies and nothing else.
         let queues = [0, 1].map(|queue_family_index| venus::DeviceQueueCreateInfo {
             queue_family_index,
@@ -113,9 +113,9 @@ impl World {
     /// Executes a stream and returns the barriers that the driver saw.
     fn barriers_of(&self, bytes: &[u8]) -> Vec<u32> {
         let (seen, barriers) = mpsc::channel();
-        fuzzing::at_barriers(move |at| seen.send(at).unwrap());
+        null::at_barriers(move |at| seen.send(at).unwrap());
         self.run(bytes);
-        fuzzing::at_barriers(|_| ());
+        null::at_barriers(|_| ());
         barriers.iter().collect()
     }
 }
@@ -166,7 +166,7 @@ fn meanwhile(world: &World, patience: Duration, other: impl FnOnce() + Send) -> 
     let (is_done, is_in_time) = (Arc::clone(&done), Arc::clone(&done_in_time));
     let begins = Arc::new(AtomicI32::new(0));
     let has_begun = Arc::clone(&begins);
-    fuzzing::at_barriers(move |at| {
+    null::at_barriers(move |at| {
         if at == 0 {
             begun.send(()).unwrap();
             let blocked = || match has_begun.load(Ordering::SeqCst) {
@@ -195,7 +195,7 @@ fn meanwhile(world: &World, patience: Duration, other: impl FnOnce() + Send) -> 
         });
         world.run(&barriers(ONE, ALL));
     });
-    fuzzing::at_barriers(|_| ());
+    null::at_barriers(|_| ());
     assert!(done.load(Ordering::SeqCst));
     done_in_time.load(Ordering::SeqCst)
 }
@@ -216,7 +216,7 @@ fn a_run_that_is_interrupted_ends_between_two_parts_and_is_gone_on_with() {
     let of_two_parts = bytes.len() / 20 * 2 * PART;
     let (cancel, seen) = (Cancel::default(), mpsc::channel());
     let interrupts = cancel.clone();
-    fuzzing::at_barriers(move |at| {
+    null::at_barriers(move |at| {
         seen.0.send(at).unwrap();
         if at == 9 {
             interrupts.interrupt();
@@ -228,7 +228,7 @@ fn a_run_that_is_interrupted_ends_between_two_parts_and_is_gone_on_with() {
     assert_eq!(world.renderer.record(&bytes[length..], &mut arena, &cancel), Ok(0));
     cancel.resume();
     assert_eq!(world.renderer.record(&bytes[length..], &mut arena, &cancel), Ok(bytes.len() - length));
-    fuzzing::at_barriers(|_| ());
+    null::at_barriers(|_| ());
     assert_eq!(seen.1.iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
 }
 

@@ -1,7 +1,8 @@
 //! Tests of journals on the null driver: what is done again behind a checkpoint comes out as it was.
 
-use crate::fuzzing::world_for_tests::{DEVICE, PAGES, SIZE, World};
-use crate::fuzzing::{self, Heard, NoResources, comparable, lose_devices, release, run, stall};
+use crate::fuzzing::{Heard, comparable};
+use crate::null::world_for_tests::{DEVICE, PAGES, SIZE, World};
+use crate::null::{self, NoResources, lose_devices, release, run, stall};
 use crate::snapshot::step::Step;
 use crate::snapshot::{Carry, Prelude, Saved};
 use crate::{Cancel, Journal, Renderer};
@@ -146,7 +147,7 @@ impl Journalled {
 
     /// A successor that is as the checkpoint was.
     fn rebuilt(&self) -> Renderer {
-        let successor = fuzzing::renderer(Arc::new(NoResources));
+        let successor = null::renderer(Arc::new(NoResources));
         successor.rebuild(&comparable(&self.checkpoint.steps), &self.checkpoint.files_here()).unwrap();
         successor
     }

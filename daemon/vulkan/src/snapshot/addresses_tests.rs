@@ -4,8 +4,9 @@ use super::step::Step;
 use super::tests::hand_over;
 use super::{Carry, Prelude};
 use crate::ContextLost;
-use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
-use crate::fuzzing::{self, NoResources, comparable};
+use crate::fuzzing::comparable;
+use crate::null::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
+use crate::null::{self, NoResources};
 use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ fn buffer(world: &World, id: u64, usage: venus::BufferUsageFlags, chooses: bool)
     };
     let (p_create_info, p_buffer) = (Some(&info), Some(&venus::Buffer(id)));
     world.execute(&Command::CreateBuffer(venus::CreateBuffer { device: DEVICE, p_create_info, p_buffer }));
-    fuzzing::address(world.raw(id))
+    null::address(world.raw(id))
 }
 
 fn addressed(world: &World, id: u64) -> u64 {
@@ -120,7 +121,7 @@ fn a_buffer_and_its_memory_have_the_addresses_that_the_guest_knows() {
         second.destroy_objects();
         let mut steps = comparable(&saved.steps);
         steps.retain(|step| !matches!(step, Step::Replayed { .. }));
-        let third = fuzzing::renderer(Arc::new(NoResources));
+        let third = null::renderer(Arc::new(NoResources));
         let lost = third.rebuild(&steps, &saved.files_here()).unwrap_err();
         assert!(lost.to_string().contains("another address"), "{lost}");
     }
@@ -133,7 +134,7 @@ fn memory_that_is_used_again_keeps_its_address() {
     let before = replayed(&world.renderer.save(&Prelude::default(), Carry::Copied).unwrap().steps);
     allocate(&world, 11, ADDRESS, PAGES);
     let raw = |id| world.renderer.context().objects.read().get(venus::DeviceMemory(id)).unwrap().raw;
-    let (first, address) = (raw(11), fuzzing::address(raw(11)));
+    let (first, address) = (raw(11), null::address(raw(11)));
     world.free(11);
     allocate(&world, 12, ADDRESS, PAGES);
     assert_eq!(raw(12), first);
@@ -149,7 +150,7 @@ fn what_the_driver_maps_and_buffers_for_it_replay_addresses_too() {
     world.bind(20, 10);
     let objects = world.renderer.context().objects.read();
     let memory = objects.get(venus::DeviceMemory(10)).unwrap().raw;
-    assert!(fuzzing::address(memory) != 0 && buffer != 0);
+    assert!(null::address(memory) != 0 && buffer != 0);
 }
 
 #[test]
@@ -216,7 +217,7 @@ fn changed(world: &World, early: &[(u64, u64)], change: impl Fn(&mut u64)) -> Re
             change(address);
         }
     }
-    let second = fuzzing::renderer(Arc::new(NoResources));
+    let second = null::renderer(Arc::new(NoResources));
     let rebuilt = second.rebuild(&steps, &saved.files_here());
     second.destroy_objects();
     rebuilt
@@ -245,7 +246,7 @@ fn an_address_of_what_has_none_or_that_the_driver_refuses_ends_the_context() {
     assert!(reason(&[], &|address| *address = 1 << 50).contains("does not give an address again"));
     // The driver chooses.
     assert!(reason(&[], &|address| *address = 0).contains("another address"));
-    let many: Vec<_> = (1000..=1000 + u64::from(fuzzing::LIMITS.objects as u32)).map(|id| (id, 0)).collect();
+    let many: Vec<_> = (1000..=1000 + u64::from(null::LIMITS.objects as u32)).map(|id| (id, 0)).collect();
     assert!(reason(&many, &same).contains("too many addresses"));
     drop(world);
     let plain = world_with(&[]);

@@ -6,10 +6,10 @@ use super::tests::{pipeline_layout, set_layout};
 use super::{Carry, Prelude};
 use crate::Renderer;
 use crate::commands::pipeline_cache::seal::{opened, sealed};
-use crate::fuzzing::world_for_tests::{DEVICE, World};
-use crate::fuzzing::{self, EMPTY, NoResources, REFUSED, data_of, used};
 use crate::logical::device::Device;
 use crate::logical::pipeline_caches::CACHE_DATA_MAX;
+use crate::null::world_for_tests::{DEVICE, World};
+use crate::null::{self, EMPTY, NoResources, REFUSED, data_of, used};
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn new(renderer: &Renderer) -> Option<Vec<(u64, Vec<u8>)>> {
 fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> Renderer {
     let mut saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     replace(world, &mut saved.steps, with, change);
-    let successor = fuzzing::renderer(Arc::new(NoResources));
+    let successor = null::renderer(Arc::new(NoResources));
     successor.rebuild(&saved.steps, &saved.files_here()).unwrap();
     successor
 }
@@ -193,7 +193,7 @@ fn what_was_compiled_behind_a_prelude_is_not_compiled_again_either() {
     pipelines_with(&world, [44, 45], 31, (60, &[]));
     let mut rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
     replace(&world, &mut rest.steps, &[b", most", b", most"], |_| ());
-    let successor = fuzzing::renderer(Arc::new(NoResources));
+    let successor = null::renderer(Arc::new(NoResources));
     successor.rebuild_ahead(&first, &[]).unwrap();
     assert_eq!(data_of(used()), b"ours");
     successor.rebuild_ahead(&second, &[]).unwrap();
@@ -202,7 +202,7 @@ fn what_was_compiled_behind_a_prelude_is_not_compiled_again_either() {
     assert_eq!((used(), data_of(used())), (raw(&successor, 60), b"guest's, more, most".to_vec()));
     // Data that is not what left the driver is left out.
     replace(&world, &mut second, &[b", more", b", more"], |bytes| bytes[0] ^= 1);
-    let successor = fuzzing::renderer(Arc::new(NoResources));
+    let successor = null::renderer(Arc::new(NoResources));
     successor.rebuild_ahead(&first, &[]).unwrap();
     successor.rebuild_ahead(&second, &[]).unwrap();
     assert_eq!(data_of(used()), b"ours");
@@ -237,7 +237,7 @@ fn a_cache_with_the_id_of_another_gets_its_own_data() {
     cache(&world, 60);
     let mut rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
     replace(&world, &mut rest.steps, &[b"another's"], |_| ());
-    let successor = fuzzing::renderer(Arc::new(NoResources));
+    let successor = null::renderer(Arc::new(NoResources));
     successor.rebuild_ahead(&first, &[]).unwrap();
     successor.rebuild(&rest.steps, &rest.files_here()).unwrap();
     assert_eq!(data_of(raw(&successor, 60)), b"another's");

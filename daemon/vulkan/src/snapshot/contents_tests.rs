@@ -3,8 +3,9 @@
 use super::*;
 use crate::Renderer;
 use crate::context::allowance::Piece;
-use crate::fuzzing::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
-use crate::fuzzing::{self, NoResources, comparable};
+use crate::fuzzing::comparable;
+use crate::null::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
+use crate::null::{self, NoResources};
 use crate::snapshot::{Carry, Prelude};
 use protocol::venus::generated::Command;
 use shm::Mapping;
@@ -53,7 +54,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let step = saved.steps.iter().find(|step| matches!(step, Step::Contents(_)));
     assert_eq!(step, Some(&Step::Contents(ALL.to_vec())));
-    let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
+    let second = null::renderer_that_clears(null::LIMITS);
     second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
 
     let mut old = world.renderer.contents(&saved.steps).unwrap().unwrap();
@@ -69,7 +70,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     let mut begin = 0;
     for (id, size) in ALL {
         let part = &bytes[begin as usize..(begin + size) as usize];
-        assert!(fuzzing::contents(raw(&world.renderer, id), 0, size) == part, "memory {id}");
+        assert!(null::contents(raw(&world.renderer, id), 0, size) == part, "memory {id}");
         begin += size;
     }
 
@@ -96,7 +97,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     let mut begin = 0;
     for (id, size) in ALL {
         let part = &bytes[begin as usize..(begin + size) as usize];
-        assert!(fuzzing::contents(raw(&second, id), 0, size) == part, "memory {id}");
+        assert!(null::contents(raw(&second, id), 0, size) == part, "memory {id}");
         begin += size;
     }
 }
@@ -110,11 +111,11 @@ fn memory_whose_contents_come_is_not_cleared_and_does_not_stay_without_them() {
     let rebuilt = |change: &dyn Fn(&mut Vec<Step>)| {
         let mut steps = comparable(&saved.steps);
         change(&mut steps);
-        let second = fuzzing::renderer_that_clears(fuzzing::LIMITS);
-        let before = fuzzing::fills();
+        let second = null::renderer_that_clears(null::LIMITS);
+        let before = null::fills();
         let rebuilt = second.rebuild(&steps, &saved.files_here());
         second.destroy_objects();
-        (fuzzing::fills() - before, rebuilt.is_ok())
+        (null::fills() - before, rebuilt.is_ok())
     };
     assert_eq!(rebuilt(&|_| ()), (0, true));
     assert_eq!(rebuilt(&|steps| steps.retain(|step| !matches!(step, Step::Filled { .. }))), (3, true));
@@ -179,7 +180,7 @@ fn memory_that_cannot_be_copied_is_known_before() {
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
     // Who can be rebuilt elsewhere depends on that as well.
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
-    let second = fuzzing::renderer(Arc::new(NoResources));
+    let second = null::renderer(Arc::new(NoResources));
     second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
     let mut contents = second.contents(&saved.steps).unwrap().unwrap();
     let (pages, _) = file(SIZE);

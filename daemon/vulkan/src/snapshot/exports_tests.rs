@@ -6,8 +6,9 @@ use crate::Renderer;
 use crate::backing::memory::{Exported, Made, Memory};
 use crate::context::allowance::{MemoryFile, Piece};
 use crate::context::error::ContextLost;
-use crate::fuzzing::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
-use crate::fuzzing::{self, comparable};
+use crate::fuzzing::comparable;
+use crate::null;
+use crate::null::world_for_tests::{DEVICE, PAGES, PRIVATE, SIZE, World};
 use config::MemoryName;
 use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use shm::Mapping;
@@ -60,14 +61,14 @@ fn fill(renderer: &Renderer) -> [Vec<u8>; 2] {
 }
 
 fn seen(renderer: &Renderer) -> [Vec<u8>; 2] {
-    [(10, SIZE), (12, 4096)].map(|(id, size)| fuzzing::contents(raw(renderer, id), 0, size))
+    [(10, SIZE), (12, 4096)].map(|(id, size)| null::contents(raw(renderer, id), 0, size))
 }
 
 fn successor(saved: &Saved, change: impl FnOnce(&mut Vec<Step>)) -> Result<Renderer, ContextLost> {
     let mut steps = comparable(&saved.steps);
     change(&mut steps);
-    let renderer = fuzzing::renderer_that_exports(fuzzing::LIMITS);
-    let rebuilt = renderer.rebuild(&steps, &fuzzing::files_of(saved));
+    let renderer = null::renderer_that_exports(null::LIMITS);
+    let rebuilt = renderer.rebuild(&steps, &null::files_of(saved));
     if rebuilt.is_err() {
         renderer.destroy_objects();
     }
@@ -80,7 +81,7 @@ fn successors_have_the_memory_itself_one_after_the_other() {
     let before = fill(&world.renderer);
     assert!(before.iter().flatten().any(|byte| *byte > 1));
     let mut saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
-    let fills = fuzzing::fills();
+    let fills = null::fills();
     for generation in 1..4 {
         let exported: Vec<_> =
             saved.steps.iter().filter(|step| matches!(step, Step::Exported { .. })).collect();
@@ -91,10 +92,7 @@ fn successors_have_the_memory_itself_one_after_the_other() {
         assert!(!saved.steps.iter().any(of_contents));
         let next = successor(&saved, |_| ()).unwrap();
         assert!(next.is_at_home());
-        assert_eq!(
-            (seen(&next), fuzzing::imports(), fuzzing::fills()),
-            (before.clone(), 2 * generation, fills)
-        );
+        assert_eq!((seen(&next), null::imports(), null::fills()), (before.clone(), 2 * generation, fills));
         let steps = saved.steps;
         saved = next.save(&Prelude::default(), Carry::HandedOver).unwrap();
         assert_eq!(comparable(&saved.steps), comparable(&steps));
@@ -115,11 +113,11 @@ fn a_successor_has_memory_before_its_predecessor_rests() {
     assert_eq!((ids(&second), second.files.len()), (vec![10, 12, 14], 3));
     let (third, prelude) = save(&prelude, Carry::HandedOver);
     assert!(third.steps.is_empty() && third.files.is_empty(), "{:?}", third.steps);
-    let successor = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+    let successor = null::renderer_that_exports(null::LIMITS);
     successor.rebuild_ahead(&first.steps, &[]).unwrap();
     successor.rebuild_ahead(&second.steps, &second.files_here()).unwrap();
     assert!(successor.is_at_home());
-    let imports = fuzzing::imports();
+    let imports = null::imports();
     // What has gone meanwhile goes there, too, and another may have its id. What is written meanwhile is seen.
     world.free(14);
     // The driver's memory is kept, and given again.
@@ -128,8 +126,8 @@ fn a_successor_has_memory_before_its_predecessor_rests() {
     let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
     assert_eq!(ids(&rest), [14]);
     assert_eq!(Step::contents(&rest.steps), Some(&[(13, SIZE)][..]), "the others are there");
-    successor.rebuild(&comparable(&rest.steps), &fuzzing::files_of(&rest)).unwrap();
-    assert_eq!(fuzzing::imports(), imports, "what was freed is imported no more: it is the other's memory");
+    successor.rebuild(&comparable(&rest.steps), &null::files_of(&rest)).unwrap();
+    assert_eq!(null::imports(), imports, "what was freed is imported no more: it is the other's memory");
     assert_eq!(seen(&successor), seen(&world.renderer));
     let whole = |renderer: &Renderer| {
         let saved = renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
@@ -150,11 +148,11 @@ fn memory_for_one_image_is_made_behind_the_image() {
     let (second, prelude) = world.renderer.save_prelude(&prelude, Carry::HandedOver).unwrap();
     let ids: Vec<_> = second.steps.iter().filter_map(Step::handed_over).collect();
     assert_eq!(ids, [10, 12]);
-    let next = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+    let next = null::renderer_that_exports(null::LIMITS);
     next.rebuild_ahead(&first.steps, &[]).unwrap();
     next.rebuild_ahead(&second.steps, &second.files_here()).unwrap();
     let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
-    next.rebuild(&comparable(&rest.steps), &fuzzing::files_of(&rest)).unwrap();
+    next.rebuild(&comparable(&rest.steps), &null::files_of(&rest)).unwrap();
 }
 
 #[test]
@@ -172,12 +170,12 @@ fn what_a_successor_cannot_have_itself_is_copied() {
 #[test]
 fn memory_that_the_driver_does_not_export_after_all_is_copied() {
     let world = world();
-    fuzzing::refuse_exports(true);
+    null::refuse_exports(true);
     let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
     assert_eq!(Step::contents(&saved.steps), Some(&[(10, SIZE), (12, 4096)][..]));
     assert!(!saved.steps.iter().any(|step| step.handed_over().is_some()));
     drop(successor(&saved, |_| ()).unwrap());
-    assert_eq!(fuzzing::imports(), 0);
+    assert_eq!(null::imports(), 0);
 }
 
 #[test]
@@ -252,7 +250,7 @@ fn addressed() -> World {
 fn addresses(renderer: &Renderer) -> [u64; 2] {
     let objects = renderer.context().objects.read();
     let buffer = objects.get(venus::Buffer(20)).unwrap().raw;
-    [objects.get(venus::DeviceMemory(10)).unwrap().raw, buffer].map(fuzzing::address)
+    [objects.get(venus::DeviceMemory(10)).unwrap().raw, buffer].map(null::address)
 }
 
 #[test]
@@ -265,11 +263,11 @@ fn memory_with_an_address_is_made_anew_at_it_and_filled_out_of_what_it_was() {
         let mut saved = world.renderer.save(&Prelude::default(), carry).unwrap();
         let mut generations = Vec::new();
         for _ in 0..2 {
-            let imports = fuzzing::imports();
+            let imports = null::imports();
             let next = successor(&saved, |_| ()).unwrap();
             assert_eq!((seen(&next), addresses(&next)), (before.clone(), at));
             assert!(next.context().given_up.finish());
-            assert_eq!(fuzzing::imports() - imports, 1, "what was copied from is imported no more");
+            assert_eq!(null::imports() - imports, 1, "what was copied from is imported no more");
             saved = next.save(&Prelude::default(), carry).unwrap();
             assert_eq!(Step::contents(&saved.steps), None);
             generations.push(next);
@@ -281,15 +279,15 @@ fn memory_with_an_address_is_made_anew_at_it_and_filled_out_of_what_it_was() {
 fn memory_with_an_address_is_made_ahead_and_filled_when_its_predecessor_rests() {
     for goes in ["nothing", "its memory", "its device"] {
         let world = addressed();
-        fuzzing::have_to_spare(4 * SIZE);
+        null::have_to_spare(4 * SIZE);
         let save = |so_far: &Prelude, carry| world.renderer.save_prelude(so_far, carry).unwrap();
         let (first, prelude) = save(&Prelude::default(), Carry::Copied);
         let (second, prelude) = save(&prelude, Carry::HandedOver);
-        let imports = fuzzing::imports();
-        let next = fuzzing::renderer_that_exports(fuzzing::LIMITS);
+        let imports = null::imports();
+        let next = null::renderer_that_exports(null::LIMITS);
         next.rebuild_ahead(&first.steps, &[]).unwrap();
-        next.rebuild_ahead(&comparable(&second.steps), &fuzzing::files_of(&second)).unwrap();
-        assert_eq!(fuzzing::imports() - imports, 2, "one that it has, and one to copy from");
+        next.rebuild_ahead(&comparable(&second.steps), &null::files_of(&second)).unwrap();
+        assert_eq!(null::imports() - imports, 2, "one that it has, and one to copy from");
         // The predecessor goes on meanwhile.
         fill_all(&world.renderer);
         match goes {
@@ -307,15 +305,15 @@ fn memory_with_an_address_is_made_ahead_and_filled_when_its_predecessor_rests() 
         let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
         let new: Vec<_> = rest.steps.iter().filter_map(Step::handed_over).collect();
         assert_eq!(new, if goes == "its memory" { vec![15] } else { vec![] });
-        next.rebuild(&comparable(&rest.steps), &fuzzing::files_of(&rest)).unwrap();
+        next.rebuild(&comparable(&rest.steps), &null::files_of(&rest)).unwrap();
         next.context().given_up.finish();
         let left = if goes == "its device" { 0 } else { 1 };
-        assert_eq!(fuzzing::imports() - imports, left, "what was copied from is imported no more");
+        assert_eq!(null::imports() - imports, left, "what was copied from is imported no more");
         if goes == "nothing" {
             assert_eq!((seen(&next), addresses(&next)), (seen(&world.renderer), addresses(&world.renderer)));
         }
         next.destroy_objects();
-        assert_eq!(fuzzing::imports(), imports);
+        assert_eq!(null::imports(), imports);
     }
 }
 
@@ -323,7 +321,7 @@ fn memory_with_an_address_is_made_ahead_and_filled_when_its_predecessor_rests() 
 fn memory_with_an_address_is_not_made_ahead_where_little_is_to_spare() {
     let world = addressed();
     for (spare, ahead) in [(0, vec![12]), (4 * SIZE - 1, vec![12]), (4 * SIZE, vec![10, 12])] {
-        fuzzing::have_to_spare(spare);
+        null::have_to_spare(spare);
         let (_, prelude) = world.renderer.save_prelude(&Prelude::default(), Carry::Copied).unwrap();
         let (second, _) = world.renderer.save_prelude(&prelude, Carry::HandedOver).unwrap();
         let ids: Vec<_> = second.steps.iter().filter_map(Step::handed_over).collect();
@@ -345,7 +343,7 @@ fn what_memory_was_filled_from_is_waited_for_where_memory_is_scarce_or_the_conte
     };
     assert!(is_being_freed(|_| ()), "nothing has waited for it");
     assert!(!is_being_freed(|next| {
-        fuzzing::be_scarce(1);
+        null::be_scarce(1);
         drop(next.allocate_of(13, &[], SIZE, PRIVATE));
     }));
     assert!(!is_being_freed(|next| {
@@ -370,11 +368,11 @@ fn a_descriptor_is_deposited_once_and_taken_back_when_its_memory_is_freed() {
     let before = fill(&world.renderer);
     let save = || world.renderer.save(&Prelude::default(), Carry::Deposited).unwrap();
     let names = |saved: &Saved| saved.files.iter().map(SavedFile::name).collect::<Vec<_>>();
-    let kept = fuzzing::deposits();
+    let kept = null::deposits();
     world.renderer.deposit_all();
-    assert_eq!(fuzzing::deposits(), kept + 2);
+    assert_eq!(null::deposits(), kept + 2);
     let saved = save();
-    assert_eq!(fuzzing::deposits(), kept + 2, "it was done ahead");
+    assert_eq!(null::deposits(), kept + 2, "it was done ahead");
     let deposited = |name: &MemoryName| matches!(name, MemoryName::Deposit(_));
     assert_eq!(names(&saved).iter().filter(|name| deposited(name)).count(), 2);
     assert_eq!(names(&save()), names(&saved));
@@ -386,27 +384,27 @@ fn a_descriptor_is_deposited_once_and_taken_back_when_its_memory_is_freed() {
     assert_eq!(seen(&successor(&again, |_| ()).unwrap()), before);
     world.free(12);
     world.renderer.context().pool.flush();
-    assert_eq!(fuzzing::deposits(), kept + 3);
+    assert_eq!(null::deposits(), kept + 3);
 }
 
 #[test]
 fn an_allocation_waits_for_what_is_being_closed_where_the_driver_finds_no_memory_and_not_at_a_limit_of_ours()
 {
     let world = world();
-    let closings = fuzzing::closings();
-    fuzzing::be_scarce(1);
+    let closings = null::closings();
+    null::be_scarce(1);
     drop(world.allocate_of(13, &[], SIZE, PRIVATE));
-    assert_eq!(fuzzing::closings(), closings + 1);
+    assert_eq!(null::closings(), closings + 1);
     let info =
         venus::MemoryAllocateInfo { p_next: &[], allocation_size: 2 << 30, memory_type_index: PRIVATE };
     let (p_allocate_info, p_memory) = (Some(&info), Some(&venus::DeviceMemory(14)));
     let allocate = venus::AllocateMemory { device: DEVICE, p_allocate_info, p_memory };
     world.execute(&Command::AllocateMemory(allocate));
     assert!(world.renderer.context().objects.shared(venus::DeviceMemory(14)).is_err());
-    assert_eq!(fuzzing::closings(), closings + 1);
+    assert_eq!(null::closings(), closings + 1);
     // A successor has nobody to ask: it is ended if the driver finds no memory for it.
     let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
-    fuzzing::be_scarce(1);
+    null::be_scarce(1);
     assert!(successor(&saved, |_| ()).is_err());
-    assert_eq!(fuzzing::closings(), closings + 1);
+    assert_eq!(null::closings(), closings + 1);
 }

@@ -3,8 +3,9 @@
 use super::{Carry, Prelude};
 use crate::Renderer;
 use crate::context::allowance::{MemoryFile, Piece};
-use crate::fuzzing::world_for_tests::{DEVICE, PRIVATE, SIZE, World};
-use crate::fuzzing::{self, comparable};
+use crate::fuzzing::comparable;
+use crate::null;
+use crate::null::world_for_tests::{DEVICE, PRIVATE, SIZE, World};
 use protocol::venus::generated::{self as venus, ChainStruct, Command};
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ fn a_program_that_takes_all_queues_leaves_one_for_copies() {
     drop(world);
     let world = World::movable(true);
     with_queues(&world, &[3, 1]);
-    hand_over(&world, &fuzzing::renderer_that_is_movable(fuzzing::LIMITS));
+    hand_over(&world, &null::renderer_that_is_movable(null::LIMITS));
     world.create_device_of(OTHER_DEVICE, &[], &ALL_QUEUES);
     assert!(!has_device(&world, OTHER_DEVICE), "a guest has the queue that is kept");
 }

@@ -4,8 +4,9 @@ use super::step::Step;
 use super::tests::{destroy_pipeline_layout, destroy_set_layout, is_there, pipeline_layout, set_layout};
 use super::{Carry, Prelude};
 use crate::Renderer;
-use crate::fuzzing::world_for_tests::{DEVICE, INSTANCE, PAGES, SIZE, World};
-use crate::fuzzing::{self, NoResources, comparable};
+use crate::fuzzing::comparable;
+use crate::null::world_for_tests::{DEVICE, INSTANCE, PAGES, SIZE, World};
+use crate::null::{self, NoResources};
 use protocol::venus::chain::Chain;
 use protocol::venus::generated::{self as venus, Command, ObjectType};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub(super) fn ahead_of(world: &World, so_far: &Prelude) -> (Vec<Step>, Prelude) 
 pub(super) fn hand_over_behind(world: &World, ahead: &[Step], prelude: &Prelude) -> Renderer {
     let all = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let rest = world.renderer.save(prelude, Carry::Copied).unwrap();
-    let successor = fuzzing::renderer(Arc::new(NoResources));
+    let successor = null::renderer(Arc::new(NoResources));
     successor.rebuild_ahead(ahead, &[]).unwrap();
     successor.rebuild(&comparable(&rest.steps), &rest.files_here()).unwrap();
     let again = successor.save(&Prelude::default(), Carry::Copied).unwrap();
@@ -90,7 +91,7 @@ fn an_id_that_something_had_before_comes_later() {
     set_layout(&world, 32);
     pipeline_layout(&world, 30, 32);
     let (ahead, prelude) = ahead_of(&world, &Prelude::default());
-    let early = fuzzing::renderer(Arc::new(NoResources));
+    let early = null::renderer(Arc::new(NoResources));
     early.rebuild(&ahead, &[]).unwrap();
     assert!(has_layout(&early, 31) && !early.context().objects.read().has(30, ObjectType::PIPELINE_LAYOUT));
     early.destroy_objects();
@@ -187,7 +188,7 @@ fn pipelines_of_one_command_of_which_only_some_were_there_are_made_again() {
     // As if the second had not been bound to its id yet, when the prelude was written.
     prelude.made.retain(|_, made| made.id != 41);
     let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
-    let early = fuzzing::renderer(Arc::new(NoResources));
+    let early = null::renderer(Arc::new(NoResources));
     early.rebuild(&ahead, &[]).unwrap();
     let destroy = venus::DestroyPipeline { device: DEVICE, pipeline: venus::Pipeline(41) };
     let bytes = super::synthesis::encoded(0, |w| destroy.encode(super::synthesis::NO_REPLY, w)).unwrap();

@@ -1,7 +1,7 @@
 //! Tests of results of queries that are kept.
 
 use super::*;
-use crate::fuzzing;
+use crate::null;
 use crate::snapshot::recordings;
 use crate::snapshot::world_for_tests::{DEVICE, PRIMARIES, World, begin, end, stream};
 use protocol::cursor::{Arena, Reader};
@@ -29,13 +29,13 @@ fn create(world: &World) {
 }
 
 /// A successor of a context in which results are available up to a query; its own driver has none.
-fn moved(available: u32) -> (fuzzing::Exclusive, World, World) {
+fn moved(available: u32) -> (null::Exclusive, World, World) {
     let (exclusive, one, other) = World::two();
     create(&one);
     create(&other);
-    fuzzing::make_available(available);
+    null::make_available(available);
     restore_all(&other, &saved(&one));
-    fuzzing::make_available(0);
+    null::make_available(0);
     (exclusive, one, other)
 }
 
@@ -150,7 +150,7 @@ fn results_are_kept_until_a_recording_that_changes_them_is_submitted() {
     let available: Vec<_> = words(&results(&other, 0, 8, 16, WIDE).1).chunks(2).map(|pair| pair[1]).collect();
     assert_eq!(available, [1, 0, 0, 1, 1, 1, 0, 1]);
     // What the driver has made since counts.
-    fuzzing::make_available(8);
+    null::make_available(8);
     assert_eq!(words(&results(&other, 6, 1, 16, WIDE).1), [1006, 1]);
 }
 
@@ -250,15 +250,15 @@ fn who_copies_results_that_others_have_made_stays_for_now() {
         (&[write(id, 5), write(id, 7), copy(id, (5, 3), wide)], true),
     ] {
         record(&one, any, commands);
-        fuzzing::make_available(8);
+        null::make_available(8);
         let saved = recordings_saved(&one);
         let reason =
             saved.as_ref().err().map(|stays| (stays.for_now, stays.reason.contains("copies results")));
         assert_eq!(reason, stays.then_some((true, true)), "{commands:?}");
-        fuzzing::make_available(0);
+        null::make_available(0);
         assert!(recordings_saved(&one).is_ok(), "nothing is available");
     }
-    fuzzing::make_available(8);
+    null::make_available(8);
     record(&one, once, &[copy(id, (0, 8), wide)]);
     assert!(recordings_saved(&one).is_err());
     one.submit(id);
@@ -270,7 +270,7 @@ fn queries_are_reset_in_a_successor_whose_program_lets_the_host() {
     let (_exclusive, one, other) = World::two();
     create(&one);
     create(&other);
-    fuzzing::make_available(2);
+    null::make_available(2);
     assert!(matches!(saved(&one)[..], [Step::Queries { .. }]), "its device does not let the host reset");
     let with = |host_query_reset| {
         let features = venus::PhysicalDeviceHostQueryResetFeatures { p_next: &[], host_query_reset };
@@ -314,7 +314,7 @@ fn results_that_were_made_before_are_copied_from_what_is_kept() {
     let id = PRIMARIES[0];
     let recorded = |commands: &[Command<'_>]| {
         record(&other, CommandBufferUsageFlags(0), commands);
-        std::mem::take(&mut *fuzzing::RESULTS.lock())
+        std::mem::take(&mut *null::RESULTS.lock())
     };
     let wide = |value: u64| [value.to_le_bytes(), 1_u64.to_le_bytes()].concat();
     assert_eq!(recorded(&[copy(id, (9, 3), (16, WIDE))]), [(16, Err((9, 3)))]);

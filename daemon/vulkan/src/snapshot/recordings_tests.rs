@@ -1,7 +1,7 @@
 //! Tests of [`super::save`]: what was recorded is recorded again, and written down again as it was.
 
 use super::*;
-use crate::fuzzing;
+use crate::null;
 use crate::snapshot::world_for_tests::{PRIMARIES, SECONDARY, World, begin, end, stream};
 use config::ContextLimits;
 use protocol::venus::generated::{Command, CommandBufferUsageFlags, CommandFlagsEXT};
@@ -176,7 +176,7 @@ fn a_spoilt_recording_is_spoilt_again_and_healed_by_its_next_beginning() {
 
 #[test]
 fn a_recording_beyond_the_limit_keeps_the_context_where_it_is_while_it_lives() {
-    let limits = ContextLimits { recording_bytes: 4096, ..fuzzing::LIMITS };
+    let limits = ContextLimits { recording_bytes: 4096, ..null::LIMITS };
     let (_exclusive, world, _other) = World::two_within(limits);
     let [first, second, _] = PRIMARIES;
     begin(first, ANY, |commands| world.run(commands));

@@ -3,9 +3,10 @@
 use super::step::Step;
 use super::{Carry, NotMovable, Prelude, Saved};
 use crate::Renderer;
-use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
-use crate::fuzzing::{self, NoResources, comparable};
+use crate::fuzzing::comparable;
 use crate::kinds::semaphore::Signal;
+use crate::null::world_for_tests::{DEVICE, MAPPED, PAGES, SIZE, World};
+use crate::null::{self, NoResources};
 use crate::objects::encoding::Kept;
 use crate::objects::object::{Object, StateOf};
 use crate::objects::origin::Names;
@@ -22,7 +23,7 @@ pub(super) fn hand_over(world: &World) -> (Saved, Renderer) {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let (ahead, prelude) = super::prelude_tests::ahead_of(world, &Prelude::default());
     super::prelude_tests::hand_over_behind(world, &ahead, &prelude).destroy_objects();
-    let second = fuzzing::renderer(Arc::new(NoResources));
+    let second = null::renderer(Arc::new(NoResources));
     second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();
     let again = second.save(&Prelude::default(), Carry::Copied).unwrap();
     assert_eq!(comparable(&again.steps), comparable(&saved.steps));
@@ -146,7 +147,7 @@ fn a_buffer_has_the_address_that_the_guest_knows_or_nothing_is_taken_over() {
     let addresses = addresses.expect("the guest knows one");
     assert_eq!(addresses.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [20]);
     addresses[0].1 += 1;
-    let second = fuzzing::renderer(Arc::new(NoResources));
+    let second = null::renderer(Arc::new(NoResources));
     let refused = second.rebuild(&steps, &saved.files_here()).unwrap_err();
     assert!(refused.to_string().contains("another address"), "{refused}");
 }
@@ -157,7 +158,7 @@ fn memory_is_where_it_was_once_it_is_free_there() {
     drop(world.allocate_of(10, &[], SIZE, PAGES));
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let rebuilt = || {
-        let second = fuzzing::renderer(Arc::new(NoResources));
+        let second = null::renderer(Arc::new(NoResources));
         second.rebuild(&saved.steps, &saved.files_here()).map(|()| second)
     };
     assert!(rebuilt().is_err(), "the first has the address");
@@ -408,7 +409,7 @@ fn fences_semaphores_and_events_are_as_they_were() {
         world.execute(&Command::CreateEvent(venus::CreateEvent { device: DEVICE, p_create_info, p_event }));
     }
     world.execute(&Command::SetEvent(venus::SetEvent { device: DEVICE, event: venus::Event(81) }));
-    let before = fuzzing::live();
+    let before = null::live();
     let (saved, second) = hand_over(&world);
     let has = |step: Step| assert!(saved.steps.contains(&step), "{step:?}");
     has(Step::Fence { id: 60, signalled: false });
@@ -416,7 +417,7 @@ fn fences_semaphores_and_events_are_as_they_were() {
     has(Step::Signalled { id: 71 });
     assert!(!saved.steps.contains(&Step::Signalled { id: 70 }));
     second.destroy_objects();
-    assert_eq!(fuzzing::live(), before);
+    assert_eq!(null::live(), before);
 }
 
 /// A driver tells that a submission is complete, and its timeline has the value that the submission signals a moment later.
@@ -470,7 +471,7 @@ fn what_cannot_be_made_again_is_named() {
             all.push((99, ObjectType::BUFFER.0));
         }
     }
-    let second = fuzzing::renderer(Arc::new(NoResources));
+    let second = null::renderer(Arc::new(NoResources));
     let lost = second.rebuild(&saved.steps, &saved.files_here()).unwrap_err();
     assert!(lost.to_string().contains("object 99"), "{lost}");
 }
@@ -491,7 +492,7 @@ fn steps_that_make_no_sense_end_the_context() {
         Step::Signalled { id: 1 },
         Step::Objects(vec![]),
     ] {
-        let second = fuzzing::renderer(Arc::new(NoResources));
+        let second = null::renderer(Arc::new(NoResources));
         let steps = [saved.steps.clone(), vec![wrong.clone()]].concat();
         assert!(second.rebuild(&steps, &saved.files_here()).is_err(), "{wrong:?}");
     }

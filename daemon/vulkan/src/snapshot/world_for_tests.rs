@@ -2,7 +2,7 @@
 
 use super::step::Step;
 use crate::execution::context::Context;
-use crate::fuzzing::{self, NoResources};
+use crate::null::{self, NoResources};
 use crate::{Cancel, Renderer};
 use config::ContextLimits;
 use protocol::cursor::{Arena, Reader, Writer};
@@ -25,17 +25,17 @@ pub(super) struct World {
 
 impl World {
     /// Creates two contexts; nothing fails in them. They end before the driver is given back.
-    pub(super) fn two() -> (fuzzing::Exclusive, Self, Self) {
-        Self::two_within(fuzzing::LIMITS)
+    pub(super) fn two() -> (null::Exclusive, Self, Self) {
+        Self::two_within(null::LIMITS)
     }
 
-    pub(super) fn two_within(limits: ContextLimits) -> (fuzzing::Exclusive, Self, Self) {
-        let exclusive = fuzzing::begin_reliable();
+    pub(super) fn two_within(limits: ContextLimits) -> (null::Exclusive, Self, Self) {
+        let exclusive = null::begin_reliable();
         (exclusive, Self::new(limits), Self::new(limits))
     }
 
     fn new(limits: ContextLimits) -> Self {
-        let world = Self { renderer: fuzzing::renderer_within(limits, Arc::new(NoResources)) };
+        let world = Self { renderer: null::renderer_within(limits, Arc::new(NoResources)) };
         let (instance, gpu) = (venus::Instance(1), venus::PhysicalDevice(2));
         let info = venus::InstanceCreateInfo::default();
         let queue = venus::DeviceQueueCreateInfo {

@@ -1,6 +1,6 @@
 //! Tests of memory that buffers and images are bound to, several at once: all are, or none is.
 
-use crate::fuzzing::world_for_tests::{DEVICE, PAGES, SIZE, World};
+use crate::null::world_for_tests::{DEVICE, PAGES, SIZE, World};
 use protocol::venus::generated as venus;
 use venus::{ChainStruct, Command};
 

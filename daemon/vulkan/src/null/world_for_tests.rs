@@ -4,7 +4,7 @@ use super::NoResources;
 use crate::backing::memory::Memory;
 use crate::gates::gate::Gate;
 use crate::memory::export::Exported;
-use crate::{Cancel, ContextLost, Journal, Renderer, fuzzing};
+use crate::{Cancel, ContextLost, Journal, Renderer, null};
 use config::{ContextLimits, MemoryId};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
@@ -34,7 +34,7 @@ pub(crate) struct World {
     pub renderer: Renderer,
     /// The node that stands for what keeps the memory of the null driver alive, which is lent out of `/dev/zero`.
     _control_node: File,
-    _exclusive: fuzzing::Exclusive,
+    _exclusive: null::Exclusive,
 }
 
 impl World {
@@ -45,50 +45,50 @@ impl World {
 
     /// A world with a seed that is chosen so that the first creations succeed.
     pub(crate) fn with_luck(seed: u64) -> Self {
-        Self::on(fuzzing::begin(seed), fuzzing::renderer(Arc::new(NoResources)))
+        Self::on(null::begin(seed), null::renderer(Arc::new(NoResources)))
     }
 
     /// A world in which creations always succeed.
     pub(crate) fn reliable() -> Self {
-        Self::on(fuzzing::begin_reliable(), fuzzing::renderer(Arc::new(NoResources)))
+        Self::on(null::begin_reliable(), null::renderer(Arc::new(NoResources)))
     }
 
     /// A world in which creations always succeed, whose submissions pass these gates, one for each GPU.
     pub(crate) fn gated(gates: Vec<Arc<Gate>>) -> Self {
-        Self::on(fuzzing::begin_reliable(), fuzzing::renderer(Arc::new(NoResources)).gated(gates))
+        Self::on(null::begin_reliable(), null::renderer(Arc::new(NoResources)).gated(gates))
     }
 
     /// A world in which creations always succeed within these limits.
     pub(crate) fn limited(limits: ContextLimits) -> Self {
-        Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_clears(limits))
+        Self::on(null::begin_reliable(), null::renderer_that_clears(limits))
     }
 
     /// A world in which creations always succeed, with a journal.
     pub(crate) fn journalled(journal: Arc<dyn Journal>) -> Self {
-        let exclusive = fuzzing::begin_reliable();
-        Self::on(exclusive, fuzzing::renderer(Arc::new(NoResources)).journalled(journal))
+        let exclusive = null::begin_reliable();
+        Self::on(exclusive, null::renderer(Arc::new(NoResources)).journalled(journal))
     }
 
     /// A world in which creations always succeed, whose devices have a queue of ours.
     pub(crate) fn with_own_queue() -> Self {
-        Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_clears(fuzzing::LIMITS))
+        Self::on(null::begin_reliable(), null::renderer_that_clears(null::LIMITS))
     }
 
     /// A world like that of [`Self::with_own_queue`], whose driver gives private memory to others.
     pub(crate) fn that_exports() -> Self {
-        Self::on(fuzzing::begin_reliable(), fuzzing::renderer_that_exports(fuzzing::LIMITS))
+        Self::on(null::begin_reliable(), null::renderer_that_exports(null::LIMITS))
     }
 
     /// A world of a VM whose programs can get another worker, in which creations always succeed; the driver `replays` addresses or does not.
     pub(crate) fn movable(replays: bool) -> Self {
-        let exclusive = fuzzing::begin_reliable();
+        let exclusive = null::begin_reliable();
         if !replays {
-            fuzzing::refuse_replays();
+            null::refuse_replays();
         }
-        Self::on(exclusive, fuzzing::renderer_that_is_movable(fuzzing::LIMITS))
+        Self::on(exclusive, null::renderer_that_is_movable(null::LIMITS))
     }
 
-    fn on(exclusive: fuzzing::Exclusive, renderer: Renderer) -> Self {
+    fn on(exclusive: null::Exclusive, renderer: Renderer) -> Self {
         let world =
             Self { renderer, _control_node: File::open(CONTROL_NODE).unwrap(), _exclusive: exclusive };
         let info = venus::InstanceCreateInfo::default();

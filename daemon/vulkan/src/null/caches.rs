@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::null_state::{self as state, Kind};
+use super::state::{self, Kind};
 use ash::vk;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

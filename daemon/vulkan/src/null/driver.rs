@@ -6,13 +6,10 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::null_addresses as addresses;
-use super::null_caches as caches;
-use super::null_external as external;
-use super::null_queue as queue;
-use super::null_state::{self as state, Kind};
+use super::state::{self, Kind};
+use super::{addresses, caches, external, queue};
 #[cfg(test)]
-use super::{null_exports, null_memory};
+use super::{exports, memory};
 use crate::backing::capture::map;
 use ash::vk;
 use parking_lot::Mutex;
@@ -165,11 +162,11 @@ fn find(name: &str) -> Option<Function> {
         #[cfg(test)]
         "vkCmdCopyQueryPoolResults" => untyped!(copy_results, u64, u64, u32, u32, u64, u64, u64, u32),
         #[cfg(test)]
-        "vkBindBufferMemory" => untyped!(null_memory::bind, u64, u64, u64, u64),
+        "vkBindBufferMemory" => untyped!(memory::bind, u64, u64, u64, u64),
         #[cfg(test)]
-        "vkCmdFillBuffer" => untyped!(null_memory::fill, u64, u64, u64, u64, u32),
+        "vkCmdFillBuffer" => untyped!(memory::fill, u64, u64, u64, u64, u32),
         #[cfg(test)]
-        "vkCmdCopyBuffer" => untyped!(null_memory::copy, u64, u64, u64, u32, *const vk::BufferCopy),
+        "vkCmdCopyBuffer" => untyped!(memory::copy, u64, u64, u64, u32, *const vk::BufferCopy),
         #[cfg(test)]
         "vkCmdUpdateBuffer" => untyped!(update_buffer, u64, u64, u64, u64, *const u8),
         _ => find_addresses(plain).or_else(|| find_external(plain)).or_else(|| find_waiting(plain)),
@@ -198,11 +195,11 @@ fn find_external(plain: &str) -> Option<Function> {
         }
         #[cfg(test)]
         "vkGetPhysicalDeviceMemoryProperties2" => {
-            untyped!(null_exports::memory2, u64, *mut vk::PhysicalDeviceMemoryProperties2<'static>)
+            untyped!(exports::memory2, u64, *mut vk::PhysicalDeviceMemoryProperties2<'static>)
         }
         #[cfg(test)]
         "vkGetMemoryFd" => {
-            untyped!(null_exports::get_memory_fd, u64, *const vk::MemoryGetFdInfoKHR<'static>, *mut i32)
+            untyped!(exports::get_memory_fd, u64, *const vk::MemoryGetFdInfoKHR<'static>, *mut i32)
         }
         _ => None,
     }
@@ -363,7 +360,7 @@ unsafe extern "system" fn create_buffer(
         #[cfg(test)]
         // SAFETY: as above, and callers pass a description.
         unsafe {
-            null_exports::buffer_made(*out, &*info);
+            exports::buffer_made(*out, &*info);
         }
     }
     result
@@ -377,7 +374,7 @@ unsafe extern "system" fn allocate_memory(
     out: *mut u64,
 ) -> i32 {
     #[cfg(test)]
-    if !null_exports::finds_memory() {
+    if !exports::finds_memory() {
         return vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw();
     }
     // SAFETY: callers pass a description.
@@ -404,9 +401,9 @@ unsafe extern "system" fn allocate_memory(
     #[cfg(test)]
     if result == 0 {
         // SAFETY: as above.
-        null_memory::allocated(unsafe { *out }, info);
+        memory::allocated(unsafe { *out }, info);
         // SAFETY: as above.
-        null_exports::allocated(unsafe { *out }, info);
+        exports::allocated(unsafe { *out }, info);
     }
     result
 }
@@ -427,8 +424,8 @@ static MAPPED: LazyLock<Mutex<FxHashMap<u64, (usize, usize)>>> = LazyLock::new(M
 unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize) {
     #[cfg(test)]
     {
-        null_memory::freed(memory);
-        null_exports::freed(memory);
+        memory::freed(memory);
+        exports::freed(memory);
     }
     if let Some((at, len)) = MAPPED.lock().remove(&memory) {
         // SAFETY: mapped when it was allocated, and nothing refers to it.

@@ -3,8 +3,8 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::null_addresses::for_each;
-use super::null_state::{self as state, Kind};
+use super::addresses::for_each;
+use super::state::{self, Kind};
 use ash::vk;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};

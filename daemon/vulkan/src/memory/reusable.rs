@@ -1,4 +1,4 @@
-//! The reuse key of allocations: what two have in common if one cannot be told from the other, but for what lies in it.
+//! The allocations whose memory can be used again for another: their reuse key is what they have in common, but for what lies in them.
 
 use super::dedicated;
 use super::request::Request;

@@ -136,15 +136,15 @@ pub(super) fn barrier(at: u32) {
 pub struct Exclusive(MutexGuard<'static, ()>);
 
 /// Waits for the driver and forgets everything; failures come as `seed` says.
-pub(super) fn begin(seed: u64) -> Exclusive {
+pub(crate) fn begin(seed: u64) -> Exclusive {
     let exclusive = Exclusive(TAKEN.lock());
     *AT_BARRIERS.lock() = None;
-    super::null_caches::forget();
+    super::caches::forget();
     #[cfg(test)]
     {
         RESULTS.lock().clear();
-        super::null_memory::forget();
-        super::null_exports::forget();
+        super::memory::forget();
+        super::exports::forget();
     }
     *STATE.lock() = State { random: seed | 1, ..State::default() };
     TRUSTING.store(false, Ordering::Relaxed);
@@ -171,12 +171,12 @@ pub(super) fn calls() -> u64 {
 }
 
 /// Allows objects to stay behind from now on.
-pub(super) fn leak() {
+pub(crate) fn leak() {
     STATE.lock().leaky = true;
 }
 
 /// Switches off all failures from now on.
-pub(super) fn rely() {
+pub(crate) fn rely() {
     STATE.lock().reliable = true;
 }
 
@@ -208,7 +208,7 @@ pub fn live() -> usize {
 }
 
 /// Returns whether nothing may be left in the end.
-pub(super) fn is_tight() -> bool {
+pub(crate) fn is_tight() -> bool {
     !STATE.lock().leaky
 }
 

@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::null_state::{self as state, Kind};
+use super::state::{self, Kind};
 use ash::vk;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
