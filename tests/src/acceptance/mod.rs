@@ -35,8 +35,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 /// Runs stages of an extent until one fails: those that are named, or all if none is. Prints what runs, how long it took, and which
 /// tests failed; the report of all stages stays in the target folder.
 ///
-/// Tests wait much of their time. So the stages that mostly compile run beside them, in lanes of their own, after the common build. Beside other programs
-/// a run with more threads gets more of the processors.
+/// Tests wait much of their time. So the stages that mostly compile or emulate run beside them, in lanes of their own, after the common build, and the
+/// lanes are about as long as each other. Beside other programs a run with more threads gets more of the processors.
 ///
 /// # Errors
 /// A stage could not be started at all, or the report cannot be written.
@@ -186,7 +186,7 @@ mod tests {
         let names = |lane: &Vec<Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>();
         let (first, [tests, checks, makes]) = lanes(stages(Extent::All));
         assert_eq!(names(&first), ["fmt", "build"]);
-        assert_eq!(names(&checks), ["clippy", "doc"]);
+        assert_eq!(names(&checks), ["clippy", "doc", "vm"]);
         assert_eq!(names(&makes), ["driver", "package", "instructions"]);
         let all = [first, tests, checks, makes].iter().map(Vec::len).sum::<usize>();
         assert_eq!(all, stages(Extent::All).len());

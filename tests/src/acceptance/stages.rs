@@ -35,7 +35,7 @@ pub struct Stage {
 pub(super) enum Lane {
     /// Tests, which wait much of their time.
     Tests,
-    /// Checks of the sources by compilers.
+    /// Checks of the sources by compilers, and then emulated machines.
     Checks,
     /// Things that are made and then tried: the guest's driver, the package, and programs that are counted.
     Makes,
@@ -110,7 +110,7 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
         tests("behaviour", 420, 1, 4, |test| test.is("behaviour")).needing(&[tools::CLIENTS]),
         tests("patched", 120, 1, 2, |test| test.is("patched")).needing(&[tools::SYSTEMS]),
         // An emulated machine has one processor, so two machines keep two busy; more would starve each other, and take memory.
-        tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]),
+        tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]).within(Lane::Checks),
         // The last of them has the most programs at once: where other work wants the processors as well, a single machine would get few of them.
         tests("bridge", 300, 1, 3, |test| test.is("bridge")).needing(&[tools::CLIENTS]),
         tests("package", 600, 1, 2, |test| test.is("package")).needing(package).within(Lane::Makes),
