@@ -11,6 +11,11 @@ use serde_json::Value;
 use super::watch::{Job, Outcome, watch};
 use crate::program::cargo::cargo;
 
+/// The variables by which cargo compiles the packages of this repository with `clippy-driver`: the compiler with Clippy's lints, each of which is an error
+/// here. `.ci/run` sets them for the compilation of `acceptance`, so that no package is compiled twice.
+pub(super) const LINTED: [(&str, &str); 2] =
+    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__")];
+
 /// The programs that were compiled.
 #[derive(Debug, Default)]
 pub(super) struct Built {
@@ -39,7 +44,7 @@ impl Built {
     /// cargo cannot be run.
     pub(super) fn make(silence: Duration) -> Result<(Self, Outcome)> {
         let mut command = cargo();
-        command.args(["build", "--workspace", "--lib", "--bins", "--examples", "--tests"]);
+        command.args(["build", "--workspace", "--lib", "--bins", "--examples", "--tests"]).envs(LINTED);
         command.arg("--message-format=json-render-diagnostics");
         let mut outcome = watch(vec![Job::quiet("build", command)], 1, silence)?.remove(0);
         let built = Self::told(&std::mem::take(&mut outcome.told));
@@ -67,7 +72,7 @@ impl Built {
         built
     }
 
-    /// The programs of tests that `wanted` accepts, each with so many tests at once, and on request with tests that are marked to be ignored.
+    /// The programs of tests that `wanted` accepts, each with `threads` tests at once, and on request with tests that are marked to be ignored.
     ///
     /// # Errors
     /// The daemon was not built, or `wanted` accepts no program: the tests are gone, or have another name.
@@ -82,7 +87,7 @@ impl Built {
             let mut command = Command::new(&test.executable);
             command.current_dir(&test.folder).env("CARGO_MANIFEST_DIR", &test.folder);
             command.env("VHOST_USER_VULKAN_DAEMON", daemon);
-            // The harness of a stable compiler reports times only if it takes itself for that of another.
+            // The harness of a stable compiler reports times only with this variable, which makes it behave like a nightly compiler's.
             command.env("RUSTC_BOOTSTRAP", "1").args([
                 "-Zunstable-options",
                 "--report-time",

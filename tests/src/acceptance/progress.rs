@@ -1,17 +1,17 @@
-//! The progress of a program of tests, as the harness tells it: the counts, the failures, the times of tests, and the tests that run.
+//! The progress of a program of tests, as the harness reports it: the counts, the failures, the times of tests, and the tests that run.
 
 use super::tally::Tally;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The progress that the output of a program has told so far.
+/// The progress that a program's output has reported so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// The program.
     title: String,
     /// The tests of runs that are complete.
     complete: Tally,
-    /// The tests of the run that goes on.
+    /// The tests of the current run.
     current: Tally,
     /// The tests that are not in this run's extent.
     pub ignored: usize,
@@ -21,7 +21,7 @@ pub(super) struct Progress {
     pub times: Vec<(String, Duration)>,
     /// Tests that could not check everything on this machine, each with the reason.
     pub skipped: Vec<String>,
-    /// The part of the output that the harness is in.
+    /// The part of the output that the harness prints now.
     part: Part,
     /// The test whose output the harness repeats.
     section: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct Failure {
     pub message: Vec<String>,
 }
 
-/// More lines of a test's message are left to the output above the summary.
+/// The most lines of a test's message in the summary; the output above it has all lines.
 const MESSAGE_LINES_MAX: usize = 20;
 
 /// The line with which a run of tests ends.
@@ -77,7 +77,7 @@ impl Progress {
         self.complete + self.current
     }
 
-    /// Takes the program's output. Returns the part to be shown, which is without the output of tests that passed.
+    /// Takes the program's output. Returns the part to be shown, without the output of tests that passed.
     pub(super) fn heard(&mut self, text: &str) -> String {
         self.begun += text;
         let mut shown = String::new();
@@ -117,7 +117,7 @@ impl Progress {
     }
 
     /// Takes `NAME ... ok <1.234s>`, `NAME has been running for over 60 seconds`, or the sum `result: ok. 3 passed; 1 failed; …`. The output of the
-    /// tests themselves, which comes behind, may look the same, and is ignored.
+    /// tests themselves follows, may look the same, and is ignored.
     fn verdict(&mut self, line: &str) {
         if let Some(sum) = line.strip_prefix("result: ") {
             self.complete = self.complete + Tally::of_sum(sum);
@@ -154,7 +154,7 @@ impl Progress {
         let Some(section) = &self.section else { return };
         if let Some(reason) = line.strip_prefix(SKIPPED) {
             let skipped = format!("{}: {reason}", self.named(section));
-            // Some say so on both streams.
+            // Some tests print the reason on both streams.
             if self.skipped.last() != Some(&skipped) {
                 self.skipped.push(skipped);
             }

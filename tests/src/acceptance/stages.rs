@@ -1,7 +1,5 @@
 //! The table of stages: what each runs, which tools of the machine it needs, and how long it should take.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use super::built::TestProgram;
@@ -24,7 +22,7 @@ pub struct Stage {
     /// The tools that it needs beyond a compiler.
     pub(super) tools: &'static [&'static [Tool]],
     /// The time that its part of the gate should take, beside other stages, on two processors that do nothing else; a stage that takes
-    /// longer is warned of.
+    /// longer causes a warning.
     pub(super) budget: Duration,
     pub(super) needs_gpu: bool,
     pub(super) lane: Lane,
@@ -35,55 +33,37 @@ pub struct Stage {
 pub(super) enum Lane {
     /// Tests, which wait much of their time.
     Tests,
-    /// Checks of the sources by compilers, and then emulated machines.
-    Checks,
-    /// Things that are made and then tried: the guest's driver, the package, and programs that are counted.
+    /// Emulated machines, and what else the lane of tests would be too long for.
+    Machines,
+    /// Products that are made and then tried: the guest's driver, the package, and programs that are counted.
     Makes,
 }
 
 /// The work of a stage.
 pub(super) enum Work {
-    /// A command of cargo's that compiles nothing that other stages run; `prepare` sets its environment.
-    Cargo { arguments: &'static [&'static str], prepare: fn(&mut Command) },
+    /// A command of cargo's that compiles nothing that other stages run.
+    Cargo(&'static [&'static str]),
     /// Compiling the programs that other stages run.
     Build,
     /// A script of the repository's, and its argument.
     Script(&'static str, &'static str),
     /// A program that is a check by itself.
     Program { name: &'static str, arguments: &'static [&'static str] },
-    /// Programs of tests, some side by side, each with so many tests at once.
+    /// Programs of tests, `lanes` of them side by side, each with `threads` tests at once.
     Tests { are: fn(&TestProgram) -> bool, lanes: usize, threads: usize },
 }
 
-/// Pages of all packages, without those of others.
-const DOC: &[&str] = &[
-    "doc",
-    "--workspace",
-    "--lib",
-    "--bins",
-    "--examples",
-    "--no-deps",
-    "--document-private-items",
-    DOC_STRICT,
-    DOC_CHECK,
-];
-/// A link in a comment that leads nowhere fails the stage. No page is written, which halves its time.
-const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings', '--check', '-Zunstable-options']";
-/// The program that a stable compiler's rustdoc has to be started by for `--check`.
-const DOC_CHECK: &str = "--config=build.rustdoc='.ci/rustdoc-check'";
-
-/// The arguments of the stage `clippy`, as `cargo clippy` passes them on to its compiler in the environment.
-const LINTS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+/// A look for mistakes in the comments of all libraries of this repository, such as a link that leads nowhere. No page is written.
+const DOC: &[&str] = &["test", "--doc", "--workspace", "--config=build.rustdoc='.ci/rustdoc-check'"];
 
 /// All stages of an extent, those of each lane in their order.
 #[must_use]
 pub fn stages(extent: Extent) -> Vec<Stage> {
-    let cargo =
-        |name, seconds, arguments| Stage::new(name, seconds, Work::Cargo { arguments, prepare: |_| {} });
+    let cargo = |name, seconds, arguments| Stage::new(name, seconds, Work::Cargo(arguments));
     let program = |name, seconds, program, arguments| {
         Stage::new(name, seconds, Work::Program { name: program, arguments })
     };
-    // Tests that wait for other processes leave room for more of them than there are processors.
+    // Tests that wait for other processes leave room for more tests than there are processors.
     let tests =
         |name, seconds, lanes, threads, are| Stage::new(name, seconds, Work::Tests { are, lanes, threads });
     let package: &[_] = match extent {
@@ -92,44 +72,35 @@ pub fn stages(extent: Extent) -> Vec<Stage> {
     };
     let mut stages = vec![
         cargo("fmt", 20, &["fmt", "--all", "--check"]),
-        Stage::new("build", 120, Work::Build),
+        Stage::new("build", 150, Work::Build),
         tests("sources", 30, 1, 2, |test| test.is("sources")),
-        // The stage `patched` installs what this makes; it takes some seconds where the machine has it.
+        // The stage `patched` installs the driver that this stage makes. This stage takes some seconds if the machine already has the driver.
         Stage::new("driver", 400, Work::Script("guest-driver-patches/build", "--path"))
             .needing(&[tools::SYSTEMS])
             .within(Lane::Makes),
-        cargo("clippy", 200, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
-            .within(Lane::Checks),
-        Stage::new("doc", 120, Work::Cargo { arguments: DOC, prepare: compile_as_clippy })
-            .within(Lane::Checks),
+        cargo("doc", 60, DOC).within(Lane::Machines),
         program("codegen", 20, "codegen", &["--check"]).needing(&[&[tools::PIP]]),
         program("features", 5, "features-doc", &["--check"]),
         tests("unit", 90, 2, 2, TestProgram::is_of_units),
         tests("generator", 30, 2, 2, |test| test.kind == "test" && test.package != "tests")
             .needing(&[&[tools::PIP]]),
         tests("behaviour", 420, 1, 4, |test| test.is("behaviour")).needing(&[tools::CLIENTS]),
-        tests("patched", 120, 1, 2, |test| test.is("patched")).needing(&[tools::SYSTEMS]),
         // An emulated machine has one processor, so two machines keep two busy; more would starve each other, and take memory.
-        tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]).within(Lane::Checks),
-        // The last of them has the most programs at once: where other work wants the processors as well, a single machine would get few of them.
+        tests("vm", 240, 1, 2, |test| test.is("vm")).needing(&[tools::CLIENTS]).within(Lane::Machines),
+        tests("patched", 120, 1, 2, |test| test.is("patched"))
+            .needing(&[tools::SYSTEMS])
+            .within(Lane::Machines),
+        // The stage `bridge` has the most programs at once: if other work also needs the processors, a single machine would get little of them.
         tests("bridge", 300, 1, 3, |test| test.is("bridge")).needing(&[tools::CLIENTS]),
         tests("package", 600, 1, 2, |test| test.is("package")).needing(package).within(Lane::Makes),
         program("instructions", 300, "instructions", &[]).needing(&[&[tools::VALGRIND]]).within(Lane::Makes),
         Stage { needs_gpu: true, ..tests("gpu", 120, 1, 1, |test| test.is("gpu_smoke")) },
     ];
     if extent == Extent::All {
-        // Last: it takes longest and finds what nobody expects.
+        // This stage is the last, because it takes longest and finds errors that are not expected.
         stages.push(program("fuzz", 600, "fuzz", &[]).needing(&[&[tools::CXX]]));
     }
     stages
-}
-
-/// Has cargo compile our packages as `cargo clippy` does: what that has compiled is not compiled once more.
-fn compile_as_clippy(cargo: &mut Command) {
-    let driver = Path::new(env!("CARGO")).with_file_name("clippy-driver");
-    if driver.exists() {
-        cargo.env("RUSTC_WORKSPACE_WRAPPER", driver).env(LINTS.0, LINTS.1);
-    }
 }
 
 impl Stage {
@@ -152,13 +123,13 @@ impl Stage {
         Self { tools, ..self }
     }
 
-    /// Returns whether it runs programs that the stage `build` makes.
+    /// Returns whether the stage runs programs that the stage `build` makes.
     #[must_use]
     pub(super) fn needs_build(&self) -> bool {
         matches!(self.work, Work::Program { .. } | Work::Tests { .. })
     }
 
-    /// Returns whether it is the stage that compiles what others run.
+    /// Returns whether the stage compiles the programs that other stages run.
     #[must_use]
     pub(super) fn is_build(&self) -> bool {
         matches!(self.work, Work::Build)

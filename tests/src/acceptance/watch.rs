@@ -1,4 +1,4 @@
-//! Commands that run side by side, and how each ended. Their output is passed on; when all are silent for too long (`program::silence`), they hang.
+//! Commands that run side by side, and how each ended. Their output is passed on; if all are silent for too long (`program::silence`), they hang.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ pub(super) struct Job {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub progress: Progress,
-    /// The command ended by itself and says that all is well.
+    /// The command ended by itself, with a status of success.
     pub succeeded: bool,
     /// The output of a quiet command.
     pub told: String,
@@ -83,7 +83,7 @@ impl Outcome {
         tally
     }
 
-    /// The lines at the end of a stage: the tests that were running if it was cut off, and those that failed, with their messages.
+    /// The lines at the end of a stage: if the stage was cut off, the tests that were running; and the tests that failed, with their messages.
     pub(super) fn summary(&self) -> String {
         let mut text = String::new();
         if !self.succeeded {
@@ -118,8 +118,8 @@ impl Running {
     }
 }
 
-/// Runs commands, so many at a time, and passes on their output. After a silence that is too long the running commands are ended, no other is
-/// started, and the tests that were running are named; `silence_max` is the longest in which the commands are idle.
+/// Runs commands, `lanes` at a time, and passes on their output. After a silence that is too long it ends the running commands, starts no other, and
+/// names the tests that were running. `silence_max` is the longest silence of idle commands.
 pub(super) fn watch(jobs: Vec<Job>, lanes: usize, silence_max: Duration) -> Result<Vec<Outcome>> {
     let (sender, pieces) = mpsc::channel();
     let mut waiting = jobs.into_iter().enumerate();
@@ -176,7 +176,7 @@ fn pass_on(
                 return;
             }
         }
-        // The receiver is gone when the run was stopped.
+        // The receiver no longer exists if the run was stopped.
         let _ = sender.send((at, Piece::End));
     });
 }
@@ -191,7 +191,7 @@ fn stop(child: &Child) {
 mod tests {
     use super::*;
 
-    /// No test here is silent for so long.
+    /// A silence that no test here reaches.
     const LONG: Duration = Duration::from_secs(600);
 
     fn shell(script: &str) -> Job {

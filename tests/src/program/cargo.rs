@@ -13,6 +13,8 @@ pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
     // `cargo acceptance` sets the variable for the programs of tests only: some crates are compiled anew when it changes.
     command.env_remove("RUSTC_BOOTSTRAP").current_dir(repository());
+    // `.ci/run` sets these for its own compilation; releases are compiled by the usual compiler.
+    command.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
     command
 }
 
