@@ -88,7 +88,7 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     let mut limits = wanted.within_files(files, parent.has_broker());
     if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
         let (resources, pieces) = (limits.resources, limits.memory_pieces);
-        log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
+        log::warn!(target: LOG, "with a limit of {files} open files, the guest gets {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
     }
     let confinement = options.confinement.into();
     let (workers, worker_memory) = control_group(&options, &parent)?.unzip();

@@ -17,7 +17,7 @@ pub(crate) fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Res
     match options.sandbox {
         SandboxMode::Strict if !lacks.is_empty() => {
             bail!(
-                "this system does not offer the whole sandbox: no {lacking}; --sandbox=degraded goes without"
+                "this system does not offer the whole sandbox: no {lacking}; --sandbox=degraded does without"
             )
         }
         SandboxMode::Degraded if !lacks.is_empty() => {

@@ -253,7 +253,7 @@ pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
             Ok(Followed::ToTheEnd)
         }
         Answer::Drained { moved, left } => Err(ClientError::Refused(format!(
-            "{moved} moved, {left} still on it: end them, or drain it again when they can be moved"
+            "{moved} programs moved, {left} still on the GPU: end these, or drain it again when they can be moved"
         ))),
         _ => Ok(Followed::Astray),
     })

@@ -220,13 +220,13 @@ impl Connections {
                 Ok(listener) => {
                     let path = listener.file().map(|file| file.path().display().to_string());
                     log::warn!(
-                        "{}: the socket file was removed, and is there again",
+                        "{}: the socket file was removed, and the broker has made it again",
                         path.unwrap_or_default()
                     );
                     *place = listener;
                 }
                 Err(error) => log::error!(
-                    "the socket file was removed, and cannot be made again: {error}; mend that, and reload once more"
+                    "the socket file was removed, and cannot be made again: {error}; remove the cause, and reload once more"
                 ),
             }
         }

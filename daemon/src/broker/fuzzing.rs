@@ -16,7 +16,7 @@ use super::traces::{self, TraceEvent, Traces};
 pub use super::upgrade::fuzzing::{fuzz_state, states};
 use super::upgrade::passing::Pass;
 use super::vm::Vms;
-use super::vms::state::State;
+use super::vms::state::BrokerState;
 use crate::ipc::{
     Channel, HeldMemory, InForce, Replaced, RestartStage, RestartTook, RoomState, SharedGpu, ToBroker,
     Unmovable,
@@ -319,8 +319,8 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Writes the broker down.
-    pub(super) fn state(&self, pass: &mut Pass<'_>) -> State {
+    /// Returns the broker's state, as for an upgrade.
+    pub(super) fn state(&self, pass: &mut Pass<'_>) -> BrokerState {
         self.broker.state(None, self.now, pass).expect("a broker can be written down")
     }
 

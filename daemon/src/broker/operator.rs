@@ -26,9 +26,9 @@ const REPORT_PATIENCE: Nanos = 200_000_000;
 /// The answer to an operator that wants another share where nothing is shared out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
-/// The text about a VM whose device process is of an earlier program than the broker, and is not followed by another.
-const OLDER: &str = "the daemon was upgraded: the VM goes on with the old program until it is off";
-/// Said of one whose device process is followed by another.
+/// The text about a VM whose device process runs an earlier program than the broker, and gets no successor.
+const OLDER: &str = "the daemon was upgraded: the VM keeps the old program until it is off";
+/// The text about a VM whose device process gets a successor.
 const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program in a moment, while its programs go on; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
 
 /// The answer to a request in the moment before another program follows.

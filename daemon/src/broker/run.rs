@@ -347,7 +347,7 @@ impl Broker {
     /// Kills the device processes that were asked to end and have not.
     fn end_late(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.end_deadline().is_some_and(|at| at <= now)) {
-            log::warn!(vm = vm.name(); "the device process does not end when it is asked to: the broker kills it");
+            log::warn!(vm = vm.name(); "the device process does not end on request: the broker kills it");
             vm.process.as_mut().into_iter().for_each(|process| process.kill());
         }
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum State {
+pub(super) enum ContextState {
     /// No capability set: nothing can be submitted.
     Shell,
     /// The context's worker takes commands.
@@ -47,7 +47,7 @@ pub(super) struct Successor {
 /// A context.
 #[derive(Debug)]
 pub(crate) struct Context<T> {
-    pub(super) state: State,
+    pub(super) state: ContextState,
     /// The owner that its resources count for.
     pub(super) owner: Owner,
     /// The owner that the context itself counts for: all contexts of the guest's programs of one name.
@@ -69,8 +69,8 @@ pub(crate) struct Context<T> {
 }
 
 impl<T> Context<T> {
-    /// A context that sees nothing yet.
-    pub(super) fn new(state: State, owner: Owner, program: Owner) -> Self {
+    /// Makes a context that sees no resource yet.
+    pub(super) fn new(state: ContextState, owner: Owner, program: Owner) -> Self {
         Self {
             state,
             owner,
@@ -92,7 +92,7 @@ impl<T> Context<T> {
 
     /// A worker has to be ended with this context.
     pub(crate) fn has_worker(&self) -> bool {
-        self.state == State::Alive
+        self.state == ContextState::Alive
     }
 
     /// Notes a resource; false if it was attached before.

@@ -4,7 +4,7 @@
 //! A fence is always answered: when the worker says so, or at once when the context is lost or destroyed.
 
 use super::command::Outcome;
-use super::context::{Context, Obstacle, State, Successor};
+use super::context::{Context, ContextState, Obstacle, Successor};
 use super::quota::Owner;
 use super::resource::{Kind, Resource};
 use super::{Device, Effects, GuestError};
@@ -28,15 +28,15 @@ impl<T> Device<T> {
             return Err(GuestError::ContextExists(ctx_id));
         }
         let state = match capset_id {
-            CapsetId(0) => State::Shell,
-            CapsetId::VENUS => State::Alive,
+            CapsetId(0) => ContextState::Shell,
+            CapsetId::VENUS => ContextState::Alive,
             _ => return Err(GuestError::Invalid("capability set")),
         };
         let program = Owner(FxBuildHasher.hash_one(debug_name));
         self.quotas.contexts.take(program, 1).map_err(GuestError::Limit)?;
         let owner = Owner(self.next_owner);
         self.next_owner += 1;
-        if state == State::Alive
+        if state == ContextState::Alive
             && let Err(failed) = effects.start_worker(ctx_id, debug_name, owner.0)
         {
             self.quotas.contexts.give_back(program, 1);
@@ -189,9 +189,9 @@ impl<T> Device<T> {
     pub(super) fn venus_context(&self, header: &Header) -> Result<ContextId, GuestError> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         match self.contexts.get(&ctx_id).ok_or(GuestError::UnknownContext)?.state {
-            State::Shell => Err(GuestError::ShellContext(ctx_id)),
-            State::Alive => Ok(ctx_id),
-            State::Lost => Err(GuestError::ContextLost(ctx_id)),
+            ContextState::Shell => Err(GuestError::ShellContext(ctx_id)),
+            ContextState::Alive => Ok(ctx_id),
+            ContextState::Lost => Err(GuestError::ContextLost(ctx_id)),
         }
     }
 
@@ -239,10 +239,10 @@ impl<T> Device<T> {
     /// was lent.
     pub(crate) fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
-        if context.state != State::Alive {
+        if context.state != ContextState::Alive {
             return;
         }
-        context.state = State::Lost;
+        context.state = ContextState::Lost;
         (context.successor, context.rests) = (None, false);
         let exporting = std::mem::take(&mut context.exporting);
         let lending = std::mem::take(&mut context.lending);
@@ -265,10 +265,10 @@ impl<T> Device<T> {
     pub(crate) fn obstacle(&self, ctx_id: ContextId) -> Option<Obstacle> {
         let Some(context) = self.contexts.get(&ctx_id) else { return Some(Obstacle::Unknown) };
         match context.state {
-            State::Shell => Some(Obstacle::Shell),
-            State::Lost => Some(Obstacle::Lost),
-            State::Alive if !context.lending.is_empty() => Some(Obstacle::Lends),
-            State::Alive => None,
+            ContextState::Shell => Some(Obstacle::Shell),
+            ContextState::Lost => Some(Obstacle::Lost),
+            ContextState::Alive if !context.lending.is_empty() => Some(Obstacle::Lends),
+            ContextState::Alive => None,
         }
     }
 

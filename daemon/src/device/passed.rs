@@ -2,7 +2,7 @@
 //! open fences, resources, mappings, and the memory that counts for each. The guest notices nothing.
 
 use super::Device;
-use super::context::{Context, State};
+use super::context::{Context, ContextState};
 use super::pieces::{Holdings, Piece, Waiting};
 use super::quota::Owner;
 use super::resource::{HostBlob, HostBlobState, Kind, Resource};
@@ -61,7 +61,7 @@ enum PassedBlobState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct PassedContext<R> {
     id: ContextId,
-    state: State,
+    state: ContextState,
     owner: Owner,
     program: Owner,
     attached: Vec<ResourceId>,
@@ -127,7 +127,7 @@ impl<T> Device<T> {
             return Err("its window would have another size");
         }
         if passed.capset != self.options.capset || passed.shown.len() != self.scanouts.shown.len() {
-            return Err("it would offer its guest another device");
+            return Err("it would offer its guest a device with other properties");
         }
         if passed.resources.len() > self.options.limits.resources {
             return Err("the guest has more resources than --max-resources allows now");
@@ -314,7 +314,7 @@ mod tests {
         let mut old = device(1 << 20);
         old.next_owner = 2;
         old.quotas.contexts.hold(Owner(77), 1);
-        let mut context = Context::new(State::Alive, VM, Owner(77));
+        let mut context = Context::new(ContextState::Alive, VM, Owner(77));
         context.attach(id);
         for fence in [7, 9] {
             context.await_fence(RingIdx(1), FenceId(fence), fence as u32);
@@ -359,7 +359,7 @@ mod tests {
         device.add_resource(ResourceId(3), Resource::new(1, Kind::HostBlob(blob), Owner(0))).unwrap();
         assert_eq!(device.may_pass_on(), Err("memory is being exported"));
         device.remove_resource(ResourceId(3));
-        let mut context = Context::new(State::Alive, Owner(0), Owner(0));
+        let mut context = Context::new(ContextState::Alive, Owner(0), Owner(0));
         context.rests = true;
         device.contexts.insert(creator, context);
         assert_eq!(device.may_pass_on(), Err("a context is being restarted or swapped"));

@@ -169,7 +169,7 @@ fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
     match (reported(&said), status.and_then(|status| status.exit_status())) {
         (Some(Err(reason)), _) => Err(io::Error::other(reason)),
         (_, Some(0)) => Ok(()),
-        _ => Err(io::Error::other("the process that tried it died")),
+        _ => Err(io::Error::other("the process that tried out the sandbox died")),
     }
 }
 

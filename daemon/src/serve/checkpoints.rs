@@ -285,7 +285,7 @@ impl Checkpoints {
             Turn::Asked(asked) => Some((asked, one)),
             _ => None,
         });
-        let (asked, one) = one.ok_or("an answer to nothing that was asked")?;
+        let (asked, one) = one.ok_or("an answer without a request")?;
         if written.is_ok_and(|(bytes, _)| bytes > CHECKPOINT_BYTES) {
             return Err("a checkpoint larger than its file");
         }

@@ -13,8 +13,8 @@ use super::handover::room::Room;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::{Barred, Strikes};
-use super::logging::aftermath::Aftermath;
-use super::logging::limiter::{LogLimiter, Subject};
+use super::logging::event::{ContextEvent, DeviceEvent};
+use super::logging::event_log::EventLog;
 use super::manager::Told;
 use super::outdated::Outdated;
 use super::rings::Rings;
@@ -25,7 +25,6 @@ use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
 use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap};
-use log::Level;
 use outside::HostMemory;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -46,11 +45,10 @@ pub(super) struct World {
     pub rings: Rings,
     pub hangs: Hangs,
     pub handovers: HandOvers,
+    /// The work of the next turn.
+    pub backlog: Backlog,
     /// The memory that holds the contents of contexts that are swapped out.
     pub host_memory: HostMemory,
-    /// Contexts that operators want handed over, and those that they want swapped out.
-    pub restarts_wanted: Vec<(ContextId, Option<GpuChange>)>,
-    pub swaps_wanted: Vec<ContextId>,
     /// Has contexts handed over again and again, for tests.
     pub restless: Option<Restless>,
     /// Has contexts swapped out that are idle for long.
@@ -64,28 +62,40 @@ pub(super) struct World {
     pub strikes: Strikes,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
-    pub limiter: LogLimiter,
-    pub aftermath: Aftermath,
+    /// The log of what happens.
+    pub events: EventLog,
     pub window: Window,
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
     /// The service manager, and the last message to it.
     pub told: Told,
-    /// Contexts whose workers were killed; the device thread tells the guest.
-    pub lost: Vec<ContextId>,
-    /// The VM was advised on the exhaustion of its maps.
-    pub advised: bool,
-    /// The log says that a program of the VM asked for queues that `--queues` denies.
-    pub advised_on_queues: bool,
-    /// The broker wants a report of the held memory.
-    pub report_due: bool,
     /// The files that were replaced under this process.
     pub outdated: Outdated,
     /// A device process of another program that is to serve the frontend, or that this one is to follow.
     pub succession: Succession,
     /// The time at which the next frontend is listened for, if one had to be refused.
     pub listen_at: Option<Instant>,
+}
+
+/// The work that the device thread finds while it waits for the frontend, and does in its next turn.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    /// Contexts that operators want handed over, each with the change of its GPUs.
+    pub restarts: Vec<(ContextId, Option<GpuChange>)>,
+    /// Contexts that operators want swapped out.
+    pub swaps: Vec<ContextId>,
+    /// Contexts whose workers were killed: the guest is to be told.
+    pub lost: Vec<ContextId>,
+    /// The broker wants a report of the held memory.
+    pub reports: bool,
+}
+
+impl Backlog {
+    /// Returns whether there is work for a context.
+    pub(super) fn has_contexts(&self) -> bool {
+        !(self.restarts.is_empty() && self.swaps.is_empty() && self.lost.is_empty())
+    }
 }
 
 impl World {
@@ -102,47 +112,19 @@ impl World {
         (0..QUEUES).filter_map(|index| session.vring(index).deadline()).min()
     }
 
-    /// Logs an event that the guest or a worker caused, within limits.
-    pub(super) fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
-        self.log(Level::Warn, kind, message);
+    /// Logs an event of the device.
+    pub(super) fn log(&mut self, event: DeviceEvent<'_>) {
+        self.events.of_device(event);
     }
 
-    /// Does the same as [`Self::warn`] at another level. A guest can reset its device any number of times, and a frontend connect.
-    pub(super) fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
-        self.limiter.log(level, kind, Subject::Vm, message);
+    /// Logs an event of a context, and names its program if it has a worker.
+    pub(super) fn log_of(&mut self, ctx_id: ContextId, event: ContextEvent<'_>) {
+        self.events.of_context(ctx_id, self.workers.name_of(ctx_id), event);
     }
 
-    /// Does the same as [`Self::warn`] about a context, whose number is a field of the record, and whose program is named if it has a worker.
-    pub(super) fn warn_of(&mut self, context: ContextId, kind: &'static str, message: fmt::Arguments<'_>) {
-        self.log_of(Level::Warn, context, kind, message);
-    }
-
-    /// Does the same as [`Self::warn_of`] at another level.
-    pub(super) fn log_of(
-        &mut self,
-        level: Level,
-        context: ContextId,
-        kind: &'static str,
-        message: fmt::Arguments<'_>,
-    ) {
-        let subject = Subject::Context(context, self.workers.name_of(context));
-        self.limiter.log(level, kind, subject, message);
-    }
-
-    /// Does the same as [`Self::warn_of`] about a context of this program that has no worker.
-    pub(super) fn warn_without_worker(
-        &mut self,
-        context: ContextId,
-        program: &str,
-        kind: &'static str,
-        message: fmt::Arguments<'_>,
-    ) {
-        self.limiter.log(Level::Warn, kind, Subject::Context(context, Some(program)), message);
-    }
-
-    /// Logs that a program asks for queues that `--queues` denies: once for each VM, as most programs that ask for them do without.
+    /// Logs that a program asks for queues that `--queues` denies: once for each VM, as most such programs run without these queues.
     pub(super) fn advise_on_queues(&mut self, ctx_id: ContextId) {
-        if std::mem::replace(&mut self.advised_on_queues, true) {
+        if std::mem::replace(&mut self.events.advised.on_queues, true) {
             return;
         }
         let say_so = self.workers.gpus().iter().any(|gpu| gpu.queues.say_that_they_draw());
@@ -151,7 +133,7 @@ impl World {
                 "asks for graphics, which --queues nominal refuses: programs that draw fail or do without (--queues all lets them draw)"
             }
             false => {
-                "looks for a queue, and --queues compute offers none that draws: some programs compute on no other (--queues nominal offers one)"
+                "looks for a queue that draws, and --queues compute offers none: some programs compute on no other (--queues nominal offers one)"
             }
         };
         log::info!(context = ctx_id.0, program = self.workers.name_of(ctx_id); "context {ctx_id} {what}");
@@ -205,9 +187,7 @@ impl World {
 
     pub(super) fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
         if let Err(limit) = sent {
-            let message =
-                format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
-            self.warn_of(ctx_id, limit, message);
+            self.log_of(ctx_id, ContextEvent::Overflow(limit));
         }
     }
 
@@ -264,7 +244,7 @@ impl World {
     }
 
     fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
-        self.warn(what, format_args!("{what}: {error}"));
+        self.log(DeviceEvent::Failed { what, why: error });
         EffectFailed
     }
 }
@@ -278,13 +258,10 @@ impl Effects for World {
     }
 
     fn refused(&mut self, header: &Header, error: &GuestError) {
-        let (command, ctx_id) = (header.command, ContextId(header.ctx_id));
-        let message = format_args!("{command} of context {ctx_id} refused: {error}");
-        if self.aftermath.explains(header, error, Instant::now()) {
-            return self.log(Level::Debug, "explained", message);
-        }
-        self.warn_of(ctx_id, error.name(), message);
-        if matches!(error, GuestError::Limit("max-maps")) && !std::mem::replace(&mut self.advised, true) {
+        let program = self.workers.name_of(ContextId(header.ctx_id));
+        let is_news = self.events.refused(header, error, program);
+        let lacks_maps = is_news && matches!(error, GuestError::Limit("max-maps"));
+        if lacks_maps && !std::mem::replace(&mut self.events.advised.on_maps, true) {
             log::warn!("{}", self.advice_on_maps());
         }
     }
@@ -298,11 +275,11 @@ impl Effects for World {
         let printable = String::from_utf8_lossy(debug_name);
         let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
         if let Err((kind, why)) = self.may_start(ctx_id, &printable) {
-            self.warn_without_worker(ctx_id, &printable, kind, format_args!("{why}"));
-            self.aftermath.refused(ctx_id);
+            self.events.of_context(ctx_id, Some(&printable), ContextEvent::NotStarted { kind, why: &why });
+            self.events.aftermath.refused(ctx_id);
             return Err(EffectFailed);
         }
-        self.aftermath.begins(ctx_id);
+        self.events.aftermath.begins(ctx_id);
         let started = StatusPage::create().and_then(|(page, file)| {
             let broker = self.broker.as_ref();
             let placement = self.workers.placement();
@@ -373,8 +350,7 @@ impl Effects for World {
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>) {
         if let Some(limit) = limit {
-            let message = format_args!("limit {limit} reached: an allocation of context {ctx_id} fails");
-            self.warn_of(ctx_id, limit, message);
+            self.log_of(ctx_id, ContextEvent::MemoryRefused(limit));
         }
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
     }
@@ -443,7 +419,7 @@ impl Effects for World {
             }
             if !session.acknowledges() {
                 return Err(
-                    self.failed("cannot map a blob", &"the frontend does not say when it is unmapped")
+                    self.failed("cannot map a blob", &"the frontend does not say when memory is unmapped")
                 );
             }
             self.lenders.mapped(lender, offset);

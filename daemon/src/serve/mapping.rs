@@ -9,10 +9,10 @@
 //!   kept meanwhile, until the device goes on.
 
 use super::effects::World;
+use super::logging::event::DeviceEvent;
 use super::patience::Patience;
 use super::window::{Table, Window};
 use crate::transport::{Session, SessionError};
-use outside::Span;
 use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ impl World {
             if has_changed || patience.is_over(Instant::now(), true) {
                 self.window.table = self.window.table.after(has_changed);
                 if !has_changed {
-                    self.warn_of_table();
+                    self.log(DeviceEvent::TableUnchanged(CHANGE_MAX));
                 }
                 return;
             }
@@ -92,16 +92,7 @@ impl World {
         }
     }
 
-    fn warn_of_table(&mut self) {
-        let message = format_args!(
-            "the frontend's memory table has not changed for {} for what the frontend has mapped or unmapped: the guest is told now, and may lose what it \
-             writes there first",
-            Span(CHANGE_MAX)
-        );
-        self.warn("memory table", message);
-    }
-
-    /// Returns whether the frontend can be asked for the mappings that it still has to remove, unless the driver has reset the device.
+    /// Returns whether the frontend can be asked to remove the mappings that are still to go, unless the driver has reset the device.
     pub(super) fn can_unmap_owed(&self) -> bool {
         !self.window.owed.is_empty() && self.session.as_ref().is_some_and(|session| !session.is_stopped())
     }

@@ -27,8 +27,8 @@ pub(super) struct Outdated {
 }
 
 /// The remedy where no broker or service manager starts the process again.
-const BY_HAND: &str = "start the daemon anew when the VM does not need it";
-/// The remedy, besides, with a driver that has a part in the kernel.
+const BY_HAND: &str = "restart the daemon when the VM is off";
+/// A further remedy for a driver that has a part in the kernel.
 const KERNEL: &str = "where a driver's kernel module has another version than its libraries, as NVIDIA's after an upgrade, load the new module or start the machine anew (vhost-user-vulkan doctor says whether it is so)";
 
 impl Outdated {

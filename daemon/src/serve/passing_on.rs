@@ -9,6 +9,7 @@ use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
 use super::handover::room::PassedRoom;
 use super::hangs::strikes::PassedStrikes;
+use super::logging::event_log::Advised;
 use super::outdated::End;
 use super::rings::PassedRing;
 use super::run::{Server, TOKEN_LAUNCHER, TOKENS};
@@ -191,6 +192,7 @@ impl Server {
         let (deposits, of_deposits) = deposits.pass_on();
         let (checkpoints, journals) = checkpoints.pass_on();
         files.extend(of_blobs.into_iter().chain(anchors).chain(of_deposits).chain(journals));
+        let advised = self.world.events.advised;
         let passed = Passed {
             session,
             device,
@@ -204,7 +206,7 @@ impl Server {
             room: self.world.room.pass_on(now),
             strikes: strikes.pass_on(now),
             cache_key: workers.cache_key(),
-            advised: (self.world.advised, self.world.advised_on_queues),
+            advised: (advised.on_maps, advised.on_queues),
             table_follows: self.world.window.table.follows(),
             socket: file.as_ref().map(SocketFile::identity),
         };
@@ -277,7 +279,7 @@ impl Server {
         deposits.resume(passed.deposits, files).map_err(of_system)?;
         checkpoints.resume(passed.checkpoints, files, now).map_err(of_system)?;
         if !files.is_empty() {
-            return Err(Failure::for_good("it passes on more descriptors than it names"));
+            return Err(Failure::for_good("it passes on more descriptors than its state names"));
         }
         if let Some(passed) = passed.room.filter(|_| room.order.is_some()) {
             room.resume(passed, now);
@@ -286,7 +288,8 @@ impl Server {
         strikes.resume(passed.strikes, now);
         workers.keep_key(passed.cache_key);
         window.table = passed.table_follows.into();
-        (self.world.advised, self.world.advised_on_queues) = passed.advised;
+        let (on_maps, on_queues) = passed.advised;
+        self.world.events.advised = Advised { on_maps, on_queues };
         Ok((session, inherited))
     }
 
@@ -296,7 +299,7 @@ impl Server {
             self.world.hangs.begins(ctx_id, page);
         }
         self.world.workers.adopt(inherited);
-        self.world.report_due = true;
+        self.world.backlog.reports = true;
         // The files were those of the other process until now.
         let launcher = self.world.workers.launcher();
         let socket = self.listen.made_at();
@@ -324,8 +327,7 @@ impl World {
             return Err("its socket file was removed or replaced");
         }
         workers.may_pass_on()?;
-        let wants_more = !self.restarts_wanted.is_empty() || !self.swaps_wanted.is_empty();
-        if wants_more || !self.lost.is_empty() {
+        if self.backlog.has_contexts() {
             return Err("a context is being restarted, or has just been lost");
         }
         if self.checkpoints.is_one_awaited() {

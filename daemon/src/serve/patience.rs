@@ -6,6 +6,7 @@
 use super::broker::Broker;
 use super::effects::World;
 use super::hangs::Reached;
+use super::logging::event::ContextEvent;
 use super::succession::Succession;
 use crate::ipc::{Channel, FromBroker, ReceiveError};
 use crate::transport::{Asked, SessionError};
@@ -107,7 +108,7 @@ impl World {
         let heard = match self.broker.as_ref().map_or(Ok(None), Broker::hear) {
             Err(error) if self.broker.take_if(|broker| !broker.is_parent).is_some() => {
                 log::error!(
-                    "operators are not served any more: {error}; start the daemon anew when the VM does not need it"
+                    "operators' commands are answered no more: {error}; restart the daemon when the VM is off"
                 );
                 None
             }
@@ -117,17 +118,17 @@ impl World {
         match heard {
             FromBroker::Kill { ctx_id } => self.kill(ctx_id, "an operator ended it"),
             FromBroker::Hung { ctx_id } => self.kill_hung(ctx_id, Reached::Contended),
-            // Carried out as soon as the frontend has answered.
-            FromBroker::Restart { ctx_id, change } => self.restarts_wanted.push((ctx_id, change)),
-            FromBroker::SwapOut { ctx_id } => self.swaps_wanted.push(ctx_id),
+            // Restarts and swaps begin as soon as the frontend has answered.
+            FromBroker::Restart { ctx_id, change } => self.backlog.restarts.push((ctx_id, change)),
+            FromBroker::SwapOut { ctx_id } => self.backlog.swaps.push(ctx_id),
             FromBroker::Place { placement } => {
                 if let Err(error) = self.workers.place(placement) {
                     log::error!("cannot follow the broker's placement of contexts on GPUs: {error}");
                 }
             }
             FromBroker::Room(order) => self.room.limit(order),
-            FromBroker::Report => self.report_due = true,
-            // The loop follows it as soon as it runs.
+            FromBroker::Report => self.backlog.reports = true,
+            // The loop begins the succession as soon as it runs.
             FromBroker::HandOn => {
                 self.succession = file.map(Channel::from_socket).map_or(Succession::None, Succession::Wanted);
             }
@@ -162,10 +163,10 @@ impl World {
     }
 
     fn kill_worker(&mut self, ctx_id: ContextId, why: String, hung: bool) {
-        self.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {why}"));
+        self.log_of(ctx_id, ContextEvent::Lost(&why));
         self.tell_end(ctx_id, Some(why), hung);
         self.workers.kill(ctx_id);
-        self.lost.push(ctx_id);
+        self.backlog.lost.push(ctx_id);
     }
 }
 

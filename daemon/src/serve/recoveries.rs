@@ -8,10 +8,10 @@ use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
 use super::effects::World;
 use super::handover::failure::Failure;
 use super::handover::{Asker, MOVE_PATIENCE, Purpose, Took};
+use super::logging::event::ContextEvent;
 use super::run::Server;
 use crate::ipc::{Channel, HandOver, INLINE_SUBMIT_MAX, RestartStage, SendError, ToBroker};
 use config::{DepositId, MemoryId, MemoryName};
-use outside::Span;
 use protocol::ids::{ContextId, FenceId, RingIdx};
 use rustix::event::PollFlags;
 use shm::StatusPage;
@@ -84,10 +84,7 @@ impl Server {
         match refused {
             Refused::Mistake(what) => self.lose(ctx_id, what),
             Refused::Limit(limit) => {
-                let message = format_args!(
-                    "limit {limit} reached: context {ctx_id} is lost if its worker dies, as it has too many allocations of GPU memory"
-                );
-                self.world.warn_of(ctx_id, limit, message);
+                self.world.log_of(ctx_id, ContextEvent::NotKept(limit));
             }
             Refused::LimitAgain => {}
         }
@@ -133,8 +130,7 @@ impl Server {
         let wanted = (Asker::Itself, Purpose::Recover);
         let now = Instant::now();
         self.world.checkpoints.crashed(ctx_id, now).inspect_err(|why| {
-            let message = format_args!("context {ctx_id} gets no other worker: {why}");
-            self.world.warn_of(ctx_id, "context not recovered", message);
+            self.world.log_of(ctx_id, ContextEvent::NotRecovered(why));
         })?;
         self.begin_hand_over(ctx_id, None, wanted).map_err(|failure| failure.reason)?;
         self.pass_executed_fences(ctx_id);
@@ -224,11 +220,7 @@ impl World {
 
     /// Says that a context was recovered, after `how` its worker ended.
     pub(super) fn recovered(&mut self, ctx_id: ContextId, how: &str, Took { pause, .. }: Took) {
-        let message = format_args!(
-            "context {ctx_id} has a new worker: {how}; its program was paused for {}",
-            Span(pause)
-        );
-        self.warn_of(ctx_id, "context recovered", message);
+        self.log_of(ctx_id, ContextEvent::Recovered { how, pause });
         if let Some(broker) = &self.broker {
             broker.tell(&ToBroker::Recovered { ctx_id }, None);
         }

@@ -6,12 +6,14 @@
 use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
 use super::handover::{Asker, Due, GpuMoves, HandOver, Prepared, Purpose, Stage, Took, host_memory};
+use super::logging::event::{ContextEvent, Of};
+use super::logging::fault;
 use super::run::Server;
 use super::workers::{SwappedOut, Whose};
 use crate::device::Obstacle;
 use crate::ipc::{GpuChange, Placement, RestartStage, RestartTook, ToBroker, ToDevice, Unmovable};
 use config::MemoryBackEnd;
-use outside::{Quoted, Span};
+use outside::Quoted;
 use protocol::ids::ContextId;
 use std::collections::BTreeMap;
 use std::io;
@@ -75,7 +77,10 @@ impl Server {
             }
             Purpose::Recover => {
                 let how = self.world.workers.how_it_ended(ctx_id);
-                self.lose(ctx_id, &format!("{how}, and no other can go on: {}", Quoted(&failure.reason)));
+                self.lose(
+                    ctx_id,
+                    &format!("{how}, and no other worker can go on: {}", Quoted(&failure.reason)),
+                );
             }
         }
     }
@@ -94,7 +99,7 @@ impl Server {
             return Err(Failure::for_good(why.to_string()));
         }
         if self.world.workers.owes_answer(ctx_id) {
-            let what = "its worker has not yet answered to the restart before: try again in a moment";
+            let what = "its worker has not yet answered the restart before: try again in a moment";
             return Err(Failure::for_now(what));
         }
         if purpose == Purpose::SwapOut {
@@ -112,9 +117,9 @@ impl Server {
     ) -> Result<(), Failure> {
         let before = self.world.workers.placement_of(ctx_id).cloned().unwrap_or_default();
         let placement = match change {
-            Some(change) => before
-                .changed(change)
-                .ok_or_else(|| Failure::for_good("the context is not on that GPU, or on both"))?,
+            Some(change) => before.changed(change).ok_or_else(|| {
+                Failure::for_good("the context is not on the GPU that it is to leave, or is on both")
+            })?,
             None => before.clone(),
         };
         self.world.workers.admit(&placement).map_err(Failure::for_good)?;
@@ -159,7 +164,7 @@ impl Server {
         for (ctx_id, reason) in self.world.workers.take_called_off() {
             self.fail(ctx_id, Failure::for_now(reason));
         }
-        for (ctx_id, change) in std::mem::take(&mut self.world.restarts_wanted) {
+        for (ctx_id, change) in std::mem::take(&mut self.world.backlog.restarts) {
             self.restart(ctx_id, change, Asker::Operator);
         }
         self.swaps_due(now);
@@ -203,7 +208,7 @@ impl Server {
             _ => {}
         }
         if !self.world.handovers.prepares(ctx_id, Instant::now()) {
-            return self.fail(ctx_id, Failure::for_good("the successor says twice that it is there"));
+            return self.fail(ctx_id, Failure::for_good("the successor says twice that it has started"));
         }
         if self.show_successor(ctx_id) {
             self.prepare(ctx_id, false);
@@ -296,7 +301,7 @@ impl Server {
     /// A worker has answered that it has handed over.
     pub(super) fn worker_handed_over(&mut self, ctx_id: ContextId) {
         if !self.world.workers.answers(ctx_id) {
-            return self.lose(ctx_id, "an answer to nothing that was asked");
+            return self.lose(ctx_id, "an answer without a request");
         }
         // One that lends was not told to hand over.
         if self.world.lenders.is_anchored(ctx_id) {
@@ -317,7 +322,7 @@ impl Server {
     /// A worker has answered that it goes on.
     pub(super) fn worker_stays(&mut self, ctx_id: ContextId, reason: &str, for_now: bool) {
         if !self.world.workers.answers(ctx_id) {
-            return self.lose(ctx_id, "an answer to nothing that was asked");
+            return self.lose(ctx_id, "an answer without a request");
         }
         if self.world.workers.holds_back(ctx_id) {
             // One that is swapped out goes on without what waits for a driver.
@@ -365,8 +370,7 @@ impl Server {
                 self.worker_says(ctx_id, message, None);
             }
             ToDevice::Lost { at_fault, reason } => {
-                let at_fault = at_fault.map(|party| format!("{}: ", party.words())).unwrap_or_default();
-                let why = format!("the successor cannot take it over: {at_fault}{reason}");
+                let why = format!("the successor cannot take it over: {}", fault::told(at_fault, reason));
                 self.fail(ctx_id, Failure::until_mended(why));
             }
             ToDevice::FenceSignalled(_)
@@ -402,7 +406,7 @@ impl Server {
     /// The context is its successor's.
     fn succeed(&mut self, ctx_id: ContextId) {
         if !self.world.workers.has_read_all(ctx_id) {
-            let why = "the successor has taken over what it has not read";
+            let why = "the successor says that it has taken over before it has read everything";
             return self.fail(ctx_id, Failure::for_good(why));
         }
         let how = self.world.workers.how_it_ended(ctx_id);
@@ -513,11 +517,7 @@ impl World {
                 log::debug!(context = ctx_id.0; "context {ctx_id} is not {done}: {:?}", failure.reason);
             }
             Err(Failure { reason, .. }) => {
-                let message = format_args!(
-                    "context {ctx_id} is not {done}, and stays with its worker: {}",
-                    Quoted(reason)
-                );
-                self.warn_of(ctx_id, "context not handed over", message);
+                self.log_of(ctx_id, ContextEvent::NotHandedOver { done, reason });
             }
         }
         self.tell_outcome(ctx_id, asker, outcome.map_err(|Failure { reason, .. }| reason));
@@ -529,22 +529,16 @@ impl World {
         (asker, purpose): (Asker, Purpose),
         Took { pause, total }: Took,
     ) {
-        let what = match purpose {
+        let now = match purpose {
             Purpose::Restart | Purpose::Recover => "has a new worker",
             Purpose::SwapOut => "is swapped out",
             Purpose::SwapIn => "is swapped in",
         };
-        let message = format_args!(
-            "context {ctx_id} {what}: it was paused for {}, of {} in all",
-            Span(pause),
-            Span(total)
-        );
+        let event = ContextEvent::HandedOver { now, pause, total };
         match asker {
-            // Tests count them.
-            Asker::Test => log::info!(context = ctx_id.0; "{message}"),
-            Asker::Operator | Asker::Itself | Asker::Broker => {
-                self.log_of(log::Level::Info, ctx_id, what, message)
-            }
+            // Tests count the lines, so they have no limit.
+            Asker::Test => log::info!(context = ctx_id.0; "{}", Of(ctx_id, event)),
+            Asker::Operator | Asker::Itself | Asker::Broker => self.log_of(ctx_id, event),
         }
     }
 

@@ -7,7 +7,7 @@ use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
-use super::effects::World;
+use super::effects::{Backlog, World};
 use super::handover::HandOvers;
 use super::handover::Purpose;
 use super::handover::idle::Idle;
@@ -16,9 +16,9 @@ use super::handover::room::Room;
 use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
-use super::logging::aftermath::Aftermath;
+use super::logging::event::{ContextEvent, DeviceEvent};
+use super::logging::event_log::{Advised, EventLog};
 use super::logging::fault;
-use super::logging::limiter::LogLimiter;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
 use super::rings::Rings;
@@ -42,7 +42,6 @@ use config::{
     CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryBackEnd, MemoryId, PLUG_AGAIN,
     PerHeap,
 };
-use log::Level;
 use outside::{HostMemory, Quoted, Span};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -224,8 +223,7 @@ impl Server {
                 hangs: Hangs::new(options.hangs, Instant::now()),
                 handovers: HandOvers::new(&options.hangs),
                 host_memory: options.host_memory,
-                restarts_wanted: Vec::new(),
-                swaps_wanted: Vec::new(),
+                backlog: Backlog::default(),
                 restless: restless(&options.vm),
                 idle: options.vm.swap_after.map(Idle::new),
                 room: if options.awaits_room { Room::closed() } else { Room::default() },
@@ -236,17 +234,12 @@ impl Server {
                 deposits: Deposits::new(&limits),
                 alive_at: None,
                 strikes: Strikes::new(options.hangs),
-                aftermath: Aftermath::default(),
                 broker: options.broker,
-                limiter: LogLimiter::default(),
+                events: EventLog::default(),
                 window: Window::default(),
                 frontend_timeout: options.vm.frontend_timeout,
                 progress: Progress::default(),
                 told: Told::new(options.manager, place),
-                lost: Vec::new(),
-                advised: false,
-                advised_on_queues: false,
-                report_due: false,
                 outdated: Outdated::default(),
                 succession: Succession::None,
                 listen_at: None,
@@ -311,7 +304,7 @@ impl Server {
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
             log::error!(
-                "the frontend has shrunk guest memory, or the host has no memory for a page of it: the session of the frontend is ended"
+                "the frontend has shrunk guest memory, or the host has no memory for one of its pages: the frontend's session ends"
             );
             session.close();
         }
@@ -383,10 +376,7 @@ impl Server {
     /// Refuses a frontend, as what a session needs cannot be had: descriptors or a thread, perhaps because others have taken all there are.
     /// That can be otherwise soon, so the next frontend is listened for after a pause.
     fn refuse_frontend(&mut self, why: &dyn std::fmt::Display) {
-        let message = format_args!(
-            "a frontend is refused: {why} (--max-tasks, TasksMax= and LimitNOFILE= of the unit bound threads and files)"
-        );
-        self.world.log(Level::Error, "frontend refused", message);
+        self.world.log(DeviceEvent::FrontendRefused(why));
         match &self.listen {
             Listen::Socket { .. } => self.world.listen_at = Some(Instant::now() + REFUSED_PAUSE),
             Listen::Connected(_) | Listen::Successor(_) => self.done = true,
@@ -416,7 +406,7 @@ impl Server {
         }
         self.tell_frontend(true);
         self.generations = [0; QUEUES];
-        self.world.log(Level::Info, "frontend connected", format_args!("a frontend has connected"));
+        self.world.log(DeviceEvent::FrontendConnected);
         Ok(())
     }
 
@@ -453,16 +443,10 @@ impl Server {
 
     fn session_ended(&mut self, end: &SessionError) -> io::Result<()> {
         let served = self.world.session.as_ref().is_some_and(Session::was_used);
-        match end {
-            end if end.is_disconnection() => {
-                let message = format_args!("the frontend has disconnected");
-                self.world.log(Level::Info, "frontend disconnected", message);
-            }
-            error => {
-                let message = format_args!("the session with the frontend has failed: {error}");
-                self.world.log(Level::Error, "session failed", message);
-            }
-        }
+        self.world.log(match end.is_disconnection() {
+            true => DeviceEvent::FrontendDisconnected,
+            false => DeviceEvent::SessionFailed(end),
+        });
         self.end_session();
         if self.exit_on_disconnect && served {
             self.done = true;
@@ -478,7 +462,7 @@ impl Server {
             self.tell_frontend(false);
         }
         self.world.window = Window::default();
-        (self.world.advised, self.world.advised_on_queues) = (false, false);
+        self.world.events.advised = Advised::default();
         self.device.reset(MapsAtReset::Forget, &mut self.world);
         self.world.lenders.frontend_gone();
         self.world.order_keeper();
@@ -531,7 +515,7 @@ impl Server {
             match popped {
                 Err(NoRequest::Empty) => break,
                 Err(NoRequest::Broken) => {
-                    self.world.warn("broken queue", format_args!("the driver broke queue {index}"));
+                    self.world.log(DeviceEvent::BrokenQueue(index));
                     self.broken[index] = true;
                     break;
                 }
@@ -553,7 +537,7 @@ impl Server {
         // Before anything of a lost context can be used anew.
         self.settle();
         let Some(header) = pending.header() else {
-            self.world.warn("request without header", format_args!("a request is shorter than its header"));
+            self.world.log(DeviceEvent::ShortRequest);
             return pending.respond(&Response::Err(ResponseType::ERR_UNSPEC));
         };
         self.attention.took(&header);
@@ -586,7 +570,7 @@ impl Server {
         if index != CONTROLQ {
             return;
         }
-        self.world.log(Level::Info, "device reset", format_args!("the driver has reset the device"));
+        self.world.log(DeviceEvent::Reset);
         let dropped = self.world.session.as_ref().is_none_or(|s| s.drops_maps_at_reset() || s.has_ended());
         let maps = if dropped { MapsAtReset::Forget } else { MapsAtReset::Unmap };
         self.device.reset(maps, &mut self.world);
@@ -691,16 +675,16 @@ impl Server {
                 closer.close(deposits.take_back(ctx_id, id));
             }
             ToDevice::LimitReached { limit } => {
-                let message =
-                    format_args!("limit {} reached: a request of context {ctx_id} fails", Quoted(&limit));
-                self.world.warn_of(ctx_id, "limit of a context", message);
+                self.world.log_of(ctx_id, ContextEvent::LimitReached(&limit));
             }
             ToDevice::ShaderRefused { reason } => {
-                let message = format_args!("a shader of context {ctx_id} is refused: {}", Quoted(&reason));
-                self.world.warn_of(ctx_id, "shader refused", message);
+                self.world.log_of(ctx_id, ContextEvent::ShaderRefused(&reason));
             }
             ToDevice::Undrawn => self.world.advise_on_queues(ctx_id),
-            ToDevice::Overdue { command, is_blocked } => self.overdue(ctx_id, &command, is_blocked),
+            // A program that keeps to valid usage has no command refused for this reason.
+            ToDevice::Overdue { command, is_blocked } => {
+                self.world.log_of(ctx_id, ContextEvent::Overdue { command: &command, is_blocked });
+            }
             ToDevice::HandedOver => self.worker_handed_over(ctx_id),
             ToDevice::Stays { reason, for_now } => self.worker_stays(ctx_id, &reason, for_now),
             ToDevice::Wakes => self.wakes(ctx_id),
@@ -713,27 +697,13 @@ impl Server {
             }
             ToDevice::JournalFills => self.world.checkpoints.fills(ctx_id, Instant::now()),
             ToDevice::PreludeBuilt { .. } | ToDevice::TakesOver { .. } | ToDevice::TakenOver { .. } => {
-                self.lose(ctx_id, "an answer to nothing that was asked");
+                self.lose(ctx_id, "an answer without a request");
             }
-            ToDevice::Lost { at_fault, reason } => self.lose(ctx_id, &fault::told(at_fault, &reason)),
+            ToDevice::Lost { at_fault, reason } => self.lose(ctx_id, &fault::told(at_fault, Quoted(&reason))),
             ToDevice::Hung { limit } => {
                 self.world.kill_hung(ctx_id, self.world.hangs.reached(limit));
                 self.settle();
             }
-        }
-    }
-
-    /// No program that keeps to valid usage has a command refused for this.
-    fn overdue(&mut self, ctx_id: ContextId, command: &str, is_blocked: bool) {
-        let (waited, what) = ("waited for 1 s for a submission that uses its object", "command of a context");
-        let command = Quoted(command);
-        match is_blocked {
-            true => self.world.warn_of(ctx_id, what, format_args!(
-                "{command} of context {ctx_id} is refused: it {waited}; that submission is itself waiting for a semaphore or for the scheduler"
-            )),
-            false => self.world.warn_of(ctx_id, what, format_args!(
-                "{command} of context {ctx_id} has {waited}, and waits on until that submission has ended"
-            )),
         }
     }
 
@@ -773,9 +743,7 @@ impl Server {
 
     fn refuse_blob(&mut self, ctx_id: ContextId, resource_id: ResourceId, reason: &str) {
         if self.device.pending_export(ctx_id, resource_id).is_some() {
-            let message =
-                format_args!("resource {resource_id} of context {ctx_id} not exported: {}", Quoted(reason));
-            self.world.warn_of(ctx_id, "export refused", message);
+            self.world.log_of(ctx_id, ContextEvent::NotExported { resource_id, reason });
             self.device.blob_refused(resource_id, &mut self.world);
         }
     }
@@ -804,16 +772,12 @@ impl Server {
                 continue;
             };
             self.worker_has_ended(number);
-            match unexplained {
-                Some(Unexplained { ctx_id, name, how, is_successor: false }) => {
-                    let message = format_args!("context {ctx_id} is lost: {how}");
-                    self.world.warn_without_worker(ctx_id, &name, "context lost", message);
-                }
-                Some(Unexplained { ctx_id, name, how, is_successor: true }) => {
-                    let message = format_args!("the successor of context {ctx_id} took nothing over: {how}");
-                    self.world.warn_without_worker(ctx_id, &name, "successor ended", message);
-                }
-                None => {}
+            if let Some(Unexplained { ctx_id, name, how, is_successor }) = unexplained {
+                let event = match is_successor {
+                    false => ContextEvent::Lost(&how),
+                    true => ContextEvent::SuccessorEnded(&how),
+                };
+                self.world.events.of_context(ctx_id, Some(&name), event);
             }
         }
         Ok(())
@@ -851,10 +815,10 @@ impl Server {
 
     /// Tells guest and broker what could not be told while the frontend was waited for.
     pub(super) fn settle(&mut self) {
-        while let Some(ctx_id) = self.world.lost.pop() {
+        while let Some(ctx_id) = self.world.backlog.lost.pop() {
             self.give_up(ctx_id);
         }
-        if std::mem::take(&mut self.world.report_due) {
+        if std::mem::take(&mut self.world.backlog.reports) {
             self.report_memory();
         }
     }
@@ -927,7 +891,7 @@ impl Server {
     /// A context cannot go on.
     pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
-            self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {reason}"));
+            self.world.log_of(ctx_id, ContextEvent::Lost(&reason));
             self.world.tell_end(ctx_id, Some(reason.to_owned()), false);
             self.world.workers.end(ctx_id);
             self.give_up(ctx_id);

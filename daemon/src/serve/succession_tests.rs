@@ -200,7 +200,7 @@ fn nothing_is_passed_on_when_the_socket_file_is_lost() {
 fn what_is_in_the_way_for_a_moment_is_waited_for() {
     let mut old = old();
     let (ours, theirs) = Channel::pair().unwrap();
-    old.server.world.lost.push(CONTEXT);
+    old.server.world.backlog.lost.push(CONTEXT);
     old.server.world.succession = Succession::Wanted(ours);
     assert!(old.server.succession_due().unwrap().is_none());
     assert!(matches!(old.server.world.succession, Succession::Rests(..)));

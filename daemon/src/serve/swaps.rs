@@ -8,12 +8,12 @@ use super::effects::World;
 use super::handover::failure::Failure;
 use super::handover::idle::Idle;
 use super::handover::{Asker, Purpose, Stage};
+use super::logging::event::ContextEvent;
 use super::run::Server;
 use super::workers::SwappedOut;
 use crate::device::Lack;
 use crate::ipc::{RoomOrder, RoomState, ToBroker};
 use config::Wanted;
-use outside::Span;
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 impl Server {
     /// Swaps contexts out that operators want swapped out, or that are idle for long.
     pub(super) fn swaps_due(&mut self, now: Instant) {
-        for ctx_id in std::mem::take(&mut self.world.swaps_wanted) {
+        for ctx_id in std::mem::take(&mut self.world.backlog.swaps) {
             self.hand_over(ctx_id, None, (Asker::Operator, Purpose::SwapOut));
         }
         self.swap_in_awaited();
@@ -209,14 +209,11 @@ impl Server {
             let is_too_much = lack.request.is_some() && self.exceeds(lack, order.total);
             some_ended |= is_over || is_too_much;
             if is_too_much {
-                let why = format_args!(
-                    "limit gpu-memory ({} bytes) reached by context {}, which wants more than all VMs may hold together: raise gpu-memory",
-                    order.total, lack.ctx_id
-                );
-                self.world.warn_of(lack.ctx_id, "gpu-memory", why);
+                let event = ContextEvent::WantsTooMuch { gpu_memory: order.total };
+                self.world.log_of(lack.ctx_id, event);
                 self.device.refuse_waiting(lack, &mut self.world);
             } else if is_over {
-                self.refuse(lack, Span(Duration::from_millis(order.wait_ms)));
+                self.refuse(lack, Duration::from_millis(order.wait_ms));
             }
         }
         some_ended
@@ -232,13 +229,10 @@ impl Server {
         self.holds(lack).saturating_add(lack.bytes) > total
     }
 
-    /// A context does not get what it waits for: it has waited for long enough.
-    fn refuse(&mut self, lack: &Lack, wait: Span) {
+    /// Refuses a context the memory for which it has waited too long.
+    fn refuse(&mut self, lack: &Lack, wait: Duration) {
         let ctx_id = lack.ctx_id;
-        let message = format_args!(
-            "limit memory-wait ({wait}) reached by context {ctx_id}, which waits for GPU memory that others do not give up: raise memory-wait or gpu-memory, or promise VMs less (device-memory)"
-        );
-        self.world.warn_of(ctx_id, "memory-wait", message);
+        self.world.log_of(ctx_id, ContextEvent::WaitedForMemory(wait));
         if self.device.refuse_waiting(lack, &mut self.world) || lack.request.is_some() {
             return;
         }

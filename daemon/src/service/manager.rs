@@ -62,10 +62,7 @@ impl Manager {
         match connect(&place) {
             Ok(socket) => Self::new(socket, sd_notify::watchdog_enabled(), Instant::now()),
             Err(error) => {
-                log::warn!(
-                    "the service manager at {} hears nothing of this process: {error}",
-                    place.display()
-                );
+                log::warn!("cannot send messages to the service manager at {}: {error}", place.display());
                 Self::default()
             }
         }
@@ -111,7 +108,7 @@ impl Manager {
     pub fn reloading(&mut self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => _ = self.tell(&[NotifyState::Reloading, now], SendFlags::empty()),
-            Err(error) => log::warn!("the service manager is not told of the reload: {error}"),
+            Err(error) => log::warn!("cannot tell the service manager of the reload: {error}"),
         }
     }
 
@@ -174,7 +171,7 @@ impl Manager {
                 false
             }
             Err(error) => {
-                log::warn!("this process tells the service manager nothing more: {error}");
+                log::warn!("the link to the service manager is broken: {error}");
                 self.link = None;
                 false
             }

@@ -106,7 +106,7 @@ impl Left {
             match &letter.message {
                 ToWorker::Submit { size, inline, fence } => {
                     let left = room.checked_sub(*size as usize);
-                    let too_much = "its worker waits for a ring, and much was submitted since";
+                    let too_much = "its worker waits for a ring, and the guest has submitted too much since";
                     room = left.ok_or_else(|| NotMovable::for_now(too_much))?;
                     let bytes = payload(*size, inline, letter.fd.as_ref(), bytes_max);
                     let bytes = bytes.map_err(|lost| NotMovable::for_now(lost.to_string()))?;
@@ -119,13 +119,13 @@ impl Left {
                 ToWorker::DetachResource { resource_id } => _ = detached.insert(resource_id.0),
                 _ => {
                     return Err(NotMovable::for_now(
-                        "its worker waits for a ring, and has been told other things since",
+                        "its worker waits for a ring, and has since got messages that cannot be handed over",
                     ));
                 }
             }
         }
         match all.iter().any(|left| left.may_name(&detached)) {
-            true => Err(NotMovable::for_now("what was submitted may name a resource that is gone")),
+            true => Err(NotMovable::for_now("a submission may name a resource that is gone")),
             false => Ok(all),
         }
     }

@@ -35,11 +35,11 @@ pub(super) struct Executor<B> {
     copied: Vec<u8>,
     /// The notes of what is executed.
     notes: Notes,
-    state: State<B>,
+    state: StreamState<B>,
 }
 
 /// The state that commands change while their values are in the arena.
-pub(super) struct State<B> {
+pub(super) struct StreamState<B> {
     pub context: Arc<Context<B>>,
     pub place: Place,
     pub reply: ReplyStream,
@@ -63,13 +63,13 @@ impl<B: Backend> Executor<B> {
             arena,
             copied: Vec::new(),
             notes: Notes::default(),
-            state: State { context, place, reply, indirect, within_indirect, begun, holds },
+            state: StreamState { context, place, reply, indirect, within_indirect, begun, holds },
         }
     }
 
     /// Returns what another executor needs to go on here. To be called between two commands.
     pub(super) fn at_rest(&self) -> AtRest {
-        let State { context, reply, begun, .. } = &self.state;
+        let StreamState { context, reply, begun, .. } = &self.state;
         AtRest { reply: reply.place(&context.resources), begun: begun.map(|bytes| bytes as u64) }
     }
 
@@ -168,8 +168,8 @@ impl<B: Backend> Executor<B> {
     }
 }
 
-impl<B: Backend> State<B> {
-    /// Returns what notes are made of.
+impl<B: Backend> StreamState<B> {
+    /// Returns the state that notes are made of.
     #[inline]
     fn whereabouts(&self) -> Whereabouts<'_, B> {
         let ring = match &self.place {

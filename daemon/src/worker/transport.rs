@@ -6,7 +6,7 @@ use super::backend::Backend;
 use super::context::Context;
 use super::ring::{HeadWait, VirtqueueWait};
 use super::ring_thread;
-use super::stream::{Place, State};
+use super::stream::{Place, StreamState};
 use crate::ipc::ToDevice;
 use protocol::ids::ResourceId;
 use protocol::venus::generated::{
@@ -18,7 +18,7 @@ use vulkan::{Cause, ContextLost, Counted, Interrupted, Stop, StreamError};
 
 /// Executes a transport command, whose encoding is `bytes`; false if it is none. An indirect stream is only noted, for the caller to execute.
 pub(super) fn execute<B: Backend>(
-    state: &mut State<B>,
+    state: &mut StreamState<B>,
     command: &Command<'_>,
     bytes: &[u8],
 ) -> Result<bool, ContextLost> {
@@ -42,8 +42,8 @@ pub(super) fn execute<B: Backend>(
     Ok(true)
 }
 
-/// Returns how many bytes the noted streams have, which count as copied.
-pub(super) fn count_streams<B: Backend>(state: &State<B>) -> Result<(usize, Counted), ContextLost> {
+/// Returns the number of bytes of the noted streams, and counts them as copied.
+pub(super) fn count_streams<B: Backend>(state: &StreamState<B>) -> Result<(usize, Counted), ContextLost> {
     let (mut bytes, mut counted) = (0, state.context.copies.count());
     for stream in &state.indirect {
         // The contents of a mapping fit into this process.
@@ -58,7 +58,10 @@ pub(super) fn count_streams<B: Backend>(state: &State<B>) -> Result<(usize, Coun
 
 /// Copies the noted streams out of shared memory, one behind the other, before anything looks at their bytes. There is room for them
 /// ([`count_streams`]).
-pub(super) fn copy_streams<B: Backend>(state: &State<B>, mut into: &mut [u8]) -> Result<(), ContextLost> {
+pub(super) fn copy_streams<B: Backend>(
+    state: &StreamState<B>,
+    mut into: &mut [u8],
+) -> Result<(), ContextLost> {
     for stream in &state.indirect {
         let room = into.split_off_mut(..stream.size as usize);
         let room = room.ok_or_else(outside)?;
@@ -73,14 +76,14 @@ fn outside() -> ContextLost {
 }
 
 fn shared<B: Backend>(
-    state: &State<B>,
+    state: &StreamState<B>,
     stream: &CommandStreamDescriptionMESA,
 ) -> Result<Arc<Mapping>, ContextLost> {
     state.shared_memory(stream.resource_id)
 }
 
 fn set_reply_command_stream<B: Backend>(
-    state: &mut State<B>,
+    state: &mut StreamState<B>,
     set: &SetReplyCommandStreamMESA<'_>,
 ) -> Result<(), ContextLost> {
     let stream = set.p_stream.ok_or(StreamError::Without("a stream"))?;
@@ -89,7 +92,7 @@ fn set_reply_command_stream<B: Backend>(
 }
 
 fn execute_command_streams<B: Backend>(
-    state: &mut State<B>,
+    state: &mut StreamState<B>,
     execute: &ExecuteCommandStreamsMESA<'_>,
 ) -> Result<(), ContextLost> {
     if state.within_indirect {
@@ -105,7 +108,7 @@ fn execute_command_streams<B: Backend>(
     Ok(())
 }
 
-fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost> {
+fn destroy_ring<B: Backend>(state: &StreamState<B>, id: u64) -> Result<(), ContextLost> {
     let context = on_virtqueue(state)?;
     let thread = context.remove_ring(id)?;
     context.answer(&ToDevice::RingEnds { ring: id }, None);
@@ -114,7 +117,7 @@ fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost
     joined.map_err(|_| ContextLost::daemon("thread of a ring panicked"))
 }
 
-fn wait_virtqueue_seqno<B: Backend>(state: &State<B>, seqno: u64) -> Result<(), ContextLost> {
+fn wait_virtqueue_seqno<B: Backend>(state: &StreamState<B>, seqno: u64) -> Result<(), ContextLost> {
     match &state.place {
         Place::Ring(ring) => ring.wait_virtqueue_seqno(seqno).map_err(|why| match why {
             VirtqueueWait::Stopped(Stop::Cancelled) => ContextLost::from(Cause::Ended),
@@ -125,7 +128,7 @@ fn wait_virtqueue_seqno<B: Backend>(state: &State<B>, seqno: u64) -> Result<(), 
     }
 }
 
-fn wait_ring_seqno<B: Backend>(state: &State<B>, id: u64, seqno: u64) -> Result<(), ContextLost> {
+fn wait_ring_seqno<B: Backend>(state: &StreamState<B>, id: u64, seqno: u64) -> Result<(), ContextLost> {
     let ring = on_virtqueue(state)?.ring(id)?;
     // Positions are counted modulo 2^32.
     let seqno = seqno as u32;
@@ -146,16 +149,16 @@ fn circle() -> ContextLost {
     ContextLost::rule("a ring waits for the virtqueue, which waits for that ring")
 }
 
-/// Runs `block`, which may take long; meanwhile messages are still taken from the device process.
-fn away<B: Backend, R>(state: &State<B>, block: impl FnOnce() -> R) -> R {
+/// Runs `block`, which may take long; meanwhile the worker still takes messages from the device process.
+fn away<B: Backend, R>(state: &StreamState<B>, block: impl FnOnce() -> R) -> R {
     match &state.place {
         Place::Virtqueue(inbox) => inbox.while_away(block),
         Place::Ring(_) => block(),
     }
 }
 
-/// The context, if this is the virtqueue's executor.
-fn on_virtqueue<B: Backend>(state: &State<B>) -> Result<&Arc<Context<B>>, ContextLost> {
+/// Returns the context, if this is the virtqueue's executor.
+fn on_virtqueue<B: Backend>(state: &StreamState<B>) -> Result<&Arc<Context<B>>, ContextLost> {
     match &state.place {
         Place::Virtqueue(_) => Ok(&state.context),
         Place::Ring(_) => Err(misplaced()),

@@ -424,7 +424,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
             venus::CreateImage { device, p_create_info: Some(&info), p_image: Some(&image) }.encode(ASYNC, w);
         })
     }),
-    ("sampler that compares in a way of its own", "a value that its enumeration does not have", |b| {
+    ("sampler that compares in a way of its own", "a value outside its enumeration", |b| {
         let (device, sampler) = (b.vulkan.device, venus::Sampler(b.vulkan.new_id()));
         let info = venus::SamplerCreateInfo {
             border_color: venus::BorderColor(i32::MAX),
@@ -436,7 +436,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
                 .encode(ASYNC, w);
         })
     }),
-    ("properties of a format that does not exist", "a value that its enumeration does not have", |b| {
+    ("properties of a format that does not exist", "a value outside its enumeration", |b| {
         let (physical_device, format) = (b.vulkan.physical, venus::Format(i32::MIN));
         b.send(|w| {
             let p_format_properties = Some(&venus::FormatProperties2::default());
@@ -444,7 +444,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
                 .encode(ASYNC, w);
         })
     }),
-    ("buffer described twice", "a struct is twice in a chain", |b| {
+    ("buffer described twice", "a chain holds a struct twice", |b| {
         let (device, buffer) = (b.vulkan.device, venus::Buffer(b.vulkan.new_id()));
         let external = venus::ExternalMemoryBufferCreateInfo::default();
         let twice = [venus::ChainStruct::ExternalMemoryBufferCreateInfo(&external); 2];
@@ -454,7 +454,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
                 .encode(ASYNC, w);
         })
     }),
-    ("semaphore described twice, and destroyed", "a struct is twice in a chain", |b| {
+    ("semaphore described twice, and destroyed", "a chain holds a struct twice", |b| {
         let (device, semaphore) = (b.vulkan.device, venus::Semaphore(b.vulkan.new_id()));
         let ty = venus::SemaphoreTypeCreateInfo::default();
         let twice = [venus::ChainStruct::SemaphoreTypeCreateInfo(&ty); 2];
@@ -599,13 +599,17 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
             venus::BeginCommandBuffer { command_buffer, p_begin_info }.encode(ASYNC, w);
         })
     }),
-    ("primary that executes itself", "vkCmdExecuteCommands with what is no executable secondary", |b| {
-        b.run(|command_buffer, w| {
-            let p_command_buffers = Some(std::slice::from_ref(&command_buffer));
-            venus::CmdExecuteCommands { command_buffer, command_buffer_count: 1, p_command_buffers }
-                .encode(ASYNC, w);
-        })
-    }),
+    (
+        "primary that executes itself",
+        "vkCmdExecuteCommands with a command buffer that is no executable secondary one",
+        |b| {
+            b.run(|command_buffer, w| {
+                let p_command_buffers = Some(std::slice::from_ref(&command_buffer));
+                venus::CmdExecuteCommands { command_buffer, command_buffer_count: 1, p_command_buffers }
+                    .encode(ASYNC, w);
+            })
+        },
+    ),
     ("recording before begin", "a command is recorded outside of begin and end", |b| {
         let (command_buffer, dst_buffer) = (b.commands, b.buffer);
         b.send(|w| {

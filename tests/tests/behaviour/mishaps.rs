@@ -159,7 +159,7 @@ fn a_vm_whose_gpu_appears_later_is_served_then() -> Result<()> {
     fs::remove_file(driver.manifest())?;
     let broker = Broker::start_without_waiting(driver.command()?, "", &[("a", "")])?;
     says(&broker, "vm=a no Vulkan device: ")?;
-    says(&broker, "remedy: install its driver, or wait until its device nodes are there")?;
+    says(&broker, "remedy: install its driver, or wait until its device nodes exist")?;
     says(&broker, "vm=a the device process is started again after 1 s")?;
     let pid = broker.pid();
     driver.install()?;
@@ -188,7 +188,7 @@ fn contexts_of_a_driver_that_is_replaced_go_on_and_new_ones_wait_for_another_dae
     let mut old = computes(&gpu)?;
     driver.install()?;
     daemon.says("the GPU's driver was replaced (")?;
-    daemon.says("start the daemon anew when the VM does not need it")?;
+    daemon.says("restart the daemon when the VM is off")?;
     goes_on(&mut old)?;
     ensure!(gpu.create_context("new").is_err(), "a new context is admitted\n{}", daemon.log());
     daemon.says("context 2 is refused, until the device process is started anew")?;
@@ -257,7 +257,7 @@ fn a_control_socket_that_is_removed_is_made_again_at_sighup() -> Result<()> {
     ensure!(eventually(PATIENCE, || broker.status().is_ok()), "it is not made\n{}", broker.log());
     let mode = fs::metadata(broker.path("control"))?.permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    says(&broker, "control: the socket file was removed, and is there again")
+    says(&broker, "control: the socket file was removed, and the broker has made it again")
 }
 
 /// A pipe without room.

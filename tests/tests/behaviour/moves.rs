@@ -110,6 +110,6 @@ fn a_gpu_is_drained_of_programs_that_compute_and_those_that_begin() -> Result<()
     let left = broker.operate(&["drain", &own])?;
     let (said, why) = (String::from_utf8(left.stdout)?, String::from_utf8(left.stderr)?);
     ensure!(said.starts_with(&format!("a/{number}: stays: its VM has no other GPU")), "{said}");
-    ensure!(why.contains("0 moved, 1 still on it") && left.status.code() == Some(1), "{why}");
+    ensure!(why.contains("0 programs moved, 1 still on the GPU") && left.status.code() == Some(1), "{why}");
     ends(number, program)
 }

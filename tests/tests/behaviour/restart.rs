@@ -129,7 +129,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
     let error = String::from_utf8_lossy(&swapped.stderr);
     ensure!(
         swapped.status.code() == Some(1)
-            && error.contains("no queue left on which its memory could be copied"),
+            && error.contains("no spare queue on which its memory could be copied"),
         "{error}"
     );
     for (memory, word) in all {

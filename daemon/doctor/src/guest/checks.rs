@@ -276,7 +276,7 @@ fn driver(facts: &Facts) -> Finding {
             ),
             Err(NoLibrary::Missing(Missing::Absent)) => Finding::fault(
                 CHECK,
-                format!("{manifest} names {}, which is not there", driver.name),
+                format!("{manifest} names {}, which does not exist", driver.name),
                 "sudo apt-get install --reinstall mesa-vulkan-drivers",
             ),
             _ => Finding::fault(

@@ -39,7 +39,7 @@ pub enum NoJournal {
     #[error("the journal cannot be read: {0}")]
     Read(#[from] io::Error),
     /// The file has entries that a worker does not write.
-    #[error("a journal that makes no sense")]
+    #[error("a journal with invalid entries")]
     Nonsense,
 }
 

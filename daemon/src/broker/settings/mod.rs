@@ -228,8 +228,8 @@ const SHARE_KEYS: &[&str] = &["ceiling", "class", "reserved-memory", "weight"];
 const OWN_PATHS: &[&str] = &["socket-path", "state-dir"];
 const NAME_BYTES: usize = 63;
 /// The reason why a VM cannot have a name.
-const NO_NAME: &str = "a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space, and ends with no space";
-/// The reason why a table within one of a VM is none.
+const NO_NAME: &str = "a name has up to 63 bytes, no / and no invisible characters, begins with no -, . or space, and ends with no space";
+/// The reason why a table within the table of a VM is refused.
 const NO_TABLE: &str = "is a table, and no key has one; quote the name of a VM that has a dot: [vm.\"a.b\"]";
 /// The reason why `$STATE_DIRECTORY` cannot hold the folder of a VM.
 const NO_TEXT: &str =

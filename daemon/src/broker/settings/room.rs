@@ -59,12 +59,16 @@ impl RoomSettings {
         };
         let nothing = matches!(self.gpu_memory, Some(Amount::Bytes(0) | Amount::Part(0)));
         let nothing = nothing.then(|| {
-            Problem::of_key("", "gpu-memory", "no VM could hold any: write more than 0, or leave the key out")
+            Problem::of_key(
+                "",
+                "gpu-memory",
+                "no VM could hold GPU memory: write more than 0, or leave the key out",
+            )
         });
         let wrong = vms.iter().filter(|vm| vm.reserved_memory > 0).filter_map(|vm| {
             let what = match vm.reserved_memory {
                 _ if self.gpu_memory.is_none() => {
-                    "means nothing without gpu-memory: write that before the tables"
+                    "has no effect without gpu-memory: write gpu-memory before the tables"
                 }
                 reserved if reserved > bytes(self.gpu_memory) => "is more than gpu-memory",
                 reserved if reserved > bytes(vm.options.quotas.device_memory) => {

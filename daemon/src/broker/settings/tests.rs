@@ -215,8 +215,8 @@ fn a_movable_vm_has_no_memory_that_binds_programs_to_a_worker() {
 #[test]
 fn memory_that_no_vm_could_have_is_not_reserved() {
     let wrong = [
-        ("gpu-memory = 0", "", "gpu-memory: no VM could hold any"),
-        ("", "reserved-memory = 1", "[vm.a] reserved-memory: means nothing without gpu-memory"),
+        ("gpu-memory = 0", "", "gpu-memory: no VM could hold GPU memory"),
+        ("", "reserved-memory = 1", "[vm.a] reserved-memory: has no effect without gpu-memory"),
         ("gpu-memory = 5", "reserved-memory = 6", "[vm.a] reserved-memory: is more than gpu-memory"),
         (
             "gpu-memory = 9",
@@ -239,7 +239,7 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("[vm.a]", "[vm.a] socket-path: is needed"),
         (
             "[vm.\"a/b\"]\nsocket-path = \"b\"",
-            "[vm] a/b: a name is up to 63 bytes without / and what cannot be seen, begins with no -, . or space",
+            "[vm] a/b: a name has up to 63 bytes, no / and no invisible characters, begins with no -, . or space",
         ),
         (
             "[vm.a.b]\nsocket-path = \"b\"\n[vm.a]\nsocket-path = \"a\"",

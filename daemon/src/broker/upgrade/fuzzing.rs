@@ -3,7 +3,7 @@
 use super::super::fuzzing::{World, broker, reset};
 use super::super::run::Broker;
 use super::super::vm::Vms;
-use super::super::vms::state::{PassedVm, State};
+use super::super::vms::state::{BrokerState, PassedVm};
 use super::passing::{Inherited, PassedProcess};
 use crate::ipc::Channel;
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,9 +21,9 @@ pub fn fuzz_state(bytes: &[u8]) -> usize {
         // As in `fuzz_vm`.
         static BROKER: RefCell<Broker> = RefCell::new(broker());
     }
-    let Ok((state, descriptors)) = State::of_text(bytes) else { return 0 };
+    let Ok((state, descriptors)) = BrokerState::of_text(bytes) else { return 0 };
     let text = state.to_text(descriptors.clone()).expect("a state that was read can be written");
-    let (again, same) = State::of_text(&text).expect("a state that was written can be read");
+    let (again, same) = BrokerState::of_text(&text).expect("a state that was written can be read");
     assert_eq!(again.to_text(same).expect("it can be written"), text);
     let mut inherited = Inherited::played(played(&state.vms).expect("descriptors"));
     let vms = state.vms.len();
@@ -77,7 +77,7 @@ pub fn states() -> Vec<Vec<u8>> {
     for process in state.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {
         (process.pid, process.age) = (2, Duration::ZERO);
     }
-    let text = |state: &State| state.to_text((3..=number).collect()).unwrap_or_default();
+    let text = |state: &BrokerState| state.to_text((3..=number).collect()).unwrap_or_default();
     let whole = text(&state);
     for context in state.vms.iter_mut().flat_map(|vm| &mut vm.contexts) {
         context.doorbell = 3;

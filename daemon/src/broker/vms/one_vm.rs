@@ -87,7 +87,7 @@ impl OneVm {
         let run = move || {
             if let Err(error) = broker.run() {
                 log::error!(
-                    "the control socket is not served any more: {error}; start the daemon anew when the VM does not need it"
+                    "the control socket is not served any more: {error}; restart the daemon when the VM is off"
                 );
             }
         };

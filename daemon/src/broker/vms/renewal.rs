@@ -235,7 +235,7 @@ impl Broker {
             log::error!(vm = vm.name(); "the device process of the new program has ended ({status}): {then}");
         }
         if serves {
-            self.disown(index, "it has passed the VM to a device process that has ended");
+            self.disown(index, "it has passed the VM to another device process, which has ended");
         }
         self.forget_left(index, now);
     }

@@ -18,7 +18,7 @@ impl Broker {
         if self.ledger.is_over_reserved(index) {
             log::warn!(
                 vm = self.vms[index].name();
-                "the VMs on a GPU of this VM have more reserved-memory together than gpu-memory: not all of it is there if all want it; reserve less"
+                "the VMs on a GPU of this VM together reserve more memory than gpu-memory, so they cannot all have their reserved-memory at once; reserve less"
             );
         }
         self.order(index, order);

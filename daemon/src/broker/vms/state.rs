@@ -50,7 +50,7 @@ struct Text<S> {
 
 /// A broker, written down.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::broker) struct State {
+pub(in crate::broker) struct BrokerState {
     /// The version of the program that has written it.
     pub(in crate::broker) version: String,
     /// The time at which the old program has stopped.
@@ -175,8 +175,8 @@ pub(in crate::broker) enum Unfit {
     Malformed(String),
 }
 
-impl State {
-    /// Writes it down, for a program that finds these descriptors.
+impl BrokerState {
+    /// Writes the state as text, for a program that finds these descriptors.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl State {
 /// The state of a broker that this program is to follow.
 #[derive(Debug)]
 pub struct Passed {
-    pub(in crate::broker) state: State,
+    pub(in crate::broker) state: BrokerState,
     descriptors: Vec<RawFd>,
 }
 
@@ -252,7 +252,7 @@ impl Passed {
     ///
     /// It cannot be read, or is not for this program.
     pub fn read() -> io::Result<Self> {
-        let (state, descriptors) = State::of_text(&read_standard_input()?).map_err(io::Error::other)?;
+        let (state, descriptors) = BrokerState::of_text(&read_standard_input()?).map_err(io::Error::other)?;
         Ok(Self { state, descriptors })
     }
 
@@ -276,7 +276,7 @@ impl Passed {
 /// A broker that this program follows, with its descriptors.
 #[derive(Debug)]
 pub struct Predecessor {
-    pub(in crate::broker) state: State,
+    pub(in crate::broker) state: BrokerState,
     pub(in crate::broker) inherited: Inherited,
 }
 

@@ -111,7 +111,7 @@ impl Broker {
                 self.call_upgrade_off(&why, now);
             }
             Stage::Rests(_, until) if *until <= now => {
-                self.call_upgrade_off("a device process that starts is not there in time: try again", now);
+                self.call_upgrade_off("a device process does not start in time: try again", now);
             }
             Stage::Rehearses(_, until) if *until <= now => {
                 self.call_upgrade_off("the new program cannot be started in time: try again", now);

@@ -13,7 +13,7 @@ use super::super::settings::VmsFile;
 use super::super::source::Source;
 use super::super::upgrade::passing::{Inherited, Pass};
 use super::super::vm::{OnGpu, Vm, VmContext};
-use super::state::{PassedContext, PassedGpu, PassedOnGpu, PassedPlace, PassedVm, Predecessor, State};
+use super::state::{BrokerState, PassedContext, PassedGpu, PassedOnGpu, PassedPlace, PassedVm, Predecessor};
 use config::Passage;
 use outside::Span;
 use readiness::{Events, unwatch};
@@ -44,10 +44,10 @@ impl Broker {
         asker: Option<Peer>,
         now: Nanos,
         pass: &mut Pass<'_>,
-    ) -> io::Result<State> {
+    ) -> io::Result<BrokerState> {
         let asker = asker.and_then(|peer| self.connections.socket(peer));
         let gpus = self.gpus.iter().map(|gpu| PassedGpu { gpu: gpu.shared(), is_drained: gpu.is_drained });
-        Ok(State {
+        Ok(BrokerState {
             version: VERSION.to_owned(),
             stopped: now,
             settings: self.settings.clone(),

@@ -33,8 +33,8 @@ pub(super) enum BlobError {
     /// The file is not the memory that was given to the worker: it would not be counted.
     #[error("not the memory that was asked for")]
     Foreign,
-    /// The memory is lent by a driver, and no anchor keeps it alive.
-    #[error("memory that nothing keeps alive")]
+    /// A driver lends the memory, and no anchor keeps it alive.
+    #[error("no process keeps the memory alive")]
     Loose,
 }
 

@@ -18,7 +18,7 @@ pub(in crate::serve) fn admit(memory: &HostMemory, bytes: u64, going: u64) -> Re
     }
     if bytes <= room {
         return Err(Failure::for_now(
-            "others of its VM are being swapped out to the host's memory: try again in a moment",
+            "other programs of its VM are being swapped out to the host's memory: try again in a moment",
         ));
     }
     let reason = format!(

@@ -266,7 +266,7 @@ impl HandOvers {
                 (*part, *since) = (*part + 1, now);
                 Ok(Prepared::More)
             }
-            _ => Err("the successor has made what it was not told to"),
+            _ => Err("the successor has built a prelude that it was not told to build"),
         }
     }
 
@@ -325,7 +325,7 @@ impl HandOvers {
                 *taken_over = true;
                 Ok(*handed_over)
             }
-            _ => Err("the successor has taken over what it was not given".into()),
+            _ => Err("the successor has taken over although it was given nothing".into()),
         }
     }
 
@@ -351,7 +351,7 @@ impl HandOvers {
         let over = self.under_way.iter().filter(|(_, hand_over)| hand_over.until <= now);
         let due = |hand_over: &HandOver| match hand_over.stage {
             Stage::Starts => {
-                Due::CallOff(format!("the successor has not come to life within {}", Span(START_PATIENCE)))
+                Due::CallOff(format!("the successor has not started within {}", Span(START_PATIENCE)))
             }
             Stage::Prepares { .. } => Due::CallOff(format!(
                 "the successor has not created devices and pipelines within {}",
@@ -495,7 +495,7 @@ mod tests {
             let due = all.due(now + patience);
             assert!(matches!(&due[..], [(CONTEXT, Due::CallOff(why))] if why.contains(what)), "{due:?}");
         };
-        late(&all, START_PATIENCE, "come to life");
+        late(&all, START_PATIENCE, "not started");
         assert!(all.prepares(CONTEXT, now) && !all.prepares(CONTEXT, now), "once");
         late(&all, PREPARE_PATIENCE, "devices and pipelines");
         all.rests(CONTEXT, now);

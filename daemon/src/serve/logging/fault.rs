@@ -1,26 +1,27 @@
 //! The reason for which a context is lost, as operators read it: who is at fault, and what the worker says.
 
 use config::AtFault;
-use outside::Quoted;
+use std::fmt;
 
 /// Returns the reason that a worker gives, behind the words for the party that it blames.
-pub(in crate::serve) fn told(at_fault: Option<AtFault>, reason: &str) -> String {
+pub(in crate::serve) fn told(at_fault: Option<AtFault>, reason: impl fmt::Display) -> String {
     match at_fault.map(AtFault::words) {
-        Some(words) => format!("{words}: {}", Quoted(reason)),
-        None => Quoted(reason).to_string(),
+        Some(words) => format!("{words}: {reason}"),
+        None => reason.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outside::Quoted;
 
     #[test]
     fn a_reason_begins_with_the_party_at_fault_if_there_is_one() {
         let reason = "vkCreateBuffer (50): without a description";
         let guest =
             "the guest's program or its driver breaks a rule: \"vkCreateBuffer (50): without a description\"";
-        assert_eq!(told(Some(AtFault::Guest), reason), guest);
-        assert_eq!(told(None, "limit max-rings (64) reached"), "\"limit max-rings (64) reached\"");
+        assert_eq!(told(Some(AtFault::Guest), Quoted(reason)), guest);
+        assert_eq!(told(None, "limit max-rings (64) reached"), "limit max-rings (64) reached");
     }
 }

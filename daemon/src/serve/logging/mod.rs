@@ -1,6 +1,8 @@
 //! This module writes to the daemon's log: lines that workers print, and lines of a kind that are limited or would repeat an earlier one.
 
 pub(super) mod aftermath;
+pub(super) mod event;
+pub(super) mod event_log;
 pub(super) mod fault;
-pub(super) mod limiter;
+mod limiter;
 pub(super) mod output;

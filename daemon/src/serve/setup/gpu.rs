@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PROBE: u32 = u32::MAX;
 
 /// The remedy where a GPU is missing.
-const REMEDY: &str = "install its driver, or wait until its device nodes are there, which vhost-user-vulkan doctor tells; restart a service of systemd if the driver was installed or loaded after that had started";
+const REMEDY: &str = "install its driver, or wait until its device nodes exist (vhost-user-vulkan doctor tells); restart a service of systemd if the driver was installed or loaded after that had started";
 
 /// The reason why there is no GPU to use.
 #[derive(Debug, thiserror::Error)]

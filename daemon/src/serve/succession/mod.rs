@@ -132,10 +132,10 @@ pub(super) fn take<M: DeserializeOwned>(
     match hear(channel, until)? {
         (ToSuccessor::Begins { form: SUCCESSION }, _) => {}
         (ToSuccessor::Begins { form }, _) => {
-            let why = format!("it passes on form {form}, and this program knows {SUCCESSION}");
+            let why = format!("it passes on state of form {form}, and this program knows form {SUCCESSION}");
             return Err(Failure::for_good(why));
         }
-        _ => return Err(Failure::for_good("it begins with something else")),
+        _ => return Err(Failure::for_good("its first message is not the expected one")),
     }
     let (mut files, mut state) = (Vec::new(), Vec::new());
     loop {
@@ -150,7 +150,7 @@ pub(super) fn take<M: DeserializeOwned>(
                 state.extend(piece)
             }
             (ToSuccessor::Ends, _) => break,
-            _ => return Err(Failure::for_good("it passes on what is no state")),
+            _ => return Err(Failure::for_good("it passes on a message that is no state")),
         }
     }
     let passed = ipc::decode(&state).map_err(|error| Failure::for_good(error.to_string()))?;

@@ -150,7 +150,9 @@ impl Workers {
     ) -> io::Result<Inherited> {
         let PassedWorkers { launchers, next_serial, gpus, placement, workers } = passed;
         if !workers.is_empty() && gpus != self.gpus {
-            return Err(io::Error::other("programs of the guest use other GPUs, or use them otherwise"));
+            return Err(io::Error::other(
+                "programs of the guest use other GPUs, or use them with other settings",
+            ));
         }
         let launchers = (0..launchers).map(|_| {
             let launcher = Launcher::inherited(files.take()?);

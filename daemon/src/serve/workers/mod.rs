@@ -747,7 +747,7 @@ fn how_it_ended(status: Result<ExitStatus, String>, out_of_memory: bool, killed:
         Ok(status) if out_of_memory => {
             format!("its worker ended ({status}): the VM's workers have no memory left (--worker-memory)")
         }
-        _ if killed => "its worker left the channel and had to be killed".to_owned(),
+        _ if killed => "its worker closed its channel, did not end, and was killed".to_owned(),
         Ok(status) if status.signal() == Some(SIGSYS) => {
             format!("its worker ended ({status}): a system call not on its list, which --seccomp=log names")
         }

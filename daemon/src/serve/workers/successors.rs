@@ -384,5 +384,5 @@ pub(super) fn needs_driver(message: &ToWorker) -> bool {
 }
 
 fn backlog_reached(limit: &str) -> String {
-    format!("limit {limit} reached by what waits for the context meanwhile")
+    format!("limit {limit} reached by messages that wait for the context meanwhile")
 }

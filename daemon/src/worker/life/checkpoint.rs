@@ -62,7 +62,7 @@ pub(super) fn write<B: Backend>(
         ));
     }
     if saved.files.iter().any(|file| file.name() == MemoryName::Unnamed) {
-        return Err(NotMovable::ever("memory that nobody counts"));
+        return Err(NotMovable::ever("memory that the device process does not count"));
     }
     let (bytes, _) = written(context, (virtqueue, Vec::new()), allowances, saved)?;
     let size = bytes.len() as u64;

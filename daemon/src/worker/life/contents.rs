@@ -4,7 +4,6 @@
 //! Both know from the snapshot how many bytes there are, so neither can be made to copy on and on.
 
 use super::link::{Link, LinkError};
-use super::snapshot::broken;
 use crate::ipc::HandOver;
 use crate::worker::backend::Contents;
 use std::ops::Range;
@@ -48,7 +47,7 @@ impl Slots {
             && bytes.is_multiple_of(page)
         {
             true => Ok(Self { count, bytes }),
-            false => Err(broken("slots of another size or number")),
+            false => Err(ContextLost::broken("slots of another size or number")),
         }
     }
 
@@ -140,7 +139,7 @@ fn is_emptied(heard: Result<Option<(HandOver, Option<OwnedFd>)>, LinkError>) -> 
     match heard {
         Ok(None) => Ok(false),
         Ok(Some((HandOver::Emptied, None))) => Ok(true),
-        Ok(Some(_)) => Err(NotMovable::for_now("the other worker says what it must not")),
+        Ok(Some(_)) => Err(NotMovable::for_now("the other worker sends a message that it must not send now")),
         Err(error) => Err(NotMovable::for_now(error.to_string())),
     }
 }
@@ -178,7 +177,7 @@ impl Incoming {
         for (part, slot) in self.slots.parts(contents.bytes()) {
             match link.receive()? {
                 (HandOver::Filled, None) => contents.write(part, slot)?,
-                _ => return Err(broken("no contents behind a snapshot that has some")),
+                _ => return Err(ContextLost::broken("no contents behind a snapshot that announces some")),
             }
             begun += 1;
             if begun == AT_ONCE {

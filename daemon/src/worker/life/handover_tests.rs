@@ -176,7 +176,7 @@ fn a_worker_that_cannot_hand_over_stays_and_goes_on() {
     peer.expect_stays("gone", true);
     goes_on();
     peer.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, None).unwrap();
-    peer.expect_stays("nobody", false);
+    peer.expect_stays("without its socket", false);
     goes_on();
     // The ring's memory is not what its id stands for.
     peer.shared_memory(10, 4096);
@@ -355,7 +355,7 @@ fn a_prelude_that_nobody_reads_or_writes_holds_nobody_up() {
     old.channel.send(&ToWorker::WritePrelude { goes_on: false, is_at_home: false }, None).unwrap();
     old.submit_and_wait(&VERSION);
     old.channel.send(&ToWorker::BuildPrelude, None).unwrap();
-    old.expect_lost("where a context is");
+    old.expect_lost("that has a context");
     old.end();
     let file = shm::create("test", 4096).unwrap();
     let memory = HandOver::File { memory: MemoryName::Piece(MemoryId(1)) };
@@ -397,7 +397,7 @@ fn what_is_no_snapshot_is_not_taken_over() {
         (vec![(bytes(&snapshot[..snapshot.len() - 1]), None), (HandOver::End, None)], "no snapshot"),
         (vec![(bytes(&[99; 100]), None), (HandOver::End, None)], "version"),
         (vec![(bytes(snapshot), None)], "gone"),
-        (vec![(bytes(snapshot), file)], "file of no memory"),
+        (vec![(bytes(snapshot), file)], "where no memory is announced"),
         (vec![(memory, None)], "without its file"),
         // The successor does not see the ring's memory.
         (vec![(bytes(snapshot), None), (HandOver::End, None)], "not attached"),
@@ -424,7 +424,7 @@ fn a_worker_takes_over_first_of_all_or_not_and_a_worker_that_rests_is_told_nothi
     serves.submit_and_wait(&VERSION);
     let (_from, to) = Channel::pair().unwrap();
     serves.takes_over_from(&to);
-    serves.expect_lost("where one is");
+    serves.expect_lost("that has one");
     serves.end();
     let nobody = Peer::start();
     nobody.channel.send(&ToWorker::TakeOver, None).unwrap();

@@ -4,7 +4,7 @@
 //! The dead worker may have been taken over, so this is as hostile as a guest's stream: commands pass the decoder and all checks when they are executed
 //! again.
 
-use super::snapshot::{CacheParts, Snapshot, broken};
+use super::snapshot::{CacheParts, Snapshot};
 use crate::worker::at_rest::{AtRest, RingAtRest};
 use crate::worker::journal::VIRTQUEUE;
 use crate::worker::reply::ReplyPlace;
@@ -105,7 +105,7 @@ fn unread(error: &NoJournal) -> ContextLost {
 /// Brings a ring to where its last log says that it was.
 fn place(rings: &mut [RingAtRest], log: &Logged, logs: &[Logged]) -> Result<(), ContextLost> {
     let ring = rings.iter_mut().find(|ring| ring.id == log.of);
-    let ring = ring.ok_or_else(|| broken("a journal of a ring that is not in the snapshot"))?;
+    let ring = ring.ok_or_else(|| ContextLost::broken("a journal of a ring that is not in the snapshot"))?;
     if logs.iter().any(|other| other.of == log.of && other.before > log.before) {
         return Ok(());
     }
@@ -134,10 +134,11 @@ fn bring_up(
         let mut reader = Reader::new(&bytes, &arena);
         let header = Header::decode(&mut reader)?;
         let Command::SubmitVirtqueueSeqnoMESA(submit) = Command::decode(header.number, &mut reader)? else {
-            return Err(broken("a command of the virtqueue that is in no journal"));
+            return Err(ContextLost::broken("a command of the virtqueue that is in no journal"));
         };
         let ring = rings.iter_mut().find(|ring| ring.id == submit.ring);
-        let ring = ring.ok_or_else(|| broken("a journal of a ring that is not in the snapshot"))?;
+        let ring =
+            ring.ok_or_else(|| ContextLost::broken("a journal of a ring that is not in the snapshot"))?;
         ring.virtqueue_seqno = ring.virtqueue_seqno.max(submit.seqno);
     }
     Ok(())

@@ -25,7 +25,7 @@ pub(super) enum LinkError {
     #[error("the other worker takes too long")]
     TooLong,
     /// The other worker sent bytes that are no message, or the system refuses.
-    #[error("the other worker cannot be heard")]
+    #[error("no message comes from the other worker")]
     Broken,
     /// The context has ended.
     #[error("the context has ended")]

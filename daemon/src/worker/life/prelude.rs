@@ -2,7 +2,7 @@
 
 use super::hand_over::{send_bytes, send_files};
 use super::link::Link;
-use super::snapshot::{BYTES_MAX, FILES_MAX, PreludePart, broken};
+use super::snapshot::{BYTES_MAX, FILES_MAX, PreludePart};
 use super::take_over::{Received, receive};
 use crate::ipc::HandOver;
 use crate::worker::allowance::Allowances;
@@ -24,7 +24,7 @@ pub(super) fn write<B: Backend>(
     link: &Link,
 ) -> Prelude {
     let (bytes, files, prelude) = written(context, &so_far, carry, allowances).unwrap_or_else(|why| {
-        log::debug!("nothing is made ahead: {why}");
+        log::debug!("the successor makes no objects ahead: {why}");
         (Vec::new(), Vec::new(), so_far)
     });
     let sent = send_files(link, &files).and_then(|()| send_bytes(link, &bytes));
@@ -67,10 +67,10 @@ pub(super) fn build<B: Backend>(
 ) -> Result<(), ContextLost> {
     let Received { files, bytes, incoming: None, journal: None } = receive(link, (BYTES_MAX, FILES_MAX))?
     else {
-        return Err(broken("contents or a journal ahead of their snapshot"));
+        return Err(ContextLost::broken("contents or a journal ahead of their snapshot"));
     };
     if files.iter().any(|(memory, _)| *memory != MemoryName::Unnamed) {
-        return Err(broken("memory that does not count as credit, ahead of its snapshot"));
+        return Err(ContextLost::broken("memory that does not count as credit, ahead of its snapshot"));
     }
     if bytes.is_empty() {
         return Ok(());

@@ -322,9 +322,11 @@ impl<B: Backend> Worker<B> {
                 self.write_checkpoint((checkpoint, number), fd);
             }
             ToWorker::KeepJournal => self.keep_journal(fd),
-            ToWorker::BuildPrelude => self.context.lose(&ContextLost::daemon("a prelude where a context is")),
+            ToWorker::BuildPrelude => {
+                self.context.lose(&ContextLost::daemon("a prelude for a worker that has a context"))
+            }
             ToWorker::TakeOver => {
-                self.context.lose(&ContextLost::daemon("a context to take over where one is"))
+                self.context.lose(&ContextLost::daemon("a context to take over for a worker that has one"))
             }
             // Handled before, or on arrival.
             ToWorker::GoOn
@@ -392,7 +394,7 @@ impl<B: Backend> Worker<B> {
             Some(link) => inbox.while_away(|| {
                 hand_over(context, (executor, left), (prelude, carry), allowances, *longest, &link)
             }),
-            None => Err(NotMovable::ever("a hand-over to nobody")),
+            None => Err(NotMovable::ever("a hand-over without its socket")),
         };
         match handed {
             Ok(()) => {

@@ -788,7 +788,7 @@ fn blobs_are_exported_and_refused_but_carry_no_streams() {
     assert!(export(31, 7, false).1.is_none());
     assert!(matches!(export(32, 8, true), (ToDevice::BlobRefused { .. }, None)));
     peer.submit(&set_reply(30, 0, 16), None);
-    peer.expect_lost("no shared memory");
+    peer.expect_lost("not shared memory");
     peer.end();
 }
 

@@ -20,7 +20,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use vulkan::snapshot::NotMovable;
 use vulkan::snapshot::step::{CacheData, Step};
-use vulkan::{Cause, ContextLost, InheritedError};
+use vulkan::{Cause, InheritedError};
 
 /// The bytes of a snapshot, at most.
 pub(super) const BYTES_MAX: usize = 512 << 20;
@@ -136,11 +136,6 @@ pub(super) enum SnapshotError {
     /// The bytes are those of another version of this program.
     #[error("a snapshot of another version")]
     OtherVersion,
-}
-
-/// The loss of a context whose predecessor has written something that cannot be taken over.
-pub(super) fn broken(what: &'static str) -> ContextLost {
-    ContextLost::from(InheritedError::Broken(what))
 }
 
 impl From<SnapshotError> for Cause {

@@ -3,7 +3,6 @@
 //! The kernel takes longer to clear a new page than a processor takes to fill it, and one processor copies slower than a GPU. So several threads copy
 //! each part.
 
-use super::snapshot::broken;
 use crate::worker::backend::Contents;
 use outside::HostMemory;
 use parking_lot::Mutex;
@@ -119,7 +118,7 @@ impl Contents for StoredContents {
             let store = self.store.lock();
             store.memory.clone().filter(|_| bytes.end <= store.came)
         };
-        let from = from.ok_or_else(|| broken("contents that never came"))?;
+        let from = from.ok_or_else(|| ContextLost::broken("contents that never came"))?;
         let (to, length) = (self.staging()?, bytes.end - bytes.start);
         self.begin(&Copy { from, from_at: bytes.start, to, to_at: staged_at, bytes: length })
     }
@@ -162,7 +161,7 @@ impl Store {
     /// They are not the next, or the host has not enough memory.
     fn room_for(&mut self, bytes: &Range<u64>, all: u64) -> Result<Arc<Mapping>, ContextLost> {
         if bytes.start != self.came || bytes.end > all {
-            return Err(broken("contents in another order"));
+            return Err(ContextLost::broken("contents in another order"));
         }
         self.look(bytes.end - bytes.start, all)?;
         let memory = match &self.memory {

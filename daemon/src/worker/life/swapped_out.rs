@@ -4,7 +4,6 @@
 //! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
 //! else than resources, or messages are left, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
 
-use super::snapshot::broken;
 use super::store::{Store, StoredContents};
 use crate::ipc::{Channel, ToDevice};
 use crate::worker::backend::{ARENA_KEPT, Backend, Contents};
@@ -162,7 +161,7 @@ impl Backend for SwappedOut {
     }
 
     fn replay(&self, _entries: &[&[u8]]) -> Result<(), ContextLost> {
-        Err(broken("a journal without a driver"))
+        Err(ContextLost::broken("a journal without a driver"))
     }
 
     fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
@@ -171,9 +170,9 @@ impl Backend for SwappedOut {
 
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
         match Step::contents_bytes(steps) {
-            Some(0) => return Err(broken("contents of no bytes")),
+            Some(0) => return Err(ContextLost::broken("contents of no bytes")),
             Some(bytes) if bytes > self.contents_max => {
-                return Err(broken("more contents than the context may have"));
+                return Err(ContextLost::broken("more contents than the context may have"));
             }
             _ => {}
         }

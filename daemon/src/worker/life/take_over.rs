@@ -3,7 +3,7 @@
 use super::contents::Incoming;
 use super::journal::Journal;
 use super::link::Link;
-use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot, broken};
+use super::snapshot::{BYTES_MAX, FILES_MAX, Snapshot};
 use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, ToDevice};
 use crate::worker::allowance::Allowances;
 use crate::worker::at_rest::{Begin, Left};
@@ -90,7 +90,7 @@ pub(super) fn take_over<B: Backend>(
     match (context.backend.contents(&snapshot.steps)?, incoming) {
         (Some(contents), Some(incoming)) => incoming.receive(contents, link)?,
         (None, None) => {}
-        _ => return Err(broken("a snapshot and its contents do not belong together")),
+        _ => return Err(ContextLost::broken("a snapshot and its contents do not belong together")),
     }
     log::debug!(
         "taken over: built up in {built:.1?}, {} entries of a journal included, complete after {:.1?}",
@@ -124,7 +124,10 @@ fn in_order(
         }
         Some(Arc::clone(file))
     };
-    named.iter().map(|memory| next(memory).ok_or_else(|| broken("memory without its file"))).collect()
+    named
+        .iter()
+        .map(|memory| next(memory).ok_or_else(|| ContextLost::broken("memory without its file")))
+        .collect()
 }
 
 /// Returns the messages that say what a successor has from its predecessor.
@@ -158,20 +161,20 @@ pub(super) fn receive(link: &Link, (bytes_max, files_max): (usize, usize)) -> Re
                 received.journal = Some((number, file));
             }
             (HandOver::End, None) => return Ok(received),
-            (HandOver::File { .. }, None) => return Err(broken("memory without its file")),
+            (HandOver::File { .. }, None) => return Err(ContextLost::broken("memory without its file")),
             (HandOver::Slots { .. }, _) => {
-                return Err(broken("slots without their file, or twice"));
+                return Err(ContextLost::broken("slots without their file, or twice"));
             }
             (HandOver::Journal { .. }, _) => {
-                return Err(broken("a journal without its file, or twice"));
+                return Err(ContextLost::broken("a journal without its file, or twice"));
             }
             (HandOver::Filled | HandOver::Emptied, _) => {
-                return Err(broken("contents ahead of their snapshot"));
+                return Err(ContextLost::broken("contents ahead of their snapshot"));
             }
             (HandOver::Bytes(_) | HandOver::End, Some(_)) => {
-                return Err(broken("a file of no memory"));
+                return Err(ContextLost::broken("a file where no memory is announced"));
             }
-            _ => return Err(broken("a snapshot that is too large")),
+            _ => return Err(ContextLost::broken("a snapshot that is too large")),
         }
     }
 }

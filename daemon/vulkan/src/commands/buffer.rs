@@ -29,7 +29,9 @@ fn addressed<'a>(
     const FLAG: u32 = venus::BufferCreateFlags::DEVICE_ADDRESS_CAPTURE_REPLAY.0;
     let replays = device.replays_addresses && buffers::has_address(info);
     if address.is_some() && !replays {
-        return Err(InheritedError::Broken("a snapshot has an address for a buffer without one").into());
+        return Err(
+            InheritedError::Broken("a snapshot gives an address to a buffer that can have none").into()
+        );
     }
     let chosen = |next: &ChainStruct<'_>| {
         let old = matches!(next, ChainStruct::BufferDeviceAddressCreateInfoEXT(_));

@@ -147,7 +147,7 @@ pub(crate) fn free_descriptor_sets<'a>(
         let Some(object) = call.context.objects.remove(*id)? else { continue };
         let set = object.state::<venus::DescriptorSet>()?;
         if !Arc::ptr_eq(&set.pool, &pool) {
-            log::debug!("a descriptor set is freed from a pool that it is not of");
+            log::debug!("a descriptor set is freed from another pool than its own");
             continue;
         }
         sets.live.remove(&object.raw);

@@ -212,11 +212,11 @@ pub(crate) fn get_device_queue2<'a>(
         _ => None,
     });
     let Some(ring_idx @ 1..=63) = ring_idx else {
-        return Err(Fault::rule("a queue without a ring_idx of 1 to 63"));
+        return Err(Fault::rule("a queue has no ring_idx between 1 and 63"));
     };
     let exists = device.has_queue(info.flags.0, info.queue_family_index, info.queue_index);
     if !exists {
-        return Err(Fault::rule("a queue that was not created"));
+        return Err(Fault::rule("a queue is asked for with which the device was not created"));
     }
     let host = vk::DeviceQueueInfo2::default()
         .flags(vk::DeviceQueueCreateFlags::from_raw(info.flags.0))

@@ -40,7 +40,7 @@ impl Needs {
         let bytes = if opaque { opaque_bytes(device, image, facts, region)? } else { Some(bytes) };
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         let bytes =
-            bytes.ok_or_else(|| Fault::invalid("a host image copy of more bytes than there can be"))?;
+            bytes.ok_or_else(|| Fault::invalid("a host image copy takes more bytes than there can be"))?;
         Ok(Self { image, bytes })
     }
 }
@@ -77,7 +77,7 @@ fn cut(call: &Call<'_>, there: usize, needed: usize) -> Fault {
     SAID.call_once(|| {
         log::warn!(
             "a copy between memory and an image is refused: the guest's driver has {there} of its {needed} bytes; \
-             Mesa before 26.2 counts too few for some formats"
+             Mesa before 26.2 sends too few for some formats"
         );
     });
     let result = vk::Result::ERROR_INITIALIZATION_FAILED;

@@ -50,7 +50,7 @@ pub(crate) fn enumerate_instance_layer_properties<'a>(
 }
 
 fn no_driver(refused: vk::Result) -> ContextLost {
-    DriverError::Fails { what: "the driver refuses an instance", result: refused.as_raw() }.into()
+    DriverError::fails("the driver refuses an instance", refused).into()
 }
 
 /// The description that a guest's program gives of itself, as the host's driver is told: drivers know some programs by name and serve them
@@ -140,7 +140,7 @@ fn bind_physical_device(
     let mut bound = instance.bound.lock();
     match bound.get(index) {
         Some(known) if *known == id && id.id() != 0 => return Ok(()),
-        Some(_) => return Err(Fault::rule("a physical device gets another name")),
+        Some(_) => return Err(Fault::rule("a physical device is given a second id")),
         None => {}
     }
     let physical =

@@ -77,7 +77,7 @@ pub enum StreamError {
     #[error("{0} is not offered by this device")]
     NotOffered(&'static str),
     /// No object has the id.
-    #[error("object {id} does not exist, wanted kind {}", wanted.0)]
+    #[error("object {id} does not exist; an object of kind {} is expected", wanted.0)]
     NoObject {
         /// The id in the command.
         id: u64,
@@ -85,7 +85,7 @@ pub enum StreamError {
         wanted: ObjectType,
     },
     /// The object of the id is of another kind.
-    #[error("object {id} is of kind {}, wanted {}", found.0, wanted.0)]
+    #[error("object {id} is of kind {}, but kind {} is expected", found.0, wanted.0)]
     OtherKind {
         /// The id in the command.
         id: u64,
@@ -104,7 +104,7 @@ pub enum StreamError {
     #[error("resource {0} is not attached")]
     NotAttached(ResourceId),
     /// The resource is memory of the driver.
-    #[error("resource {0} is no shared memory")]
+    #[error("resource {0} is not shared memory")]
     NotShared(ResourceId),
     /// Something does not lie where it has to.
     #[error("{0} outside {1}")]
@@ -217,7 +217,7 @@ pub enum DriverError {
     #[error("cannot load the Vulkan loader: {0}")]
     NoLoader(String),
     /// No driver makes an instance.
-    #[error("no Vulkan driver answers: {0}")]
+    #[error("no Vulkan driver makes an instance: {0}")]
     NoAnswer(vk::Result),
     /// The drivers do not tell what GPUs there are.
     #[error("the Vulkan drivers report no device: {0}")]
@@ -250,7 +250,7 @@ pub enum HostError {
         why: String,
     },
     /// The system refuses memory for the contents of a context that is swapped out, and says why.
-    #[error("the system refuses {} of memory for its contents ({why}): max-worker-data may be too low", Bytes(*bytes))]
+    #[error("the system refuses {} of memory for the context's contents ({why}): max-worker-data may be too low", Bytes(*bytes))]
     NoMemory {
         /// Bytes of all contents.
         bytes: u64,
@@ -269,6 +269,13 @@ pub enum HostError {
         /// Bytes of all contents.
         of: u64,
     },
+}
+
+impl DriverError {
+    /// The error of a call that has to succeed and fails.
+    pub fn fails(what: &'static str, why: vk::Result) -> Self {
+        Self::Fails { what, result: why.as_raw() }
+    }
 }
 
 impl HostError {
@@ -307,7 +314,7 @@ pub enum InheritedError {
     #[error("{0}")]
     Lacking(&'static str),
     /// The driver gives a buffer another address.
-    #[error("buffer {0} has another address than before")]
+    #[error("buffer {0} gets another address than it had")]
     OtherAddress(u64),
     /// An object was there before and cannot be made again.
     #[error("object {id} of kind {} could not be made again", kind.0)]
@@ -318,10 +325,10 @@ pub enum InheritedError {
         kind: ObjectType,
     },
     /// A property of the GPU is not as it was.
-    #[error("the GPU is unlike that before: its {0} differ")]
+    #[error("the GPU is unlike the one before: its {0} differ")]
     OtherGpu(&'static str),
-    /// A journal ends with something that nothing can repeat.
-    #[error("a journal cannot be done again: {0}")]
+    /// A journal contains a command that no successor can repeat.
+    #[error("a journal cannot be replayed: {0}")]
     Unrepeatable(&'static str),
     /// Something fails that did not fail before.
     #[error("{what}: {}", words(*result))]

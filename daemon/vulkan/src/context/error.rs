@@ -32,6 +32,12 @@ impl ContextLost {
         Cause::Daemon(what).into()
     }
 
+    /// The loss by data that a predecessor has written and that cannot be taken over.
+    #[cold]
+    pub fn broken(what: &'static str) -> Self {
+        InheritedError::Broken(what).into()
+    }
+
     /// The outcome of a command whose wait was interrupted. The context goes on: the command is executed again from its start.
     pub fn interruption() -> Self {
         Self(None)

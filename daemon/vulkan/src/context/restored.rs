@@ -185,9 +185,11 @@ impl Restored {
 pub(crate) fn demand_given(address: Option<u64>, result: i32) -> Result<(), Fault> {
     let refused = result == vk::Result::ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS.as_raw();
     match address {
-        Some(_) if refused => {
-            Err(InheritedError::Fails { what: "the driver does not give an address again", result }.into())
+        Some(_) if refused => Err(InheritedError::Fails {
+            what: "the driver does not give an object the address that it had",
+            result,
         }
+        .into()),
         _ => Ok(()),
     }
 }

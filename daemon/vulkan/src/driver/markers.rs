@@ -86,7 +86,7 @@ impl Markers {
         self.has_failed.store(true, Ordering::Relaxed);
         if error == vk::Result::ERROR_DEVICE_LOST && !self.is_lost.swap(true, Ordering::Relaxed) {
             log::warn!(
-                "the host's driver has lost a device of this context (VK_ERROR_DEVICE_LOST): what it ran is not done"
+                "the host's driver has lost a device of this context (VK_ERROR_DEVICE_LOST): the work that it ran is not complete"
             );
         }
     }

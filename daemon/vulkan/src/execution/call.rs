@@ -94,7 +94,7 @@ impl<'a> Call<'a> {
     /// Notes that the command failed; unless the guest waits for its result, a later command tells the guest.
     pub(crate) fn note_failure(&self, result: i32) {
         if !self.heard {
-            self.context.journal.breaks("its program has to hear of a failure");
+            self.context.journal.breaks("its program has yet to hear of a failure");
             self.context.failures.note(result);
         }
     }

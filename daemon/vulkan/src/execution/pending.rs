@@ -94,7 +94,7 @@ impl Call<'_> {
                 is_told = true;
             }
             if is_blocked {
-                self.context.journal.breaks("a command was refused, as what it is about is in use");
+                self.context.journal.breaks("a command was refused, as its object is in use");
                 return Ok(false);
             }
             std::thread::sleep(LOOK_SELDOM);

@@ -42,7 +42,7 @@ impl Fence {
         let last = self.last.lock();
         match last.is_none_or(|place| device.has_completed(place)) {
             true => Ok(last),
-            false => Err(Fault::invalid("a fence is submitted that is in use")),
+            false => Err(Fault::invalid("a fence that is in use is submitted again")),
         }
     }
 

@@ -81,8 +81,7 @@ impl QueryFacts {
     ///
     /// The results are not those of queries of such a pool.
     pub fn keep(&self, first: u32, results: &[u64]) -> Result<(), ContextLost> {
-        let wrong =
-            || ContextLost::from(InheritedError::Broken("results that are not those of a query pool"));
+        let wrong = || ContextLost::from(InheritedError::Broken("results do not fit their query pool"));
         let words = self.result_words().filter(|words| *words > 0).ok_or_else(wrong)? as usize;
         let count = results.len() / words;
         let end = (first as usize).checked_add(count).filter(|end| *end <= self.count as usize);

@@ -108,7 +108,7 @@ impl Timelines {
     pub fn bind(&self, ring_idx: u8, queue: &Arc<dyn Timeline>) -> Result<(), Fault> {
         let mut timelines = self.0.lock();
         let slot = timelines.get_mut(usize::from(ring_idx));
-        let slot = slot.ok_or_else(|| Fault::rule("a queue with a ring_idx that there is not"))?;
+        let slot = slot.ok_or_else(|| Fault::rule("a queue with an unknown ring_idx"))?;
         if slot.as_ref().is_some_and(|bound| bound.strong_count() > 0) {
             return Err(Fault::rule("a queue with the ring_idx of another queue"));
         }

@@ -187,7 +187,7 @@ impl Lowering<'_> {
     /// A struct is in it twice: a driver may believe another of the two than the one that was checked.
     pub(crate) fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
         if has_repetition(chain) {
-            return Err(Fault::invalid("a struct is twice in a chain"));
+            return Err(Fault::invalid("a chain holds a struct twice"));
         }
         chain.iter().rev().try_fold(ptr::null(), |rest, next| {
             handle_types::link(next, rest, self).unwrap_or_else(|| lower_chain_struct(next, rest, self))
@@ -216,7 +216,7 @@ fn has_repetition(chain: Chain<'_>) -> bool {
 pub(crate) fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
     match value.is_known() {
         true => Ok(value.number()),
-        false => Err(Fault::invalid("a value that its enumeration does not have")),
+        false => Err(Fault::invalid("a value outside its enumeration")),
     }
 }
 

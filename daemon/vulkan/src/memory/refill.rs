@@ -67,7 +67,7 @@ pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
         if let Err(why) = copied {
             // The device may still read it. This process ends.
             std::mem::forget(refills);
-            return Err(failed("the device does not copy memory", why));
+            return Err(DriverError::fails("the device does not copy memory", why).into());
         }
     }
     context.given_up.free(refills);
@@ -86,16 +86,12 @@ fn made_anew(table: &Table, id: u64, file: &MemoryFile) -> Result<Refill, Contex
     let (serial, device, to) = found.ok_or(InheritedError::Object {
         kind: "memory",
         id,
-        is: "is not there, but a snapshot has its contents",
+        is: "does not exist, but a snapshot has its contents",
     })?;
-    let memory =
-        imported(&device, &to, file).map_err(|why| failed("the driver's memory cannot be imported", why))?;
+    let memory = imported(&device, &to, file)
+        .map_err(|why| DriverError::fails("the driver's memory cannot be imported", why))?;
     let from = Part { memory, kinds: OPAQUE_FD, ..to };
     Ok(Refill { memory: (venus::DeviceMemory(id), serial), device, from, to })
-}
-
-fn failed(what: &'static str, why: vk::Result) -> ContextLost {
-    ContextLost::from(DriverError::Fails { what, result: why.as_raw() })
 }
 
 /// Imports memory that is like this part.

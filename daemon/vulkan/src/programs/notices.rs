@@ -36,7 +36,7 @@ pub(crate) fn notice(
     (buffer, offset): Success,
 ) -> Result<vk::CommandBuffer, Fault> {
     if notices.made >= NOTICES_MAX {
-        return Err(Fault::rule("a lost device is used on and on"));
+        return Err(Fault::rule("a lost device is used for too many calls"));
     }
     notices.made += 1;
     let pool = match notices.pools.get(&family) {

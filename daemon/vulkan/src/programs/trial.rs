@@ -100,10 +100,10 @@ pub(crate) enum Failure {
     #[error("no buffer can be bound to it")]
     NoBuffer,
     /// The driver maps its memory in a way that was not seen.
-    #[error("its driver maps no device that could be caught")]
+    #[error("its driver maps memory in a way that cannot be traced to a device")]
     NotCaught,
-    /// The driver maps its memory out of something else than a device.
-    #[error("it is mapped out of no device")]
+    /// The driver maps its memory out of a file that is not a device.
+    #[error("its mapping is of no device")]
     NoDevice,
     /// No memory type takes the memory.
     #[error("no type takes it")]
@@ -112,7 +112,7 @@ pub(crate) enum Failure {
     #[error("the device's writes do not arrive")]
     NotWritten,
     /// The memory's contents are gone after it was handed over.
-    #[error("what was in it is not there any more")]
+    #[error("its contents are lost after the hand-over")]
     Lost,
 }
 

@@ -197,7 +197,7 @@ pub(crate) fn refuse_unfit(
     let command_buffer = call.subject(id)?;
     if !able.contains(command_buffer.pool.queue_flags) {
         return Err(Fault::rule(
-            "a command buffer is submitted to a queue that can do less than those of its family",
+            "a command buffer is submitted to a queue that can do less than those of the command buffer's family",
         ));
     }
     let mut recordings = command_buffer.pool.lock();
@@ -229,7 +229,11 @@ pub(crate) fn cmd_execute_commands<'a>(
         match (recording.state.stage, recording.state.spoilt, recording.state.secondary) {
             (_, Some(result), _) => return Err(Fault::Failed(result)),
             (Stage::Executable, None, true) => named.add_all(&recording.uses),
-            _ => return Err(Fault::invalid("vkCmdExecuteCommands with what is no executable secondary")),
+            _ => {
+                return Err(Fault::invalid(
+                    "vkCmdExecuteCommands with a command buffer that is no executable secondary one",
+                ));
+            }
         }
         named.add(&recording.usage);
         touched.add_all(&recording.state.touched);

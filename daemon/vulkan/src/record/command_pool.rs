@@ -21,7 +21,7 @@ pub(crate) fn create_command_pool<'a>(
         return Err(Fault::without("a description"));
     };
     if !device.has_family(info.queue_family_index) {
-        return Err(Fault::invalid("a command pool for a queue family that the device has no queue of"));
+        return Err(Fault::invalid("a command pool for a queue family of which the device has no queue"));
     }
     let queue_flags = device.physical.queue_flags(info.queue_family_index);
     let info = call.lowering().pointer(c.p_create_info)?;
@@ -126,8 +126,8 @@ pub(crate) fn free_command_buffers<'a>(
         let Some(object) = call.context.objects.remove(*id)? else { continue };
         let command_buffer = object.state::<venus::CommandBuffer>()?;
         if !Arc::ptr_eq(&command_buffer.pool, &pool) {
-            // It ends with its own pool.
-            log::debug!("a command buffer is freed from a pool that it is not of");
+            // The command buffer ends with its own pool.
+            log::debug!("a command buffer is freed from another pool than its own");
             continue;
         }
         recordings.remove(command_buffer);

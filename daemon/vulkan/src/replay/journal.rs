@@ -43,7 +43,7 @@ pub(crate) fn replay(context: &Context, entries: &[&[u8]]) -> Result<(), Context
     }
     match again::complete(context) {
         true => Ok(()),
-        false => Err(broken("a submission that had completed does not complete again")),
+        false => Err(ContextLost::broken("a submission that had completed does not complete again")),
     }
 }
 
@@ -68,7 +68,7 @@ fn one(context: &Context, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> R
         }
         Replay::Submits => submit(&call(), &command).map_err(within)?,
         Replay::Nothing => {}
-        Replay::Breaks => return Err(within(broken("a command that breaks a journal"))),
+        Replay::Breaks => return Err(within(ContextLost::broken("a command that breaks a journal"))),
     }
     Ok(own.len())
 }
@@ -79,16 +79,12 @@ fn submit(call: &Call<'_>, command: &Command<'_>) -> Result<(), ContextLost> {
     done(match command {
         Command::QueueSubmit(c) => again::queue_submit(call, c),
         Command::QueueSubmit2(c) => again::queue_submit2(call, c),
-        _ => Err(Fault::Lost(broken("a command that submits nothing"))),
+        _ => Err(Fault::Lost(ContextLost::broken("a command that submits nothing"))),
     })?;
     match again::settle(call.context) {
-        Standing::Going => Err(broken("a submission that had completed does not end")),
+        Standing::Going => Err(ContextLost::broken("a submission that had completed does not end")),
         Standing::Idle | Standing::Waits => Ok(()),
     }
-}
-
-fn broken(what: &'static str) -> ContextLost {
-    ContextLost::from(InheritedError::Broken(what))
 }
 
 /// Demands success.

@@ -236,14 +236,14 @@ fn an_address_of_what_has_none_or_that_the_driver_refuses_ends_the_context() {
     assert_eq!(changed(&world, &[], same), Ok(()));
     let reason =
         |early: &[_], change: &dyn Fn(&mut u64)| changed(&world, early, change).unwrap_err().to_string();
-    assert!(reason(&[(30, 1 << 40)], &same).contains("a buffer without one"));
-    assert!(reason(&[(30, 0)], &same).contains("a buffer without one"));
+    assert!(reason(&[(30, 1 << 40)], &same).contains("a buffer that can have none"));
+    assert!(reason(&[(30, 0)], &same).contains("a buffer that can have none"));
     assert!(reason(&[(31, 1 << 40)], &same).contains("memory without one"));
-    assert!(reason(&[(99, 1 << 40)], &same).contains("of what is not made"));
+    assert!(reason(&[(99, 1 << 40)], &same).contains("that it does not make"));
     assert!(reason(&[(20, 1 << 40)], &same).contains("too many addresses"));
-    assert!(reason(&[], &|address| *address += 1).contains("does not give an address again"));
-    // Both allocations cannot have one.
-    assert!(reason(&[], &|address| *address = 1 << 50).contains("does not give an address again"));
+    assert!(reason(&[], &|address| *address += 1).contains("does not give an object the address"));
+    // Both allocations cannot have the same address.
+    assert!(reason(&[], &|address| *address = 1 << 50).contains("does not give an object the address"));
     // The driver chooses.
     assert!(reason(&[], &|address| *address = 0).contains("another address"));
     let many: Vec<_> = (1000..=1000 + u64::from(null::LIMITS.objects as u32)).map(|id| (id, 0)).collect();

@@ -44,9 +44,12 @@ pub(super) fn save(
         let is_there = || handed_over.contains(&id) || has(object);
         let Some(memory) = private(object).filter(|_| !is_there()) else { continue };
         let bytes = memory.copied_bytes();
-        let bytes = bytes.ok_or_else(|| NotMovable::ever("there is memory for one image or buffer alone"))?;
+        let bytes = bytes
+            .ok_or_else(|| NotMovable::ever("it has memory that is dedicated to one image or buffer"))?;
         if object.device.as_ref().and_then(|device| device.own_queue()).is_none() {
-            return Err(NotMovable::ever("the device has no queue left on which its memory could be copied"));
+            return Err(NotMovable::ever(
+                "the device has no spare queue on which its memory could be copied",
+            ));
         }
         all.push((id, bytes));
     }
@@ -161,7 +164,9 @@ impl Contents {
             let device = &allocation.device;
             if self.staging_of(device).is_none() {
                 let staging = Staging::new(device, file, bytes);
-                self.staging.push(staging.map_err(|why| failed("pages for copies cannot be imported", why))?);
+                self.staging.push(
+                    staging.map_err(|why| DriverError::fails("pages for copies cannot be imported", why))?,
+                );
             }
         }
         Ok(())
@@ -246,11 +251,7 @@ impl Drop for Contents {
 }
 
 fn not_copied(why: vk::Result) -> ContextLost {
-    failed("the device does not copy memory", why)
-}
-
-fn failed(what: &'static str, why: vk::Result) -> ContextLost {
-    ContextLost::from(DriverError::Fails { what, result: why.as_raw() })
+    DriverError::fails("the device does not copy memory", why).into()
 }
 
 impl Allocation {

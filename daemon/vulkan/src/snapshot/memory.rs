@@ -48,7 +48,7 @@ pub(super) fn step(
             return exported(context, (id, object), memory, saved);
         }
         Some((_, Made::Private { .. })) => return Ok(None),
-        _ => return Err(NotMovable::ever("the driver holds memory that cannot be given away")),
+        _ => return Err(NotMovable::ever("the driver holds memory that cannot be passed on")),
     };
     let file = pages.file();
     let index = *known.entry(Arc::as_ptr(&file).addr()).or_insert_with(|| {
@@ -170,7 +170,7 @@ fn descriptor((id, object): (u64, &Object), memory: &Memory) -> Option<Arc<Memor
         return Some(Arc::clone(file));
     }
     let made = object.device.as_ref()?.exports.as_ref()?.export(object.raw);
-    let said = |why: &vk::Result| log::debug!("the driver gives memory {id} to no other: {why}");
+    let said = |why: &vk::Result| log::debug!("the driver does not export memory {id}: {why}");
     Some(Arc::new(MemoryFile::new(made.inspect_err(said).ok()?, Piece::uncounted())))
 }
 

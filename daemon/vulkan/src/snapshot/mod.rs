@@ -68,10 +68,10 @@ pub use saved::{Carry, NotMovable, Saved, SavedFile};
 /// Something of it cannot be had again by a successor.
 pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
     if !context.retired.flush_idle() {
-        return Err(NotMovable::for_now("what the program has destroyed is in use"));
+        return Err(NotMovable::for_now("objects that the program has destroyed are in use"));
     }
     if context.retired.is_lending() {
-        return Err(NotMovable::ever("the driver's own memory is shown to the guest"));
+        return Err(NotMovable::ever("the guest sees memory of the driver's own"));
     }
     context.pool.flush();
     if carry != Carry::Deposited {
@@ -80,7 +80,7 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
     }
     context.timelines.all().iter().for_each(|queue| queue.refresh());
     if context.journal.has_failed() {
-        return Err(NotMovable::ever("the driver has lost a device of it"));
+        return Err(NotMovable::ever("the driver has lost a device of the context"));
     }
     let mut saved = Saved { carry, ..Saved::default() };
     objects::save(context, prelude, &mut saved)?;

@@ -165,7 +165,8 @@ pub(super) fn with_lineage<'t>(
     let (mut needs, mut at) = (Vec::new(), 0);
     while at < wanted.len() {
         let made_of = wanted[at].usage.made_of();
-        let made_of = made_of.ok_or_else(|| NotMovable::for_now("objects were made of others on and on"))?;
+        let made_of =
+            made_of.ok_or_else(|| NotMovable::for_now("too many objects were made of one another"))?;
         for usage in made_of.into_iter().filter(|usage| !there.contains(&Arc::as_ptr(usage))) {
             let needed = match known.get(&Arc::as_ptr(&usage)) {
                 Some(needed) => *needed,
@@ -190,7 +191,7 @@ fn demand_bound(table: &Table, needed: &Wanted<'_>) -> Result<(), NotMovable> {
         (ObjectType::BUFFER | ObjectType::IMAGE, None) => false,
         _ => true,
     };
-    if is_bound { Ok(()) } else { Err(NotMovable::for_now("there is a view of memory that was freed")) }
+    if is_bound { Ok(()) } else { Err(NotMovable::for_now("a view shows memory that was freed")) }
 }
 
 /// Returns the objects that are alive, in the order of their creation.
@@ -233,7 +234,7 @@ fn remains<'t>(usage: Arc<Usage>, device: u64) -> Result<Wanted<'t>, NotMovable>
     let found =
         usage.with_remains(|left| (left.id, left.kind, left.created_by.to_vec(), left.created_by.command()));
     let (id, kind, bytes, command) =
-        found.ok_or_else(|| NotMovable::for_now("something was destroyed while others were made of it"))?;
+        found.ok_or_else(|| NotMovable::for_now("an object was destroyed while others were made of it"))?;
     Ok(Wanted { id, kind, usage, bytes: bytes.into(), command, object: None, device })
 }
 

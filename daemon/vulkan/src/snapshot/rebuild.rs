@@ -58,7 +58,9 @@ pub(crate) fn rebuild_ahead(
     let table = context.objects.read();
     let is_missing = |id: u64| table.get(venus::DeviceMemory(id)).is_err();
     if steps.iter().filter_map(Step::handed_over).any(is_missing) {
-        return Err(InheritedError::Lacking("memory of the program could not be had a second time").into());
+        return Err(
+            InheritedError::Lacking("there is no memory for a second copy of the program's memory").into()
+        );
     }
     drop(table);
     refill::import_all(context)?;
@@ -83,9 +85,9 @@ fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Res
 fn all_is_used(context: &Context) -> Result<(), ContextLost> {
     match context.restored.clear() {
         true => Ok(()),
-        false => {
-            Err(broken("a snapshot has memory or addresses of what is not made, or memory without contents"))
-        }
+        false => Err(ContextLost::broken(
+            "a snapshot has memory or addresses for objects that it does not make, or memory without contents",
+        )),
     }
 }
 
@@ -101,41 +103,43 @@ fn take(
         Step::Memory { id, file, size, address, shown } => {
             let file = files
                 .get(*file as usize)
-                .ok_or_else(|| broken("a snapshot names a file that it does not have"))?;
+                .ok_or_else(|| ContextLost::broken("a snapshot names a file that it does not have"))?;
             let memory =
                 RestoredMemory { file: Arc::clone(file), size: *size, address: *address, shown: *shown };
             let added = context.restored.add(*id, memory, context.env.limits.objects);
-            added.then_some(()).ok_or_else(|| broken("a snapshot has too much memory"))
+            added.then_some(()).ok_or_else(|| ContextLost::broken("a snapshot has too much memory"))
         }
         Step::Replayed { id, address } => {
             let added = context.restored.add_address(*id, *address, context.env.limits.objects);
-            added.then_some(()).ok_or_else(|| broken("a snapshot has too many addresses"))
+            added.then_some(()).ok_or_else(|| ContextLost::broken("a snapshot has too many addresses"))
         }
         Step::Filled { id } => {
             let added = context.restored.add_filled(*id, context.env.limits.objects);
-            added.then_some(()).ok_or_else(|| broken("a snapshot has too much memory"))
+            added.then_some(()).ok_or_else(|| ContextLost::broken("a snapshot has too much memory"))
         }
         Step::Exported { .. } if !context.restored.is_at_home() => Err(InheritedError::Lacking(
-            "the driver is another one than before, and cannot have its memory: try again",
+            "the driver is another one than before, and cannot take over its memory: try again",
         )
         .into()),
         Step::Exported { id, file } => {
             let file = files
                 .get(*file as usize)
-                .ok_or_else(|| broken("a snapshot names a file that it does not have"))?;
+                .ok_or_else(|| ContextLost::broken("a snapshot names a file that it does not have"))?;
             let added = context.restored.add_exported(*id, Arc::clone(file), context.env.limits.objects);
-            added.then_some(()).ok_or_else(|| broken("a snapshot has too much memory"))
+            added.then_some(()).ok_or_else(|| ContextLost::broken("a snapshot has too much memory"))
         }
-        Step::CacheData(data) => {
-            brought::take(context, data).then_some(()).ok_or_else(|| broken("a snapshot has too many caches"))
-        }
+        Step::CacheData(data) => brought::take(context, data)
+            .then_some(())
+            .ok_or_else(|| ContextLost::broken("a snapshot has too many caches")),
         Step::Failed { result: 0, .. } | Step::Unusable { result: 0, .. } => {
-            Err(broken("a snapshot has a failure that is a success"))
+            Err(ContextLost::broken("a snapshot names a success as the result of a failure"))
         }
         Step::Failed { id, kind, result } => context.objects.insert_failed(*id, ObjectType(*kind), *result),
         Step::Unusable { id, kind, result } => {
             let there = context.objects.fail_as(*id, ObjectType(*kind), *result);
-            there.then_some(()).ok_or_else(|| broken("a snapshot names an object that is not there"))
+            there
+                .then_some(())
+                .ok_or_else(|| ContextLost::broken("a snapshot names an object that is not there"))
         }
         Step::Fence { id, signalled } => {
             settled(context, arena, cancel, |call| restore::set_fence(call, venus::Fence(*id), *signalled))
@@ -156,12 +160,7 @@ fn take(
     }
 }
 
-/// A snapshot that makes no sense, or that does not come up as it was.
-fn broken(what: &'static str) -> ContextLost {
-    ContextLost::from(InheritedError::Broken(what))
-}
-
-/// Does something for which a command would have to be there; a failure ends the context.
+/// Runs `does` with a call for which there is no command; a failure ends the context.
 fn settled(
     context: &Context,
     arena: &Arena,
@@ -169,9 +168,10 @@ fn settled(
     does: impl FnOnce(&Call<'_>) -> Result<(), Fault>,
 ) -> Result<(), ContextLost> {
     does(&Call::new(context, arena, &[], cancel, false)).map_err(|fault| match fault {
-        Fault::Failed(result) => {
-            ContextLost::from(InheritedError::Fails { what: "an object does not become as it was", result })
-        }
+        Fault::Failed(result) => ContextLost::from(InheritedError::Fails {
+            what: "an object cannot be brought into the state that it had",
+            result,
+        }),
         Fault::Lost(lost) => lost,
     })
 }
@@ -209,6 +209,6 @@ fn compare(context: &Context, all: &[(u64, i32)]) -> Result<(), ContextLost> {
     }
     match table.count() == all.len() {
         true => Ok(()),
-        false => Err(broken("there are objects that were not there before")),
+        false => Err(ContextLost::broken("the rebuilt context has objects that the snapshot does not list")),
     }
 }

@@ -34,7 +34,9 @@ pub(super) fn save(
         if let Step::Commands(commands) = &step
             && available.are_copied_by(commands, &mut arena)?
         {
-            return Err(NotMovable::for_now("a recording copies results of queries that others have made"));
+            return Err(NotMovable::for_now(
+                "a recording copies results of queries that another recording has made",
+            ));
         }
         match recording.state.secondary {
             true => steps.push(step),
@@ -58,7 +60,9 @@ fn step(recording: &Recording) -> Result<Option<Step>, NotMovable> {
     }
     match recording.commands.bytes() {
         Some(commands) => Ok(Some(Step::Commands(commands.to_vec()))),
-        None => Err(NotMovable::for_now("recordings of more bytes than are kept (limit: recording_bytes)")),
+        None => Err(NotMovable::for_now(
+            "limit recording_bytes reached: its recordings have more bytes than are kept",
+        )),
     }
 }
 

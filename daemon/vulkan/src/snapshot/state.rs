@@ -66,7 +66,7 @@ fn semaphore(at: &At<'_>, arena: &mut Arena, steps: &mut Vec<Step>) -> Result<()
         Semaphore::Binary(true) => steps.push(Step::Signalled { id: at.id }),
         Semaphore::Pending => return Err(NotMovable::for_now("a semaphore is about to be signalled")),
         Semaphore::Timeline(None) => {
-            return Err(NotMovable::ever("the driver does not say how far a timeline is"));
+            return Err(NotMovable::ever("the driver does not tell the value of a timeline semaphore"));
         }
         Semaphore::Timeline(Some(value)) if value > initial(at.object, arena)? => {
             let info = venus::SemaphoreSignalInfo { p_next: &[], semaphore: venus::Semaphore(at.id), value };
@@ -102,7 +102,7 @@ fn event(at: &At<'_>, arena: &mut Arena, steps: &mut Vec<Step>) -> Result<(), No
     })?;
     if device_only {
         return Err(NotMovable::ever(
-            "the driver does not say whether an event is set that only the GPU sees",
+            "the driver does not tell whether an event that only the GPU sees is set",
         ));
     }
     // SAFETY: device and event are live, and the host may ask for the event.

@@ -119,7 +119,7 @@ pub(super) fn undone(command: &Command<'_>, gone: &[u64]) -> Result<Vec<u8>, Not
             let all = gone.iter().map(|id| destruction(ObjectType::PIPELINE, device.0, *id));
             Ok(all.collect::<Result<Vec<_>, _>>()?.concat())
         }
-        _ => Err(NotMovable::ever("some of what one command made is gone")),
+        _ => Err(NotMovable::ever("some of the objects that one command made are destroyed")),
     }
 }
 

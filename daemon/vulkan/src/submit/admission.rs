@@ -4,7 +4,7 @@ use super::fences::Fences;
 use super::held_queue::{Entry, Held, HeldQueue, HeldSubmit, Part};
 use super::order::batches::Group;
 use super::order::host::Host;
-use super::order::queue_order::{Calling, Dispatch, Order, to_destroyed_device};
+use super::order::queue_order::{Calling, Dispatch, QueueOrder, to_destroyed_device};
 use super::order::submissions::Few;
 use super::watcher::Watcher;
 use crate::context::cause::DriverError;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 /// The gate and the held queue before one queue.
 pub(super) struct Admission {
     gate: Arc<Gate>,
-    order: Arc<Order>,
+    order: Arc<QueueOrder>,
     fences: Arc<Fences>,
     /// The held queue, locked while submissions get their numbers, so that they are pending in that order.
     held: Ranked<HELD_QUEUE, HeldQueue>,
@@ -31,7 +31,7 @@ pub(super) struct Admission {
 
 impl Admission {
     /// Begins for a queue whose submissions pass `gate`.
-    pub(super) fn new(gate: &Arc<Gate>, order: &Arc<Order>, fences: &Arc<Fences>) -> Arc<Self> {
+    pub(super) fn new(gate: &Arc<Gate>, order: &Arc<QueueOrder>, fences: &Arc<Fences>) -> Arc<Self> {
         let admission = Arc::new(Self {
             gate: Arc::clone(gate),
             order: Arc::clone(order),

@@ -1,6 +1,6 @@
 //! Fences of the guest's kernel: each is answered when all that was submitted to a queue before has ended.
 
-use super::order::queue_order::Order;
+use super::order::queue_order::QueueOrder;
 use super::order::submission::Awaited;
 use super::threads::{self, Waiting};
 use crate::logical::device::Device;
@@ -12,7 +12,7 @@ use waiting::tunables;
 
 /// The fences of one queue.
 pub(super) struct Fences {
-    order: Arc<Order>,
+    order: Arc<QueueOrder>,
     waiting: Waiting<Pending>,
 }
 
@@ -23,7 +23,7 @@ struct Pending {
 
 impl Fences {
     /// Creates the fences of a queue.
-    pub(super) fn new(order: Arc<Order>) -> Arc<Self> {
+    pub(super) fn new(order: Arc<QueueOrder>) -> Arc<Self> {
         Arc::new(Self { order, waiting: Waiting::new() })
     }
 
@@ -53,7 +53,7 @@ impl Fences {
     }
 }
 
-fn wait_in_order(device: &Device, order: &Order, pending: &Receiver<Pending>) {
+fn wait_in_order(device: &Device, order: &QueueOrder, pending: &Receiver<Pending>) {
     let mut habit = Habit::new(tunables().look.queue_max, tunables().look);
     for Pending { last, done } in pending {
         if let Some(marker) = order.marker_of(device, &last) {

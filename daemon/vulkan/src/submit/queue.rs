@@ -12,7 +12,7 @@ use super::admission::Admission;
 use super::fences::Fences;
 use super::held_queue::HeldSubmit;
 use super::order::batches::{Group, Groups};
-use super::order::queue_order::{Calling, Order, Submit};
+use super::order::queue_order::{Calling, QueueOrder, Submit};
 use super::prepare::{Prepared, mark};
 use crate::context::cancel::Cancel;
 use crate::context::error::{ContextLost, Fault};
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 pub struct Queue {
     /// The queue's family.
     pub family: u32,
-    order: Arc<Order>,
+    order: Arc<QueueOrder>,
     fences: Arc<Fences>,
     admission: Option<Arc<Admission>>,
 }
@@ -104,7 +104,7 @@ impl Queue {
         family: u32,
         ring_idx: u8,
     ) -> Arc<Self> {
-        let order = Arc::new(Order::new(context, device, handle, family, ring_idx));
+        let order = Arc::new(QueueOrder::new(context, device, handle, family, ring_idx));
         let fences = Fences::new(Arc::clone(&order));
         let admission = order.gate().map(|gate| Admission::new(gate, &order, &fences));
         Arc::new(Self { family, order, fences, admission })
@@ -116,8 +116,9 @@ impl Queue {
     ///
     /// It has asked for none, or the device is being destroyed.
     pub(super) fn first_of(context: &Context, device: &Device) -> Result<Arc<Self>, Fault> {
-        let id =
-            device.first_queue().ok_or_else(|| Fault::invalid("a queue is used of a device without one"))?;
+        let id = device
+            .first_queue()
+            .ok_or_else(|| Fault::invalid("a queue is used of a device that has none"))?;
         let queue = context.objects.read().get(id)?.shared::<venus::Queue>()?;
         match std::ptr::eq(device, Arc::as_ptr(&queue.device()?)) {
             true => Ok(queue),
@@ -134,8 +135,8 @@ impl Queue {
         self.order.device()
     }
 
-    /// Returns what calls the driver.
-    pub(super) fn order(&self) -> &Order {
+    /// Returns the queue's order, which calls the driver.
+    pub(super) fn order(&self) -> &QueueOrder {
         &self.order
     }
 
@@ -303,7 +304,8 @@ fn decode<'b, C: Submitting>(bytes: &'b [u8], arena: &'b Arena) -> Result<C::On<
     let mut reader = Reader::with_limits(bytes, arena, Limits::default());
     let header = Header::decode(&mut reader).map_err(ContextLost::from)?;
     let command = venus::Command::decode(header.number, &mut reader).map_err(ContextLost::from)?;
-    C::of(command).ok_or_else(|| ContextLost::daemon("a submission that changed").into())
+    C::of(command)
+        .ok_or_else(|| ContextLost::daemon("a submission is not the same when it is decoded again").into())
 }
 
 /// Calls `submit` with some of the batches at `batches`, with stamps around them.

@@ -95,7 +95,7 @@ pub(crate) fn signal(call: &Call<'_>, id: venus::Semaphore) -> Result<(), Fault>
     let (signal, device) = found(&call.context.objects.read(), id)?;
     if !matches!(*signal.lock(), Signal::Binary(None)) {
         return Err(InheritedError::Broken(
-            "a semaphore is signalled that is no binary one, or is signalled already",
+            "a semaphore to be signalled is not binary, or is signalled already",
         )
         .into());
     }

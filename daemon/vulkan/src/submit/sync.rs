@@ -237,7 +237,7 @@ pub(crate) fn import_semaphore_resource_mesa<'a>(
         return Err(Fault::without("a semaphore"));
     };
     if info.resource_id != 0 {
-        return Err(Fault::rule("a semaphore payload from a resource"));
+        return Err(Fault::rule("a semaphore payload is imported from a resource"));
     }
     signal(call, &device, info.semaphore)?;
     Ok(venus::ImportSemaphoreResourceMESAReply {})

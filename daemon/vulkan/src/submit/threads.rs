@@ -53,7 +53,7 @@ impl<T> Waiting<T> {
 /// leave the guest waiting for ever.
 pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::Builder::new().name(name.into()).spawn(run).unwrap_or_else(|error| {
-        log::error!("worker ends: no thread ({error}): see --max-tasks, and TasksMax= of the unit");
+        log::error!("the worker ends, as it cannot start a thread ({error}): see --max-tasks, and TasksMax= of the unit");
         std::process::abort()
     })
 }

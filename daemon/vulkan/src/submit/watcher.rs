@@ -1,6 +1,6 @@
 //! The thread that waits for submissions of one queue while the gate wants to know of their ends at once.
 
-use super::order::queue_order::Order;
+use super::order::queue_order::QueueOrder;
 use super::order::submission::Awaited;
 use super::order::submissions::Watched;
 use super::threads::{self, Waiting};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 /// The watcher of one queue.
 pub(super) struct Watcher {
-    order: Arc<Order>,
+    order: Arc<QueueOrder>,
     waiting: Waiting<Awaited>,
 }
 
 impl Watcher {
-    /// Begins for a queue that has nothing to watch.
-    pub(super) fn new(order: Arc<Order>) -> Self {
+    /// Begins for a queue that has no submission to watch.
+    pub(super) fn new(order: Arc<QueueOrder>) -> Self {
         Self { order, waiting: Waiting::new() }
     }
 
@@ -38,9 +38,9 @@ impl Watcher {
     }
 }
 
-/// Waits for the submissions that arrive, and for those that have to be watched behind them. One is watched at a time: a guest's fence cannot be
-/// reset while its submission is.
-fn watch_all(device: &Device, order: &Order, arriving: &Receiver<Awaited>) {
+/// Waits for the submissions that arrive, and for those that have to be watched after them. Only one is watched at a time: a guest's fence cannot
+/// be reset while its submission is watched.
+fn watch_all(device: &Device, order: &QueueOrder, arriving: &Receiver<Awaited>) {
     let mut following = None;
     while let Some(awaited) = following.take().or_else(|| arriving.recv().ok()) {
         if let Some(marker) = order.marker_of(device, &awaited) {
@@ -54,7 +54,7 @@ fn watch_all(device: &Device, order: &Order, arriving: &Receiver<Awaited>) {
 }
 
 /// Returns the submission to be watched next, if the driver has any and none is watched.
-fn next(order: &Order) -> Option<Awaited> {
+fn next(order: &QueueOrder) -> Option<Awaited> {
     let gate = order.gate()?;
     // With a lease the driver has more than a moment's work, and there is room for more when some of it is over.
     let which = match (gate.is_traced(), gate.is_open()) {

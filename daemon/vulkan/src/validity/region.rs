@@ -101,7 +101,7 @@ fn demand_in_memory(image: &ImageFacts, region: &Region, offset: venus::Offset3D
     demand(layers.aspect_mask.0.is_power_of_two(), "a region of several aspects at once")?;
     let (_, block) = aspect(image, layers);
     let bytes = region_bytes(block, region, image.layers_of(layers));
-    bytes.ok_or_else(|| Fault::invalid("a region of more bytes than there can be"))
+    bytes.ok_or_else(|| Fault::invalid("a region has more bytes than there can be"))
 }
 
 /// Demands that a copy by the host between memory and an image lies in the image, which was made for such copies; returns how many bytes of

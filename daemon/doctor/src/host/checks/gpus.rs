@@ -45,7 +45,7 @@ fn broken(facts: &Facts, driver: &Driver) -> Option<String> {
         Err(NoLibrary::NoManifest) => Some(format!("there is no {manifest}")),
         Err(NoLibrary::Malformed) => Some(format!("{manifest} is malformed")),
         Err(NoLibrary::Missing(Missing::Absent)) => {
-            Some(format!("{manifest} names {}, which is not there", driver.name))
+            Some(format!("{manifest} names {}, which does not exist", driver.name))
         }
         // Systems with libraries of two kinds of processor have these.
         Err(NoLibrary::Missing(Missing::Foreign)) => None,
@@ -150,7 +150,7 @@ pub(super) fn nvidia(facts: &Facts) -> Finding {
                 "kernel module {module} does not fit the libraries, which are of {}: the driver was upgraded under a running system",
                 nvidia.libraries.join(", ")
             ),
-            "reboot, or end all that uses the GPU and: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
+            "reboot, or end all programs that use the GPU and run: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
         );
     }
     if !nvidia.has_node {
@@ -201,10 +201,7 @@ pub(super) fn gpus(facts: &Facts) -> Vec<Finding> {
             return vec![Finding::skipped(CHECK, "there is no driver to ask")];
         }
         Err(_) if !found_nothing(facts) => {
-            return vec![Finding::skipped(
-                CHECK,
-                "the sandbox, in which drivers are asked, has to be put right first",
-            )];
+            return vec![Finding::skipped(CHECK, "repair the sandbox first: drivers are asked inside it")];
         }
         Err(reason) => {
             return vec![Finding::fault(

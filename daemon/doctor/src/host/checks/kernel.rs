@@ -19,10 +19,12 @@ pub(super) fn sandbox(facts: &Facts) -> Finding {
             format!("the process that starts workers does not start: {reason}"),
             "look at the limits on processes (ulimit -u, TasksMax=) and whether /proc is mounted",
         ),
-        Sandbox::Tried { lacks, .. } if lacks.is_empty() => Finding::ok(CHECK, "the system offers all of it"),
+        Sandbox::Tried { lacks, .. } if lacks.is_empty() => {
+            Finding::ok(CHECK, "the system offers all parts of the sandbox")
+        }
         Sandbox::Tried { lacks, strict } => {
             let reason = format!("the system lacks: {}", lacks.join(", "));
-            let remedy = format!("{}; --sandbox=degraded goes without", remedy(facts, lacks));
+            let remedy = format!("{}; --sandbox=degraded does without", remedy(facts, lacks));
             Finding::unless_minor(*strict, CHECK, reason, remedy)
         }
     }
@@ -63,7 +65,7 @@ pub(super) fn landlock(facts: &Facts) -> Finding {
         ),
         version if version < LANDLOCK => Finding::ok(
             CHECK,
-            format!("version {version}; from {LANDLOCK} on (Linux 6.12) it does all that is asked of it"),
+            format!("version {version}; version {LANDLOCK} (Linux 6.12) has all that the daemon uses"),
         ),
         version => Finding::ok(CHECK, format!("version {version} or newer")),
     }
@@ -118,7 +120,7 @@ pub(super) fn descriptors(facts: &Facts) -> Finding {
     let Descriptors { limit, wanted, left } = facts.given.descriptors;
     let remedy = "LimitNOFILE=524288 in the unit, or `ulimit -Hn 524288` as root before the start";
     match left {
-        0 => Finding::fault(CHECK, format!("{limit} open files leave a guest nothing"), remedy),
+        0 => Finding::fault(CHECK, format!("a limit of {limit} open files leaves a guest nothing"), remedy),
         _ if left < wanted => Finding::warning(
             CHECK,
             format!("{limit} open files leave a guest {left} of {wanted} resources"),

@@ -124,7 +124,7 @@ pub(super) fn clashes(facts: &Facts) -> Finding {
         .iter()
         .find(|socket| socket.is_served || socket.file.as_ref().is_some_and(occupied))
     {
-        None => Finding::ok(CHECK, "no other process is at the sockets of the configured VMs"),
+        None => Finding::ok(CHECK, "no other process serves the sockets of the configured VMs"),
         Some(socket) if socket.is_served => Finding::fault(
             CHECK,
             format!("another process serves {}", socket.path.display()),

@@ -110,7 +110,7 @@ pub(super) fn socket(facts: &Facts) -> Finding {
         Some((true, file)) => match &facts.vmm_user {
             None => Finding::ok(
                 CHECK,
-                format!("a process listens at {path}; --vmm-user tells whether a VMM may connect"),
+                format!("a process listens at {path}; give --vmm-user to check whether a VMM may connect"),
             ),
             Some((name, None)) => Finding::fault(
                 CHECK,

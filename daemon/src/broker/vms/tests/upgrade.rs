@@ -5,7 +5,7 @@ use crate::broker::control::Answer;
 use crate::broker::upgrade::passing::Inherited;
 use crate::broker::upgrade::rehearsal::Program;
 use crate::broker::upgrade::{Stage, Upgrading};
-use crate::broker::vms::state::{Predecessor, State};
+use crate::broker::vms::state::{BrokerState, Predecessor};
 use crate::ipc::RoomState;
 use config::Amount;
 use std::os::fd::IntoRawFd;
@@ -25,7 +25,7 @@ impl World {
 
     /// Another broker takes this one's place.
     fn follow(&mut self) {
-        let (state, descriptors) = State::of_text(&self.written()).unwrap();
+        let (state, descriptors) = BrokerState::of_text(&self.written()).unwrap();
         let before = Predecessor { state, inherited: Inherited::all(descriptors).unwrap() };
         self.broker = Broker::resume(before, no_file()).unwrap();
         self.now = page_clock();
@@ -122,7 +122,7 @@ fn a_vm_of_which_something_is_missing_costs_no_other_vm_anything() {
     let mut world = world();
     connected(&mut world);
     let gates = [(0, 3), (1, 5)].map(|(vm, ctx_id)| world.begin(vm, ctx_id));
-    let (mut state, descriptors) = State::of_text(&world.written()).unwrap();
+    let (mut state, descriptors) = BrokerState::of_text(&world.written()).unwrap();
     state.vms[0].contexts[0].places[0].page = -1;
     let before = Predecessor { state, inherited: Inherited::all(descriptors).unwrap() };
     world.broker = Broker::resume(before, no_file()).unwrap();
@@ -160,10 +160,10 @@ fn a_text_that_was_changed_is_refused_or_means_something_and_panics_never() {
     let _gate = world.begin(0, 3);
     let state = world.broker.state(None, world.now, &mut |_| Ok(3)).unwrap();
     let text = state.to_text(vec![3]).unwrap();
-    assert!(State::of_text(&text).is_ok());
+    assert!(BrokerState::of_text(&text).is_ok());
     let mut refused = 0;
-    let mut read = |text: &[u8]| match State::of_text(text) {
-        // None of its descriptors is there.
+    let mut read = |text: &[u8]| match BrokerState::of_text(text) {
+        // None of the state's descriptors exists.
         Ok((state, _)) => {
             let before = Predecessor { state, inherited: Inherited::default() };
             assert!(Broker::resume(before, no_file()).is_err());

@@ -57,6 +57,6 @@ pub(super) fn mark(device: &Device, handle: vk::Queue, submissions: &LockedSubmi
             }
         }
     });
-    let marker = marker.inspect_err(|error| log::debug!("no marker: {error}")).ok();
+    let marker = marker.inspect_err(|error| log::debug!("cannot mark a submission: {error}")).ok();
     submissions.lock().mark(number, marker);
 }

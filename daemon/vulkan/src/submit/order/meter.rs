@@ -57,7 +57,7 @@ impl Meter {
     ) -> (Dispatched, Option<Slot>) {
         let stamps = self.stamps.get_or_init(|| {
             let made = Stamps::new(&device.physical, &device.ash, self.family);
-            made.inspect_err(|error| log::debug!("no time stamps: {error}")).ok().flatten()
+            made.inspect_err(|error| log::debug!("cannot make time stamps: {error}")).ok().flatten()
         });
         let at = page_clock();
         // What takes no time says nothing of how long others take.
@@ -113,8 +113,8 @@ impl Meter {
         drop(known);
         if let Some(submitted) = submission.traced {
             let id = SubmissionId { queue: self.ring_idx, number: submission.number };
-            let begun = Begun { submitted, dispatched, is_measured: stamped.is_some(), copies: copy };
-            self.gate.tell_note(|| TraceNote::Complete(stages(id, begun, seen, now)));
+            let traced = Traced { submitted, dispatched, is_measured: stamped.is_some(), copies: copy };
+            self.gate.tell_note(|| TraceNote::Complete(stages(id, traced, seen, now)));
         }
     }
 
@@ -134,8 +134,8 @@ impl Meter {
     }
 }
 
-/// The facts of a submission for a trace before the GPU has it, and how it gets its times.
-struct Begun {
+/// The facts that a trace has of a submission before the GPU has it, and how its times are obtained.
+struct Traced {
     submitted: u64,
     dispatched: Dispatched,
     is_measured: bool,
@@ -143,8 +143,8 @@ struct Begun {
 }
 
 /// The stages of a submission, in order: the GPU's clock and the system's may differ by some microseconds.
-fn stages(id: SubmissionId, begun: Begun, (begin, end): (u64, u64), noticed: u64) -> Stages {
-    let Begun { submitted, dispatched: Dispatched { at, ready, counts, .. }, is_measured, copies } = begun;
+fn stages(id: SubmissionId, traced: Traced, (begin, end): (u64, u64), noticed: u64) -> Stages {
+    let Traced { submitted, dispatched: Dispatched { at, ready, counts, .. }, is_measured, copies } = traced;
     let dispatched = at.clamp(submitted, noticed.max(submitted));
     let noticed = noticed.max(dispatched);
     let begin = begin.clamp(dispatched, noticed);

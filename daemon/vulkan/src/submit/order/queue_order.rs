@@ -34,8 +34,8 @@ use waiting::asks::Asks;
 pub(crate) type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
 
 /// The order of one queue.
-pub(crate) struct Order {
-    /// The queue of the host, which others of the guest may name as well.
+pub(crate) struct QueueOrder {
+    /// The host's queue, which several queues of the guest may share.
     handle: Arc<HostQueue>,
     /// The fence timeline that the queue is bound to.
     ring_idx: u8,
@@ -89,7 +89,7 @@ pub(crate) struct Dispatch<'a> {
     pub fence: u64,
 }
 
-impl Order {
+impl QueueOrder {
     /// Begins for a queue that the driver has handed out, of a family and bound to a fence timeline.
     pub(crate) fn new(
         context: &Context,
